@@ -1,0 +1,76 @@
+"""Lockfast: distributed locks for Python that people can trust with money."""
+
+from lockfast.api.blocking import (
+    Client,
+    Election,
+    Lease,
+    Lock,
+    Membership,
+    Once,
+    Party,
+    Permit,
+    RWLock,
+    Semaphore,
+    Term,
+    Tree,
+    connect,
+    lock,
+)
+from lockfast.errors import (
+    AcquireTimeoutError,
+    DeadlockError,
+    InvalidNameError,
+    LeaseLostError,
+    LimitError,
+    LockfastError,
+    OutcomeUnknownError,
+    StaleTokenError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    UnsupportedError,
+    WatchGapError,
+)
+from lockfast.flow.admin import ClaimInfo, DeadlockInfo, LockInfo, SessionInfo, WatchEvent
+from lockfast.flow.groups import Leader, Member
+from lockfast.flow.holding import LeaseState
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeoutError",
+    "ClaimInfo",
+    "Client",
+    "DeadlockError",
+    "DeadlockInfo",
+    "Election",
+    "InvalidNameError",
+    "Leader",
+    "Lease",
+    "LeaseLostError",
+    "LeaseState",
+    "LimitError",
+    "Lock",
+    "LockInfo",
+    "LockfastError",
+    "Member",
+    "Membership",
+    "Once",
+    "OutcomeUnknownError",
+    "Party",
+    "Permit",
+    "RWLock",
+    "Semaphore",
+    "SessionInfo",
+    "StaleTokenError",
+    "StoreError",
+    "StoreMisconfiguredError",
+    "StoreUnavailableError",
+    "Term",
+    "Tree",
+    "UnsupportedError",
+    "WatchEvent",
+    "WatchGapError",
+    "connect",
+    "lock",
+]
