@@ -1,0 +1,249 @@
+"""Which actors wait for each other for ever: a pure function of what the lines show.
+
+The graph is over actors (a task or a thread), not sessions: many tasks of one client may
+wait for each other's locks without harm. A waiter waits for every conflicting claim ahead
+of it, held or waiting. The test is reduction: take away every actor that can go on,
+assume that it gives back all it holds, repeat; what is left is deadlocked. Claims that
+belong to no actor are kept for later use and are given up when asked for, so they are
+never in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from lockfast.core.commands import HOLDING, ClaimView, Place, ResourceView, Witness
+from lockfast.core.modes import CONFLICTS, PERMIT
+
+
+class Cycle(NamedTuple):
+    """A deadlock and how to end it."""
+
+    victim: ClaimView
+    """The claim to give up: of the lowest priority, then the youngest."""
+    passing: tuple[ClaimView, ClaimView] | None
+    """A claim that may pass a reservation instead, and that reservation."""
+    witnesses: tuple[Witness, ...]
+    lines: tuple[str, ...]
+    """Who waits for what held by whom, for people."""
+    actors: frozenset[str]
+
+
+class _Wait(NamedTuple):
+    """One claim that waits at one resource."""
+
+    claim: ClaimView
+    place: Place
+    resource: ResourceView
+    at: int
+    """Its place in the line; -1 for a holder that wants another mode."""
+
+    @property
+    def ahead(self) -> list[ClaimView]:
+        """All that stand before it there, holders first."""
+        holders, waiting = self.resource.holders, self.resource.waiting
+        others = [other for other in holders if other is not self.claim]
+        return [*others, *waiting[: max(0, self.at)]]
+
+
+def find_cycles(resources: Iterable[ResourceView]) -> list[Cycle]:
+    """The deadlocks among these resources, at most one for each group of actors."""
+    waits = [wait for resource in resources for wait in _waits_at(resource)]
+    return [_cycle(group, own) for group, own in _groups(waits)]
+
+
+def _groups(waits: Sequence[_Wait]) -> list[tuple[frozenset[str], list[_Wait]]]:
+    """Actors that wait for each other, and for nobody else, with all their waits."""
+    stuck = _reduce(waits)
+    edges: dict[str, set[str]] = {}
+    for wait in waits:
+        if wait.claim.actor in stuck:
+            edges.setdefault(wait.claim.actor, set()).update(
+                other.actor for other in _blockers(wait, stuck)
+            )
+    found = []
+    for group in _knots(edges):
+        own = [wait for wait in waits if wait.claim.actor in group]
+        if len(group) == len(stuck):
+            found.append((group, own))
+        else:
+            # Permits of those outside may be what they lack: then they are no deadlock by
+            # themselves, and go on when the others do.
+            found += _groups(own)
+    return found
+
+
+def _waits_at(resource: ResourceView) -> list[_Wait]:
+    found = []
+    for claim in resource.holders:
+        if claim.wants:
+            place = _place_at(claim, resource)._replace(mode=claim.wants)
+            found.append(_Wait(claim, place, resource, -1))
+    for at, claim in enumerate(resource.waiting):
+        found.append(_Wait(claim, _place_at(claim, resource), resource, at))
+    return found
+
+
+def _place_at(claim: ClaimView, resource: ResourceView) -> Place:
+    for place in claim.places:
+        if place.kind == resource.kind and place.name == resource.name:
+            return place
+    raise AssertionError(f"a claim at {resource.name!r} has no place there")
+
+
+def _reduce(waits: Sequence[_Wait]) -> set[str]:
+    """The actors that are left when all who can go on have gone.
+
+    Each line is gone through from its head, so all who can go on one after another are
+    gone after one pass, however long the line is.
+    """
+    waits_of: dict[str, int] = {}
+    lines: dict[tuple[str, str], list[_Wait]] = {}
+    for wait in waits:
+        actor = wait.claim.actor
+        if actor:
+            waits_of[actor] = waits_of.get(actor, 0) + 1
+            lines.setdefault((wait.resource.kind, wait.resource.name), []).append(wait)
+    stuck = set(waits_of)
+    fitting: set[tuple[str, str, str, int]] = set()
+    moved = True
+    while moved:
+        moved = False
+        for line in lines.values():
+            ahead = _Ahead(line[0].resource, stuck)
+            for wait in line:
+                claim = wait.claim
+                if claim.actor not in stuck:
+                    continue
+                key = (wait.place.kind, wait.place.name, claim.session, claim.n)
+                if key not in fitting and ahead.leaves_room_for(wait):
+                    fitting.add(key)
+                    moved = True
+                    waits_of[claim.actor] -= 1
+                    if not waits_of[claim.actor]:
+                        stuck.discard(claim.actor)
+                        continue
+                if wait.at >= 0:
+                    ahead.add(wait.place)
+    return stuck
+
+
+class _Ahead:
+    """What stuck actors hold or wait for at one resource, counted from the head on."""
+
+    def __init__(self, resource: ResourceView, stuck: set[str]) -> None:
+        self._limit = resource.limit
+        self._counts: dict[str, int] = {}
+        self._converting = False
+        for claim in resource.holders:
+            if claim.actor in stuck:
+                self.add(_place_at(claim, resource))
+                self._converting |= bool(claim.wants)
+
+    def add(self, place: Place) -> None:
+        share = place.weight if place.mode == PERMIT else 1
+        self._counts[place.mode] = self._counts.get(place.mode, 0) + share
+
+    def leaves_room_for(self, wait: _Wait) -> bool:
+        """Whether nobody counted so far keeps this one out; see `_blockers`."""
+        mode = wait.place.mode
+        if mode == PERMIT:
+            return self._counts.get(PERMIT, 0) + wait.place.weight <= self._limit
+        own = _place_at(wait.claim, wait.resource).mode if wait.claim.wants else ""
+        if self._converting and not own:
+            return False
+        return not any(
+            count > (other == own)
+            for other, count in self._counts.items()
+            if other in CONFLICTS[mode]
+        )
+
+
+def _blockers(wait: _Wait, stuck: set[str]) -> list[ClaimView]:
+    """The claims of stuck actors that keep this one from being granted."""
+    there = [
+        (other, _place_at(other, wait.resource)) for other in wait.ahead if other.actor in stuck
+    ]
+    if wait.place.mode == PERMIT:
+        weights = sum(place.weight for _, place in there)
+        fits = weights + wait.place.weight <= wait.resource.limit
+        return [] if fits else [other for other, _ in there]
+    conflicts = CONFLICTS[wait.place.mode]
+    return [
+        other
+        for other, place in there
+        if place.mode in conflicts or (other.wants and not wait.claim.wants)
+    ]
+
+
+def _knots(edges: Mapping[str, set[str]]) -> list[frozenset[str]]:
+    """Groups of actors each of which can be reached from each (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[frozenset[str]] = []
+    for root in sorted(edges):
+        if root in index:
+            continue
+        work = [(root, iter(sorted(edges[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        while work:
+            node, successors = work[-1]
+            for successor in successors:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    work.append((successor, iter(sorted(edges.get(successor, ())))))
+                    break
+                if successor in stack:
+                    low[node] = min(low[node], index[successor])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    group = set()
+                    while True:
+                        member = stack.pop()
+                        group.add(member)
+                        if member == node:
+                            break
+                    if len(group) > 1 or node in edges.get(node, ()):
+                        found.append(frozenset(group))
+    return found
+
+
+def _cycle(group: frozenset[str], waits: Sequence[_Wait]) -> Cycle:
+    witnesses: dict[tuple[str, int], Witness] = {}
+    lines = []
+    passing: tuple[ClaimView, ClaimView] | None = None
+    for wait in waits:
+        blockers = _blockers(wait, set(group))
+        if not blockers:
+            continue
+        claim = wait.claim
+        witnesses[claim.session, claim.n] = Witness(claim.session, claim.n, held=False)
+        for other in blockers:
+            held = other.state == HOLDING and not other.wants
+            witnesses.setdefault((other.session, other.n), Witness(other.session, other.n, held))
+        holders = ", ".join(f"{other.owner} ({other.actor})" for other in blockers)
+        lines.append(
+            f"{claim.owner} ({claim.actor}) waits for {wait.place.kind} {wait.place.name!r}, "
+            f"where {holders} {'is' if len(blockers) == 1 else 'are'} ahead"
+        )
+        reservation = blockers[0]
+        if (
+            passing is None
+            and len(claim.places) == 1
+            and not claim.wants
+            and len(reservation.places) > 1
+            and all(other.state != HOLDING for other in blockers)
+        ):
+            passing = (claim, reservation)
+    candidates = [wait.claim for wait in waits if _blockers(wait, set(group))]
+    victim = min(
+        candidates, key=lambda claim: (claim.priority, claim.for_ms, claim.session, claim.n)
+    )
+    return Cycle(victim, passing, tuple(witnesses.values()), tuple(sorted(lines)), group)

@@ -1,0 +1,551 @@
+"""How claims stand in line: one mechanism for every primitive.
+
+A claim has a place in the line of each resource it wants, with one static rank in all
+of them. At each resource a place moves from `waiting` to `held`, and a claim of several
+places stops in between: a place that could hold now is `reserved` until all can, so it
+holds nothing before it holds everything. What is reserved keeps out every conflicting
+claim of higher rank; one of lower rank that enters later takes the reservation back.
+
+Invariants, which the property tests state on their own:
+  - reserved places are the longest run from the head of the line that fits the holders
+    and each other: all of them have lower ranks than any that waits;
+  - the head of `waiting` does not fit, else it would have moved.
+So `settle` looks at one head after another and never searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockfast.core import rows as r
+from lockfast.core.checksum import MODULUS, mix
+from lockfast.core.commands import (
+    HOLDING,
+    REVOKED,
+    WAITING,
+    WAKE_EVENTS,
+    WAKE_GRANTED,
+    WAKE_LOOK,
+    WAKE_WANTED,
+    Blocker,
+    Event,
+    Gone,
+    Granted,
+    Place,
+    Queued,
+    Wake,
+)
+from lockfast.core.modes import CONFLICTS, EXCLUSIVE, PERMIT
+from lockfast.core.rows import Claim, ResourceRow, Rows, Session, Shard
+
+FAR_MS = 1 << 60
+BLOCKERS_MAX = 16
+"""As many holders as the first in line is told of, to watch over."""
+
+
+class Lines:
+    """The lines of all resources, over the rows of one store, during one command."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.now_ms = 0
+        self.wall_us = 0
+        self.wakes: list[Wake] = []
+        self.shard = Shard()
+        self._resources: dict[str, ResourceRow] = {}
+        self._fresh: set[str] = set()
+        self._sessions: dict[str, Session] = {}
+        self._logged = False
+
+    # ── one command: from begin to flush ─────────────────────────────────────────────
+
+    def begin(self, now_ms: int, wall_us: int) -> None:
+        self.now_ms = now_ms
+        self.wall_us = wall_us
+        self.wakes = []
+        self.shard = self.rows.get(r.SHARD_KEY) or Shard(due_ms=FAR_MS)
+        self._resources = {}
+        self._fresh = set()
+        self._sessions = {}
+        self._logged = False
+
+    def flush(self) -> None:
+        """Write back what the command changed; a resource nobody uses has no row."""
+        rows = self.rows
+        for key, resource in self._resources.items():
+            if (
+                resource.holders
+                or resource.waiting
+                or resource.reservations
+                or resource.closed_ms > self.now_ms
+            ):
+                rows.put(key, resource)
+            elif key not in self._fresh:
+                rows.delete(key)
+        for key, session in self._sessions.items():
+            rows.put(key, session)
+        if self._logged and self.shard.watchers:
+            for key, _ in rows.scan(r.WATCHER_PREFIX, r.after_prefix(r.WATCHER_PREFIX), 1000):
+                watcher = key[len(r.WATCHER_PREFIX) :]
+                watching = self.session(watcher)
+                if watching is not None:
+                    self.wakes.append(Wake(watching.inbox, watcher, 0, WAKE_EVENTS))
+        rows.put(r.SHARD_KEY, self.shard)
+
+    def session(self, session_id: str) -> Session | None:
+        """The session's row, to read."""
+        key = r.session_key(session_id)
+        found = self._sessions.get(key)
+        if found is not None:
+            return found
+        stored: Session | None = self.rows.get(key)
+        return stored
+
+    def session_to_change(self, session_id: str) -> Session:
+        session = self.session(session_id)
+        assert session is not None, f"claims without their session {session_id}"
+        self._sessions[r.session_key(session_id)] = session
+        return session
+
+    def resource(self, kind: str, name: str) -> ResourceRow:
+        """The resource's row, to change; a new one if nobody uses it."""
+        key = r.resource_key(kind, name)
+        found = self._resources.get(key)
+        if found is None:
+            found = self.rows.get(key)
+            if found is None:
+                found = ResourceRow(kind, name)
+                self._fresh.add(key)
+            self._resources[key] = found
+        return found
+
+    def claim(self, session: str, n: int) -> Claim | None:
+        found: Claim | None = self.rows.get(r.claim_key(session, n))
+        return found
+
+    def claim_by_ref(self, ref: str) -> Claim:
+        claim = self.claim(*r.parse_ref(ref))
+        assert claim is not None, f"a line names a claim that is not there: {ref!r}"
+        return claim
+
+    def put(self, claim: Claim) -> None:
+        self.rows.put(r.claim_key(claim.session, claim.n), claim)
+
+    def due(self, at_ms: int, session: str, n: int = 0) -> None:
+        """Note that something ends by itself at this instant."""
+        self._due(r.due_key(at_ms, session, n), at_ms)
+
+    def _due(self, key: str, at_ms: int) -> None:
+        self.rows.put(key, "")
+        if at_ms < self.shard.due_ms:
+            self.shard.due_ms = at_ms
+
+    def log(self, what: str, place: Place, claim: Claim, detail: str = "") -> None:
+        shard = self.shard
+        shard.position += 1
+        session = self.session(claim.session)
+        self._logged = True
+        self.rows.append(
+            Event(
+                shard.position,
+                self.wall_us // 1000,
+                what,
+                place.kind,
+                place.name,
+                place.mode,
+                claim.session,
+                claim.n,
+                session.owner if session is not None else "",
+                claim.token,
+                detail,
+            )
+        )
+
+    def wake(self, claim: Claim, what: str, token: int = 0) -> None:
+        session = self.session(claim.session)
+        if session is not None:
+            self.wakes.append(Wake(session.inbox, claim.session, claim.n, what, token))
+
+    # ── entering ─────────────────────────────────────────────────────────────────────
+
+    def stand(self, claim: Claim, queue: bool = True) -> bool:
+        """Put a claim in line everywhere; True if it holds everything at once.
+
+        With `queue=False` a claim that cannot hold now leaves no trace.
+        """
+        resources = [self.resource(place.kind, place.name) for place in claim.places]
+        could = [
+            self._could_hold(resource, place, claim.rank)
+            for resource, place in zip(resources, claim.places, strict=True)
+        ]
+        at_once = all(could)
+        if not at_once and not queue:
+            return False
+        for resource, place, fitting in zip(resources, claim.places, could, strict=True):
+            if place.limit:
+                resource.limit = resource.limit or place.limit
+            if resource.reservations and not (
+                fitting and fits(place, resource.limit, resource.held, resource.reserved)
+            ):
+                self._take_back(resource, claim.rank)
+        if at_once:
+            self._hold(claim)
+        else:
+            ref = r.claim_ref(claim.session, claim.n)
+            for i, (resource, place) in enumerate(zip(resources, claim.places, strict=True)):
+                if could[i]:
+                    claim.passed |= 1 << i
+                    self._reserve(resource, place, claim.rank, ref)
+                else:
+                    self._queue(resource, claim.rank, ref)
+            self.put(claim)
+        for resource, place in zip(resources, claim.places, strict=True):
+            if resource.waiting:
+                self._settle_one(resource)
+                self._hint_behind(place, claim.rank)
+        return at_once
+
+    def _could_hold(self, resource: ResourceRow, place: Place, rank: str) -> bool:
+        if resource.closed_ms > self.now_ms or resource.converting:
+            return False
+        if resource.waiting:
+            head = self._line("w", place, 1)
+            if head and head[0][0] < rank:
+                return False
+        limit = resource.limit or place.limit
+        if not fits(place, limit, resource.held):
+            return False
+        if resource.reservations and not fits(place, limit, resource.held, resource.reserved):
+            prefix = r.line_prefix("v", *place[:2])
+            if not self.rows.scan(prefix + rank, r.after_prefix(prefix), 1):
+                return False  # the usual case: all of them are ahead
+            ahead: dict[str, int] = {}
+            for _, other in self.rows.scan(prefix, prefix + rank, FAR_MS):
+                theirs = place_at(self.claim_by_ref(other), resource)
+                ahead[theirs.mode] = ahead.get(theirs.mode, 0) + share(theirs)
+            return fits(place, limit, resource.held, ahead)
+        return True
+
+    def _take_back(self, resource: ResourceRow, rank: str = "") -> None:
+        """End the reservations behind `rank`; settle gives back what still fits, in order."""
+        prefix = r.line_prefix("v", resource.kind, resource.name)
+        for _, ref in self.rows.scan(prefix + rank, r.after_prefix(prefix), FAR_MS):
+            claim = self.claim_by_ref(ref)
+            theirs = place_at(claim, resource)
+            claim.passed &= ~(1 << claim.places.index(theirs))
+            self.put(claim)
+            self._unreserve(resource, theirs, claim.rank)
+            self._queue(resource, claim.rank, ref)
+            self.wake(claim, WAKE_LOOK)
+
+    def _queue(self, resource: ResourceRow, rank: str, ref: str) -> None:
+        if not resource.waiting:
+            self._tell_keepers(resource)
+        resource.waiting += 1
+        self.rows.put(r.line_prefix("w", resource.kind, resource.name) + rank, ref)
+
+    def _hint_behind(self, place: Place, rank: str) -> None:
+        """Tell the next in line that another stands before it now."""
+        prefix = r.line_prefix("w", *place[:2])
+        for _, ref in self.rows.scan(prefix + rank + "\x00", r.after_prefix(prefix), 1):
+            self.wake(self.claim_by_ref(ref), WAKE_LOOK)
+
+    def _tell_keepers(self, resource: ResourceRow) -> None:
+        """Tell those who keep the resource for their next use that others want it."""
+        if resource.kept:
+            for holder in self.holders(resource, FAR_MS):
+                if holder.block > 1:
+                    self.wake(holder, WAKE_WANTED)
+
+    # ── holding ──────────────────────────────────────────────────────────────────────
+
+    def next_token(self, block: int = 1) -> int:
+        """The next fencing token: above all before it, also after the counter was lost."""
+        token = max(self.shard.token + 1, self.wall_us)
+        self.shard.token = token + block - 1
+        return token
+
+    def _hold(self, claim: Claim) -> None:
+        """Make a claim a holder at all its places."""
+        session = self.session_to_change(claim.session)
+        ref = r.claim_ref(claim.session, claim.n)
+        for i, place in enumerate(claim.places):
+            resource = self.resource(place.kind, place.name)
+            if claim.passed >> i & 1:
+                self._unreserve(resource, place, claim.rank)
+            resource.held[place.mode] = resource.held.get(place.mode, 0) + share(place)
+            self._add_holder(resource, claim.rank, ref)
+            if claim.block > 1:
+                resource.kept += 1
+            if claim.window_ms:
+                self.close_until(place, self.now_ms + claim.window_ms)
+        claim.passed = 0
+        claim.state = HOLDING
+        claim.token = token = self.next_token(claim.block)
+        claim.granted_ms = self.now_ms
+        if claim.max_hold_ms:
+            claim.until_ms = self.now_ms + claim.max_hold_ms
+            self.due(claim.until_ms, claim.session, claim.n)
+        session.checksum = (session.checksum + mix(claim.n, token) - mix(claim.n, 0)) % MODULUS
+        self.put(claim)
+        for place in claim.places:
+            self.log("granted", place, claim, claim.value or "")
+
+    def _add_holder(self, resource: ResourceRow, rank: str, ref: str) -> None:
+        if resource.holders == 0:
+            resource.sole = f"{rank}{r.SEPARATOR}{ref}"
+        else:
+            prefix = r.line_prefix("h", resource.kind, resource.name)
+            if resource.sole:
+                sole_rank, sole_ref = resource.sole.split(r.SEPARATOR, 1)
+                self.rows.put(prefix + sole_rank, sole_ref)
+                resource.sole = ""
+            self.rows.put(prefix + rank, ref)
+        resource.holders += 1
+
+    def holders(self, resource: ResourceRow, limit: int = BLOCKERS_MAX) -> list[Claim]:
+        if resource.sole:
+            return [self.claim_by_ref(resource.sole.split(r.SEPARATOR, 1)[1])]
+        if not resource.holders:
+            return []
+        return [self.claim_by_ref(ref) for _, ref in self._line("h", resource, limit)]
+
+    def _reserve(self, resource: ResourceRow, place: Place, rank: str, ref: str) -> None:
+        resource.reserved[place.mode] = resource.reserved.get(place.mode, 0) + share(place)
+        resource.reservations += 1
+        self.rows.put(r.line_prefix("v", *place[:2]) + rank, ref)
+
+    def _unreserve(self, resource: ResourceRow, place: Place, rank: str) -> None:
+        subtract(resource.reserved, place)
+        resource.reservations -= 1
+        self.rows.delete(r.line_prefix("v", *place[:2]) + rank)
+
+    # ── leaving ──────────────────────────────────────────────────────────────────────
+
+    def withdraw(self, claim: Claim) -> None:
+        """Take a claim out of every line; the caller settles afterwards."""
+        ref = r.claim_ref(claim.session, claim.n)
+        for i, place in enumerate(claim.places):
+            resource = self.resource(place.kind, place.name)
+            if claim.state == HOLDING:
+                subtract(resource.held, place)
+                resource.holders -= 1
+                if claim.block > 1:
+                    resource.kept -= 1
+                if resource.sole:
+                    resource.sole = ""
+                else:
+                    self.rows.delete(r.line_prefix("h", *place[:2]) + claim.rank)
+                if resource.converting == ref:
+                    resource.converting = ""
+            elif claim.passed >> i & 1:
+                self._unreserve(resource, place, claim.rank)
+            else:
+                resource.waiting -= 1
+                self.rows.delete(r.line_prefix("w", *place[:2]) + claim.rank)
+                if resource.waiting:
+                    self._hint_behind(place, claim.rank)
+        if claim.until_ms:
+            self.rows.delete(r.due_key(claim.until_ms, claim.session, claim.n))
+        claim.passed = 0
+
+    def close_until(self, place: Place, at_ms: int) -> None:
+        """Grant nothing at this resource before an instant."""
+        resource = self.resource(place.kind, place.name)
+        if at_ms > resource.closed_ms:
+            resource.closed_ms = at_ms
+            self._due(r.opening_key(at_ms, place.kind, place.name), at_ms)
+        self._take_back(resource)
+        if resource.waiting:
+            # The first in line knows when the holders are over, not when it opens.
+            self.wake(self.claim_by_ref(self._line("w", resource, 1)[0][1]), WAKE_LOOK)
+
+    # ── settling ─────────────────────────────────────────────────────────────────────
+
+    def settle(self, places: Iterable[Place]) -> None:
+        """Let everything move that can, at these resources."""
+        for place in places:
+            self._settle_one(self.resource(place.kind, place.name))
+
+    def _settle_one(self, resource: ResourceRow) -> None:
+        if resource.closed_ms > self.now_ms:
+            return
+        resource.closed_ms = 0
+        keepers: list[Claim] = []
+        if resource.converting:
+            if resource.holders > 1:
+                return
+            claim = self.claim_by_ref(resource.converting)
+            self.set_mode(claim, resource, claim.wants)
+            self.wake(claim, WAKE_GRANTED, claim.token)
+            if claim.block > 1:
+                keepers.append(claim)
+        moved = False
+        while resource.waiting and resource.closed_ms <= self.now_ms:
+            head = self._line("w", resource, 1)
+            rank, ref = head[0]
+            claim = self.claim_by_ref(ref)
+            place = place_at(claim, resource)
+            if not fits(place, resource.limit, resource.held, resource.reserved):
+                break
+            moved = True
+            resource.waiting -= 1
+            self.rows.delete(r.line_prefix("w", resource.kind, resource.name) + rank)
+            here = 1 << claim.places.index(place)
+            if claim.passed | here == (1 << len(claim.places)) - 1:
+                self._hold(claim)
+                self.wake(claim, WAKE_GRANTED, claim.token)
+                if claim.block > 1:
+                    keepers.append(claim)
+            else:
+                claim.passed |= here
+                self._reserve(resource, place, rank, ref)
+                self.put(claim)
+        if moved and resource.waiting and resource.holders + resource.reservations > 1:
+            # The first in line watches over all who hold, and they are not the same now.
+            self.wake(self.claim_by_ref(self._line("w", resource, 1)[0][1]), WAKE_LOOK)
+        for claim in keepers:
+            if self.granted(claim).wanted:
+                self.wake(claim, WAKE_WANTED)
+
+    # ── converting ───────────────────────────────────────────────────────────────────
+
+    def set_mode(self, claim: Claim, resource: ResourceRow, mode: str) -> None:
+        """Give a holder of one resource another mode; to exclusive, with a new token.
+
+        The caller settles afterwards.
+        """
+        old = claim.places[0]
+        new = old._replace(mode=mode)
+        subtract(resource.held, old)
+        resource.held[mode] = resource.held.get(mode, 0) + 1
+        if resource.converting:
+            resource.converting = ""
+        claim.places = (new,)
+        claim.wants = ""
+        if mode == EXCLUSIVE:
+            session = self.session_to_change(claim.session)
+            before = mix(claim.n, claim.token)
+            claim.token = self.next_token(claim.block)
+            session.checksum = (session.checksum + mix(claim.n, claim.token) - before) % MODULUS
+        if not CONFLICTS[mode].isdisjoint(resource.reserved):
+            self._take_back(resource)
+        self.put(claim)
+        self.log("converted", new, claim)
+
+    def await_conversion(self, claim: Claim, resource: ResourceRow, mode: str) -> None:
+        """Keep the granted mode and wait, before all who wait for the resource."""
+        claim.wants = mode
+        resource.converting = r.claim_ref(claim.session, claim.n)
+        self._take_back(resource)
+        self.put(claim)
+        self.log("converting", claim.places[0], claim, mode)
+        self._tell_keepers(resource)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────
+
+    def view(self, claim: Claim) -> Granted | Queued | Gone:
+        """How a claim stands."""
+        if claim.state == HOLDING and not claim.wants:
+            return self.granted(claim)
+        if claim.state == REVOKED:
+            return Gone(claim.reason, claim.by)
+        blockers, over_ms = self.ahead_of(claim)
+        return Queued(blockers, max(1, over_ms - self.now_ms))
+
+    def granted(self, claim: Claim) -> Granted:
+        mode = claim.places[0].mode if len(claim.places) == 1 else ""
+        wanted = claim.block > 1 and any(
+            resource.waiting or resource.converting
+            for resource in (self.resource(place.kind, place.name) for place in claim.places)
+        )
+        return Granted(claim.token, self.now_ms - claim.granted_ms, mode, wanted)
+
+    def ahead_of(self, claim: Claim) -> tuple[tuple[Blocker, ...], int]:
+        """Whom a claim waits for directly, and when they are over by themselves."""
+        found: list[Claim] = []
+        over_ms = FAR_MS
+        for i, place in enumerate(claim.places):
+            if claim.passed >> i & 1:
+                continue
+            resource = self.resource(place.kind, place.name)
+            if resource.closed_ms:  # in the past: it is open and nobody has settled it yet
+                over_ms = min(over_ms, resource.closed_ms)
+            prefix = r.line_prefix("w", *place[:2])
+            before = (
+                self.rows.scan(prefix, prefix + claim.rank, 1, reverse=True)
+                if resource.waiting and claim.state == WAITING
+                else []
+            )
+            if before:
+                found.append(self.claim_by_ref(before[0][1]))
+                continue
+            found += self.holders(resource)
+            if resource.reservations and claim.state == WAITING:
+                prefix = r.line_prefix("v", *place[:2])
+                reserved = self.rows.scan(prefix, prefix + claim.rank, BLOCKERS_MAX)
+                found += [self.claim_by_ref(ref) for _, ref in reserved]
+        blockers: list[Blocker] = []
+        seen = {(claim.session, claim.n)}
+        for other in found:
+            if (other.session, other.n) in seen or len(blockers) == BLOCKERS_MAX:
+                continue
+            seen.add((other.session, other.n))
+            session = self.session(other.session)
+            assert session is not None
+            over_ms = min(over_ms, session.deadline_ms, other.until_ms or FAR_MS)
+            held = other.state == HOLDING
+            since_ms = other.granted_ms if held else other.entered_ms
+            blockers.append(
+                Blocker(
+                    other.session,
+                    other.n,
+                    session.owner,
+                    session.process,
+                    session.renewals,
+                    held,
+                    other.token,
+                    self.now_ms - since_ms,
+                )
+            )
+        return tuple(blockers), over_ms
+
+    def _line(self, line: str, at: Place | ResourceRow, limit: int) -> list[tuple[str, str]]:
+        """Ranks and claims of one line of a resource, in order."""
+        prefix = r.line_prefix(line, at.kind, at.name)
+        cut = len(prefix)
+        return [
+            (key[cut:], ref) for key, ref in self.rows.scan(prefix, r.after_prefix(prefix), limit)
+        ]
+
+
+def share(place: Place) -> int:
+    """What a holder counts for: a permit its weight, anything else one."""
+    return place.weight if place.mode == PERMIT else 1
+
+
+def subtract(counts: dict[str, int], place: Place) -> None:
+    left = counts[place.mode] - share(place)
+    if left:
+        counts[place.mode] = left
+    else:
+        del counts[place.mode]
+
+
+def place_at(claim: Claim, resource: ResourceRow) -> Place:
+    for place in claim.places:
+        if place.name == resource.name and place.kind == resource.kind:
+            return place
+    raise AssertionError(f"claim {claim.n} of {claim.session} has no place at {resource.name!r}")
+
+
+def fits(place: Place, limit: int, *counts: dict[str, int]) -> bool:
+    """Whether a place is compatible with all that is counted."""
+    conflicts = CONFLICTS[place.mode]
+    for modes in counts:
+        if modes and not conflicts.isdisjoint(modes):
+            return False
+    if place.mode == PERMIT:
+        taken = sum(modes.get(PERMIT, 0) for modes in counts)
+        return taken + place.weight <= limit
+    return True

@@ -1,0 +1,49 @@
+"""Which claim numbers of a session were seen: those never come again.
+
+Numbers rise, but may arrive in any order; a number skipped is not finished, since it may
+still be on its way. So a session keeps the highest seen and the ranges below it that were
+not, as text: "3-5,9-9,".
+"""
+
+from __future__ import annotations
+
+from lockfast.core.rows import Session
+
+
+def _ranges(session: Session) -> list[tuple[int, int]]:
+    pairs = (text.split("-") for text in session.unseen.split(",") if text)
+    return [(int(low), int(high)) for low, high in pairs]
+
+
+def _set_ranges(session: Session, ranges: list[tuple[int, int]]) -> None:
+    session.unseen = "".join(f"{low}-{high}," for low, high in ranges)
+
+
+def is_seen(session: Session, n: int) -> bool:
+    """Whether this claim number was entered or given up before."""
+    return n <= session.highest and not any(low <= n <= high for low, high in _ranges(session))
+
+
+def see(session: Session, n: int) -> None:
+    """Note a claim number; those skipped stay open, for they may still be on their way."""
+    if n == session.highest + 1:
+        session.highest = n
+    elif n > session.highest:
+        _set_ranges(session, [*_ranges(session), (session.highest + 1, n - 1)])
+        session.highest = n
+    elif session.unseen:
+        left = []
+        for low, high in _ranges(session):
+            if low <= n <= high:
+                left += [(a, b) for a, b in ((low, n - 1), (n + 1, high)) if a <= b]
+            else:
+                left.append((low, high))
+        _set_ranges(session, left)
+
+
+def forget_below(session: Session, lowest: int) -> None:
+    """Take every number below `lowest` for finished: its client will not use them."""
+    session.highest = max(session.highest, lowest - 1)
+    if session.unseen:
+        kept = [(max(low, lowest), high) for low, high in _ranges(session) if high >= lowest]
+        _set_ranges(session, kept)

@@ -1,0 +1,574 @@
+"""The lock table: every command of `commands.py` as one step over rows.
+
+Memory and SQLite run this code; every other store is compared with it, step by step.
+It is a pure function of the rows, the command and two readings of the store's clocks:
+`now_ms`, which counts spans, and `wall_us`, which only keeps tokens rising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from lockfast.core import commands as c
+from lockfast.core import rows as r
+from lockfast.core.checksum import MODULUS, mix
+from lockfast.core.commands import HOLDING, REVOKED, WAITING
+from lockfast.core.lines import FAR_MS, place_at
+from lockfast.core.modes import (
+    DOWNGRADES,
+    LOCK,
+    MODES_OF_KIND,
+    PERMIT,
+    SEMAPHORE,
+    SHARED,
+    UPDATE,
+    UPGRADES,
+)
+from lockfast.core.numbers import forget_below, is_seen, see
+from lockfast.core.reading import EXPIRED, UNKNOWN_SESSION, Reading
+from lockfast.core.rows import Claim, Rows, Session
+from lockfast.core.shortcut import enter_free, leave_alone
+
+ENDED_KEPT_MS: Final = 600_000
+"""An ended session is remembered this long, so that its client can be told why, and
+nothing sent before its end can open it again."""
+
+REAPED_PER_STEP: Final = 64
+
+
+HELD_TOO_LONG: Final = "its max_hold is over"
+
+
+class Limits(NamedTuple):
+    """How much one may ask of the table."""
+
+    waiting_max: int = 100_000
+    claims_max: int = 100_000
+    places_max: int = 128
+    text_max: int = 4096
+    """Bytes of owner, metadata or value."""
+
+
+class Table(Reading):
+    """All transitions, one method per command."""
+
+    def __init__(self, rows: Rows, limits: Limits | None = None) -> None:
+        super().__init__(rows)
+        self.limits = limits or Limits()
+
+    def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
+        """Carry out one command; the wakes are to be sent once it is durable."""
+        self.begin(now_ms, wall_us)
+        handler = _WRITES.get(type(command))
+        if handler is None:
+            return _READS[type(command)](self, command), []
+        if now_ms >= self.shard.due_ms:
+            self._reap()
+        reply = handler(self, command)
+        self.flush()
+        return reply, self.wakes
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────
+
+    def _live(self, session_id: str) -> Session | c.Ended:
+        """The session, to change, or what became of it."""
+        session = self.session(session_id)
+        if session is None:
+            return c.Ended(UNKNOWN_SESSION)
+        if not session.ended and session.deadline_ms <= self.now_ms:
+            self.settle(self._end(session, EXPIRED, "expired"))
+        if session.ended:
+            return c.Ended(session.ended, session.by)
+        self._sessions[r.session_key(session_id)] = session
+        return session
+
+    def open(self, command: c.Open) -> c.Reply:
+        known = self.session(command.session)
+        if known is not None:
+            live = self._live(command.session)
+            return live if isinstance(live, c.Ended) else c.Done(found=True)
+        for what, text in (("owner", command.owner), ("metadata", command.metadata)):
+            size = len(text.encode())
+            if size > self.limits.text_max:
+                return c.Refused(c.WHY_TOO_LARGE, what, size, self.limits.text_max)
+        deadline_ms = self.now_ms + command.ttl_ms
+        self._sessions[r.session_key(command.session)] = Session(
+            id=command.session,
+            ttl_ms=command.ttl_ms,
+            owner=command.owner,
+            metadata=command.metadata,
+            inbox=command.inbox,
+            process=command.process,
+            opened_ms=self.now_ms,
+            deadline_ms=deadline_ms,
+        )
+        self.due(deadline_ms, command.session)
+        return c.Done(found=False)
+
+    def renew(self, command: c.Renew) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        # The row that says when it is due stays where it is: when that instant comes,
+        # reap sees that the session was renewed and moves it. One row less per renewal.
+        session.deadline_ms = self.now_ms + session.ttl_ms
+        session.renewals += 1
+        forget_below(session, command.lowest)
+        matches = command.count == session.claims and command.checksum == session.checksum
+        looks: list[tuple[int, c.Granted | c.Queued | c.Gone]] = []
+        for n in command.waiting:
+            claim = self.claim(command.session, n)
+            if claim is None:
+                looks.append((n, c.Gone("it is not in the queue")))
+                continue
+            self.settle(claim.places)
+            claim = self.claim(command.session, n)
+            assert claim is not None
+            looks.append((n, self.view(claim)))
+        return c.Renewed(matches, tuple(looks))
+
+    def close(self, command: c.Close) -> c.Reply:
+        session = self.session(command.session)
+        if session is None or session.ended:
+            return c.Done(found=False)
+        self.settle(self._end(session, "it was closed", "released"))
+        return c.Done()
+
+    def expel(self, command: c.Expel) -> c.Reply:
+        session = self.session(command.session)
+        if session is None or session.ended:
+            return c.Done(found=False)
+        if command.renewals is not None and session.renewals != command.renewals:
+            return c.Done(found=False)
+        self.settle(self._end(session, command.reason, "expired"))
+        return c.Done()
+
+    def revoke_session(self, command: c.RevokeSession) -> c.Reply:
+        session = self.session(command.session)
+        if session is None or session.ended:
+            return c.Done(found=False)
+        reason = f"it was revoked: {command.reason}"
+        self.settle(self._end(session, reason, "revoked", command.by))
+        return c.Done()
+
+    def watch(self, command: c.Watch) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        if session.watching != command.on:
+            self._set_watching(session, command.on)
+        return c.Done()
+
+    def _set_watching(self, session: Session, on: bool) -> None:
+        session.watching = on
+        key = r.WATCHER_PREFIX + session.id
+        if on:
+            self.rows.put(key, "")
+            self.shard.watchers += 1
+        else:
+            self.rows.delete(key)
+            self.shard.watchers -= 1
+
+    def _end(self, session: Session, reason: str, what: str, by: str = "") -> dict[c.Place, None]:
+        """End a session with all its claims; return the places, to be settled."""
+        self._sessions[r.session_key(session.id)] = session
+        session.ended = reason
+        session.by = by
+        prefix = r.claims_prefix(session.id)
+        abnormal = what != "released"
+        places: dict[c.Place, None] = {}
+        lost: list[Claim] = []
+        for key, claim in self.rows.scan(prefix, r.after_prefix(prefix), FAR_MS):
+            if claim.state == REVOKED:
+                self.rows.delete(key)
+                continue
+            if abnormal and claim.state == HOLDING:
+                lost.append(claim)
+            self._remove(claim, what, reason)
+            places.update(dict.fromkeys(claim.places))
+        for claim in lost:
+            self._delay(claim)
+        if session.watching:
+            self._set_watching(session, False)
+        session.claims = session.checksum = 0
+        session.unseen = ""
+        session.deadline_ms = self.now_ms + ENDED_KEPT_MS
+        self.due(session.deadline_ms, session.id)
+        if abnormal:
+            self.wakes.append(c.Wake(session.inbox, session.id, 0, c.WAKE_ENDED))
+        return places
+
+    def _reap(self) -> None:
+        """End what is due by the store's clock."""
+        until = r.due_key(self.now_ms + 1, "")
+        places: dict[c.Place, None] = {}
+        for key, _ in self.rows.scan(r.DUE_PREFIX, until, REAPED_PER_STEP):
+            _, _, session_id, *rest = key.split(r.SEPARATOR)
+            self.rows.delete(key)
+            if not session_id:
+                places[c.Place(rest[0], rest[1], "")] = None
+                continue
+            n = int(rest[0], 16)
+            if n:
+                claim = self.claim(session_id, n)
+                if claim is not None and claim.state == HOLDING:
+                    places.update(self._take_away(claim, "expired", HELD_TOO_LONG, ""))
+                continue
+            session = self.session(session_id)
+            if session is None:
+                continue
+            if session.deadline_ms > self.now_ms:
+                self.due(session.deadline_ms, session_id)
+            elif session.ended:
+                self._sessions.pop(r.session_key(session_id), None)
+                self.rows.delete(r.session_key(session_id))
+            else:
+                places.update(self._end(session, EXPIRED, "expired"))
+        # Only when all are gone: else one who is due as well might be granted first.
+        self.settle(places)
+        first = self.rows.scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
+        self.shard.due_ms = r.due_at_ms(first[0][0]) if first else FAR_MS
+
+    # ── claims ───────────────────────────────────────────────────────────────────────
+
+    def enter(self, command: c.Enter) -> c.Reply:
+        if command.open is not None:
+            opened = self.open(command.open)
+            if not isinstance(opened, c.Done):
+                return opened
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        n = command.n
+        # A shortcut reads the rows, so not while a step before it is still unwritten.
+        if not self._resources and session.claims < self.limits.claims_max:
+            granted = enter_free(self.rows, self.shard, session, command, self.now_ms, self.wall_us)
+            if granted is not None:
+                self._logged = True
+                return granted
+        if n <= session.highest:
+            known = self.claim(command.session, n)
+            if known is not None:
+                return self.view(known)
+            if is_seen(session, n):
+                return c.Refused(c.WHY_FINISHED, "this claim has been given up already")
+        refused = self._refuses(session, command)
+        if refused is not None:
+            return refused
+        see(session, n)
+        claim = Claim(
+            session=command.session,
+            n=n,
+            places=command.places,
+            state=WAITING,
+            # Every claim that stays writes to the log, so the next position is unique.
+            rank=r.rank_of(self.now_ms - command.head_start_ms, self.shard.position + 1),
+            actor=command.actor,
+            priority=command.priority,
+            entered_ms=self.now_ms,
+            max_hold_ms=command.max_hold_ms,
+            lock_delay_ms=command.lock_delay_ms,
+            block=command.block,
+            value=command.value,
+            window_ms=command.window_ms,
+        )
+        held = self.stand(claim, command.queue)
+        if not held and not command.queue:
+            return c.Busy(self.ahead_of(claim)[0])
+        session.claims += 1
+        session.checksum = (session.checksum + mix(n, 0)) % MODULUS
+        if held:
+            return self.granted(claim)
+        for place in claim.places:
+            self.log("waiting", place, claim)
+        return self.view(claim)
+
+    def _refuses(self, session: Session, command: c.Enter) -> c.Refused | None:
+        """Why this claim could never be granted, or None."""
+        limits = self.limits
+        if session.claims >= limits.claims_max:
+            return c.Refused(
+                c.WHY_CLAIMS_FULL, "claims of the session", session.claims + 1, limits.claims_max
+            )
+        invalid = why_invalid(command.places, limits.places_max)
+        if invalid:
+            return c.Refused(c.WHY_INVALID, invalid)
+        if command.value is not None and len(command.value.encode()) > limits.text_max:
+            return c.Refused(c.WHY_TOO_LARGE, "value", len(command.value.encode()), limits.text_max)
+        for place in command.places:
+            resource = self.resource(place.kind, place.name)
+            if place.limit and resource.limit and place.limit != resource.limit:
+                return c.Refused(c.WHY_LIMIT_DIFFERS, place.name, place.limit, resource.limit)
+            if command.queue and resource.waiting >= limits.waiting_max:
+                return c.Refused(
+                    c.WHY_QUEUE_FULL, place.name, resource.waiting + 1, limits.waiting_max
+                )
+        return None
+
+    def leave(self, command: c.Leave) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        claim = self.claim(command.session, command.n)
+        if claim is None:
+            see(session, command.n)
+            return c.Done(found=False)
+        if claim.state == REVOKED:
+            self.rows.delete(r.claim_key(claim.session, claim.n))
+            return c.Gone(claim.reason, claim.by)
+        if not self._resources and leave_alone(
+            self.rows, self.shard, session, claim, command, self.wall_us
+        ):
+            self._logged = True
+            return c.Done()
+        self._remove(claim, "released" if claim.state == HOLDING else "gave_up")
+        if command.close_ms:
+            for place in claim.places:
+                self.close_until(place, self.now_ms + command.close_ms)
+        self.settle(claim.places)
+        return c.Done()
+
+    def revoke(self, command: c.Revoke) -> c.Reply:
+        claim = self.claim(command.session, command.n)
+        if claim is None or claim.state == REVOKED:
+            return c.Done(found=False)
+        reason = f"it was revoked: {command.reason}"
+        self.settle(self._take_away(claim, "revoked", reason, command.by))
+        return c.Done()
+
+    def proclaim(self, command: c.Proclaim) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        claim = self.claim(command.session, command.n)
+        if claim is None:
+            return c.Gone("it is not held")
+        if claim.state != HOLDING:
+            return self.view(claim)
+        size = len(command.value.encode())
+        if size > self.limits.text_max:
+            return c.Refused(c.WHY_TOO_LARGE, "value", size, self.limits.text_max)
+        claim.value = command.value
+        self.put(claim)
+        for place in claim.places:
+            self.log("proclaimed", place, claim, command.value)
+        return c.Done()
+
+    def adopt(self, command: c.Adopt) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        claim = self.claim(command.session, command.n)
+        if claim is None:
+            return c.Gone("it is not held")
+        if claim.state != HOLDING:
+            return self.view(claim)
+        claim.actor = command.actor
+        self.put(claim)
+        return c.Done()
+
+    def convert(self, command: c.Convert) -> c.Reply:
+        session = self._live(command.session)
+        if isinstance(session, c.Ended):
+            return session
+        claim = self.claim(command.session, command.n)
+        if claim is None:
+            return c.Gone("it is not held")
+        if claim.state != HOLDING:
+            return self.view(claim)
+        if command.step < claim.step:
+            return c.Refused(c.WHY_FINISHED, "a newer conversion was asked for")
+        if command.step == claim.step:
+            return self.view(claim)
+        if len(claim.places) > 1 or claim.places[0].kind != LOCK:
+            return c.Refused(c.WHY_INVALID, "only a lock on one resource can be converted")
+        old, new = claim.places[0].mode, command.mode
+        if old != new and (old, new) not in UPGRADES | DOWNGRADES:
+            return c.Refused(c.WHY_INVALID, f"{old} cannot become {new}")
+        resource = self.resource(*claim.places[0][:2])
+        ref = r.claim_ref(claim.session, claim.n)
+        claim.step = command.step
+        if resource.converting == ref:
+            resource.converting = claim.wants = ""
+        if (old, new) not in UPGRADES:
+            if old != new:
+                self.set_mode(claim, resource, new)
+            else:
+                self.put(claim)
+            self.settle(claim.places)
+            return self.view(claim)
+        if resource.converting or (old == SHARED and resource.held.get(UPDATE)):
+            self.put(claim)
+            return c.Refused(c.WHY_DEADLOCK, self._who_else_updates(claim, resource))
+        closed = resource.closed_ms > self.now_ms
+        if new == UPDATE or (resource.holders == 1 and not closed):
+            self.set_mode(claim, resource, new)
+            self.settle(claim.places)
+            return self.view(claim)
+        if not command.queue:
+            self.put(claim)
+            self.settle(claim.places)
+            return c.Busy(self.ahead_of(claim)[0])
+        self.await_conversion(claim, resource, new)
+        return self.view(claim)
+
+    def _who_else_updates(self, claim: Claim, resource: r.ResourceRow) -> str:
+        if resource.converting:
+            others = [self.claim_by_ref(resource.converting)]
+        else:
+            others = [
+                other
+                for other in self.holders(resource, FAR_MS)
+                if place_at(other, resource).mode == UPDATE
+            ]
+        owners = []
+        for other in others:
+            session = self.session(other.session)
+            owners.append(session.owner if session is not None else other.session)
+        return ", ".join(owners)
+
+    def resize(self, command: c.Resize) -> c.Reply:
+        if command.kind != SEMAPHORE or command.limit < 1:
+            return c.Refused(c.WHY_INVALID, "a semaphore has a limit, of at least 1")
+        resource = self.resource(command.kind, command.name)
+        if not (resource.holders or resource.waiting or resource.reservations):
+            return c.Done(found=False)
+        lowered = command.limit < resource.limit
+        resource.limit = command.limit
+        places = {c.Place(command.kind, command.name, PERMIT): None}
+        self._take_back(resource)
+        if lowered:
+            # Who wants more than there is would keep out everybody behind it, for ever.
+            for _, ref in self._line("w", resource, FAR_MS):
+                claim = self.claim_by_ref(ref)
+                weight = place_at(claim, resource).weight
+                if weight > command.limit:
+                    reason = f"{weight} permits of {command.limit} cannot be had"
+                    places.update(self._take_away(claim, "gave_up", reason, ""))
+        self.settle(places)
+        return c.Done()
+
+    def break_(self, command: c.Break) -> c.Reply:
+        for witness in command.witnesses:
+            claim = self.claim(witness.session, witness.n)
+            if claim is None or claim.state == REVOKED:
+                return c.Done(found=False)
+            holds = claim.state == HOLDING and not claim.wants
+            if holds != witness.held:
+                return c.Done(found=False)
+        claim = self.claim(command.session, command.n)
+        if claim is None or not (claim.state == WAITING or claim.wants):
+            return c.Done(found=False)
+        if command.ahead_of is not None:
+            other = self.claim(*command.ahead_of)
+            if other is None or not other.state == claim.state == WAITING:
+                return c.Done(found=False)
+            if other.rank >= claim.rank:
+                return c.Done(found=False)
+            self.withdraw(claim)
+            claim.rank = just_before(other.rank, self.shard.position + 1)
+            if self.stand(claim):
+                self.wake(claim, c.WAKE_GRANTED, claim.token)
+                if self.granted(claim).wanted:
+                    self.wake(claim, c.WAKE_WANTED)
+            else:
+                for place in claim.places:
+                    self.log("waiting", place, claim, "ahead of a reservation")
+                self.wake(claim, c.WAKE_LOOK)
+            return c.Done()
+        if claim.wants:
+            resource = self.resource(*claim.places[0][:2])
+            resource.converting = claim.wants = ""
+            claim.reason = command.detail
+            self.put(claim)
+            self.log("gave_up", claim.places[0], claim, c.WHY_DEADLOCK)
+            self.wake(claim, c.WAKE_LOOK)
+            self.settle(claim.places)
+        else:
+            self.settle(self._take_away(claim, "gave_up", c.WHY_DEADLOCK, command.detail))
+        return c.Done()
+
+    def _take_away(self, claim: Claim, what: str, reason: str, by: str) -> dict[c.Place, None]:
+        """End a claim against its session's will and leave word; return its places."""
+        places = dict.fromkeys(claim.places)
+        held = claim.state == HOLDING
+        self._remove(claim, what, reason)
+        if held:
+            self._delay(claim)
+        claim.state = REVOKED
+        claim.reason = reason
+        claim.by = by
+        claim.wants = ""
+        claim.places = ()
+        self.put(claim)
+        self.wake(claim, c.WAKE_LOOK)
+        return places
+
+    def _delay(self, claim: Claim) -> None:
+        """Keep closed what was lost, for those who cannot check tokens."""
+        if claim.lock_delay_ms:
+            for place in claim.places:
+                self.close_until(place, self.now_ms + claim.lock_delay_ms)
+
+    def _remove(self, claim: Claim, what: str, detail: str = "") -> None:
+        """Take a claim out of every line and off its session's account."""
+        held = claim.state == HOLDING
+        self.withdraw(claim)
+        self.rows.delete(r.claim_key(claim.session, claim.n))
+        session = self.session_to_change(claim.session)
+        session.claims -= 1
+        session.checksum = (session.checksum - mix(claim.n, claim.token if held else 0)) % MODULUS
+        if not held and what in ("released", "expired"):
+            what = "gave_up"
+        for place in claim.places:
+            self.log(what, place, claim, detail)
+
+
+_Handler = Callable[[Table, Any], c.Reply]
+
+_WRITES: Final[dict[type, _Handler]] = {
+    c.Open: Table.open,
+    c.Enter: Table.enter,
+    c.Leave: Table.leave,
+    c.Convert: Table.convert,
+    c.Proclaim: Table.proclaim,
+    c.Adopt: Table.adopt,
+    c.Renew: Table.renew,
+    c.Close: Table.close,
+    c.Expel: Table.expel,
+    c.Revoke: Table.revoke,
+    c.RevokeSession: Table.revoke_session,
+    c.Resize: Table.resize,
+    c.Break: Table.break_,
+    c.Watch: Table.watch,
+}
+_READS: Final[dict[type, _Handler]] = {
+    c.Look: Table.look,
+    c.Claims: Table.claims,
+    c.Inspect: Table.inspect,
+    c.Listing: Table.listing,
+    c.Sessions: Table.sessions,
+    c.Events: Table.events,
+}
+READS: Final = frozenset(_READS)
+"""Commands that change nothing."""
+
+
+def why_invalid(places: Sequence[c.Place], places_max: int) -> str:
+    """What is wrong with the places of a claim, or ""."""
+    if not 0 < len(places) <= places_max:
+        return f"a claim has 1 to {places_max} places, not {len(places)}"
+    if len(places) > 1 and len({place[:2] for place in places}) < len(places):
+        return "a claim has at most one place at a resource"
+    for place in places:
+        if place.mode not in MODES_OF_KIND.get(place.kind, ()):
+            return f"a {place.kind} cannot be held {place.mode}"
+        if place.mode == PERMIT and not 1 <= place.weight <= place.limit:
+            return f"{place.weight} permits of {place.limit} cannot be had"
+    return ""
+
+
+def just_before(rank: str, arrival: int) -> str:
+    """A rank directly before `rank`, behind all that were before it so far."""
+    return f"{rank[:-16]}{int(rank[-16:], 16) - 1:016x}~{arrival:016x}"

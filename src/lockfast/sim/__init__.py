@@ -1,0 +1,1 @@
+"""The simulator's side: what is promised, and what checks it."""
