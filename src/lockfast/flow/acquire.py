@@ -1,0 +1,316 @@
+"""Taking and giving back: the callers' side of a claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lockfast.core.commands import (
+    WHY_CLAIMS_FULL,
+    WHY_DEADLOCK,
+    WHY_LIMIT_DIFFERS,
+    WHY_QUEUE_FULL,
+    WHY_TOO_LARGE,
+    Blocker,
+    Busy,
+    Done,
+    Ended,
+    Gone,
+    Granted,
+    Leave,
+    Queued,
+    Refused,
+    Reply,
+)
+from lockfast.errors import (
+    AcquireTimeoutError,
+    DeadlockError,
+    LeaseLostError,
+    LimitError,
+    LockfastError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from lockfast.flow.holding import Holding, LeaseState, Phase, own_conflict
+from lockfast.flow.log import logger
+from lockfast.flow.session import FORKED, RENEWALS_PER_TTL, Session
+
+if TYPE_CHECKING:
+    from lockfast.flow.client import Core
+
+RETRY_MS: Final = 20
+RETRY_MS_MAX: Final = 1000
+NEVER_MS: Final = 1 << 60
+RELEASE_MS: Final = 5000
+
+
+async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
+    """Wait until `holding` is held; False if `timeout_ms` is 0 and it is not to be had.
+
+    On any exception the claim is given back, also when its outcome is not known.
+    Raises AcquireTimeoutError after `timeout_ms`.
+    """
+    runtime = core.runtime
+    until_ms = None if timeout_ms is None else runtime.now_ms() + timeout_ms
+    was_queued = False
+    try:
+        while True:
+            reply = await _enter(core, holding, timeout_ms, until_ms, was_queued)
+            was_queued = True
+            if isinstance(reply, Busy):
+                holding.ahead = reply.ahead
+                return False
+            if not isinstance(reply, Granted) and not await _wait(
+                core, holding, reply, timeout_ms, until_ms
+            ):
+                continue
+            # While the answer was on its way the session may have ended, or the claim may
+            # have been revoked: nobody is let in with a lease that is lost already.
+            session = holding.session
+            assert session is not None
+            if session.state_of(holding) is LeaseState.LOST:
+                _enter_again(session, holding)
+                continue
+            if core.witness is not None:
+                core.witness.took(core, holding)
+            return True
+    except UnsupportedError:
+        # Refused before anything was sent: there is nothing to give back.
+        if holding.session is not None:
+            holding.session.forget(holding)
+        raise
+    except BaseException:
+        if holding.session is not None:
+            holding.session.abandon(holding)
+        raise
+
+
+async def _enter(
+    core: Core,
+    holding: Holding,
+    timeout_ms: int | None,
+    until_ms: int | None,
+    was_queued: bool = False,
+) -> Granted | Queued | Busy:
+    """Put the claim in line, in a session that lives.
+
+    A store that cannot be reached is an error after `connect_timeout`; but a claim that
+    `was_queued`, and lost its place with its session, tries again until `until_ms`.
+    """
+    runtime = core.runtime
+    give_up_ms = runtime.now_ms() + core.connect_timeout_ms
+    if was_queued:
+        give_up_ms = until_ms if until_ms is not None else NEVER_MS
+    elif until_ms is not None and timeout_ms:
+        give_up_ms = min(give_up_ms, until_ms)
+    retry_ms = RETRY_MS
+    session = core.enlist(holding)
+    while True:
+        opening = session.opening()
+        sent_ms = runtime.now_ms()
+        try:
+            reply = await core.wire.send(
+                holding.enter(timeout_ms != 0, opening),
+                max(1, min(give_up_ms - sent_ms, core.connect_timeout_ms)),
+            )
+        except (StoreUnavailableError, OutcomeUnknownError) as error:
+            # Both are safe to send again: the claim's number makes it one claim.
+            if timeout_ms == 0 or runtime.now_ms() + retry_ms >= give_up_ms:
+                if was_queued:
+                    name, timeout = holding.ask.name, (timeout_ms or 0) / 1000
+                    raise AcquireTimeoutError(name, timeout) from error
+                raise
+            await runtime.signal().wait(retry_ms)
+            if was_queued:
+                retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
+            if not session.alive():
+                session = core.enlist(holding)
+            continue
+        if isinstance(reply, Ended):
+            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+            logger.warning("%s; entering %r again", session.snapshot.ended, holding.ask.name)
+            session = core.enlist(holding)
+            continue
+        if opening is not None:
+            session.opened()
+        if isinstance(reply, Granted):
+            session.granted(holding, reply, sent_ms)
+            return reply
+        if isinstance(reply, Queued):
+            session.queued(holding, reply)
+            return reply
+        session.forget(holding)
+        if isinstance(reply, Busy):
+            return reply
+        if isinstance(reply, Refused):
+            raise _refusal(holding, reply)
+        raise StoreError(core.store.label, f"answered {reply!r} to enter")
+
+
+async def _wait(
+    core: Core, holding: Holding, queued: Queued, timeout_ms: int | None, until_ms: int | None
+) -> bool:
+    """Wait in line; False if the claim must enter again, since its session is over."""
+    runtime = core.runtime
+    session = holding.session
+    assert session is not None
+    if timeout_ms is None:
+        _refuse_own_deadlock(core, holding)
+    signal = holding.changed = runtime.signal()
+    try:
+        while True:
+            if holding.phase is Phase.HELD:
+                return True
+            if holding.phase is not Phase.WAITING:
+                return _enter_again(session, holding)
+            left_ms = None if until_ms is None else until_ms - runtime.now_ms()
+            if left_ms is not None and left_ms <= 0:
+                raise _timed_out(session, holding, timeout_ms or 0, queued)
+            await signal.wait(left_ms)
+    finally:
+        holding.changed = None
+
+
+def _refuse_own_deadlock(core: Core, holding: Holding) -> None:
+    """Whoever waits for ever for what it holds itself is told at once."""
+    if not holding.actor:
+        return  # kept for whoever comes next: what is in its way is given up when asked for
+    held = [other for session in core.sessions() for other in session.held_by(holding.actor)]
+    own = own_conflict(held, holding)
+    if own is not None:
+        raise DeadlockError(
+            holding.ask.name,
+            (f"{holding.actor} holds {own.ask.name!r} (token {own.token}) itself",),
+            "release it first, use reentrant=True, or give a timeout",
+        )
+
+
+def _enter_again(session: Session, holding: Holding) -> bool:
+    """Always False, unless there is no point in standing in line again."""
+    if holding.reason == WHY_DEADLOCK:
+        raise DeadlockError(holding.ask.name, tuple(holding.by.split("\n")))
+    if not session.snapshot.ended and holding.by:
+        raise LeaseLostError(
+            holding.ask.name, None, holding.reason, session=session.id, by=holding.by
+        )
+    logger.warning("%r lost its place: %s; entering again", holding.ask.name, holding.reason)
+    return False
+
+
+def _timed_out(
+    session: Session, holding: Holding, timeout_ms: int, queued: Queued
+) -> AcquireTimeoutError:
+    session.abandon(holding)
+    return AcquireTimeoutError(
+        holding.ask.name,
+        timeout_ms / 1000,
+        holders=describe(queued.ahead),
+        leaving=session.next_in_outbox() is not None,
+    )
+
+
+def describe(blockers: tuple[Blocker, ...]) -> tuple[str, ...]:
+    """Who is ahead, for people."""
+    return tuple(
+        f"{b.owner or b.session} ({'token ' + str(b.token) if b.held else 'waiting'}, "
+        f"{b.for_ms / 1000:.1f} s)"
+        for b in blockers
+    )
+
+
+def _refusal(holding: Holding, reply: Refused) -> LockfastError:
+    name = holding.ask.name
+    if reply.why == WHY_LIMIT_DIFFERS:
+        return LimitError(
+            f"the limit of semaphore {reply.detail!r}",
+            reply.value,
+            reply.limit,
+            "use the limit it has, or resize() it",
+            text=f"semaphore {reply.detail!r} is in use with limit={reply.limit}, "
+            f"not {reply.value}",
+        )
+    if reply.why in (WHY_QUEUE_FULL, WHY_CLAIMS_FULL, WHY_TOO_LARGE):
+        what = f"the queue of {reply.detail!r}" if reply.why == WHY_QUEUE_FULL else reply.detail
+        return LimitError(what, reply.value, reply.limit)
+    return StoreError("lockfast", f"claim on {name!r} refused: {reply.why}: {reply.detail}")
+
+
+async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
+    """Give the lease back. Doing so twice is harmless.
+
+    Raises LeaseLostError if it was lost before, OutcomeUnknownError if the store did
+    not answer: the keeper goes on trying then, and the lease ends by itself at last.
+    """
+    session = holding.session
+    assert session is not None
+    check_process(holding)
+    if holding.phase is Phase.RELEASED:
+        return
+    if session.state_of(holding) is LeaseState.LOST:
+        raise lost_error(holding)
+    holding.leaving = True
+    try:
+        reply: Reply = await core.wire.send(
+            Leave(session.id, holding.n, holding.ask.places, close_ms),
+            # Unanswered, it keeps others waiting while the keeper renews the lease: hand it
+            # over to the keeper as soon as that would try again by itself.
+            min(RELEASE_MS, session.ttl_ms // RENEWALS_PER_TTL),
+        )
+        if isinstance(reply, Done) and reply.found:
+            session.forget(holding)
+            return
+        if isinstance(reply, Ended):
+            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        elif isinstance(reply, Gone):
+            session.over(holding, reply.reason, reply.by)
+        else:
+            session.over(holding, "the store has no record of it")
+    except StoreError as error:
+        session.abandon(holding, close_ms)
+        left_s = max(0, session.deadline_of(holding) - session.runtime.now_ms()) / 1000
+        raise OutcomeUnknownError(
+            core.store.label,
+            f"release of {holding.ask.name!r} (token {holding.token}) may not have arrived",
+            f"it is tried again, and the lease ends by itself within {left_s:.1f} s",
+        ) from error
+    except BaseException:
+        session.abandon(holding, close_ms)
+        raise
+    raise lost_error(holding)
+
+
+def check(holding: Holding) -> None:
+    """Raise LeaseLostError unless the lease is held at this instant, by our own clock."""
+    session = holding.session
+    assert session is not None
+    check_process(holding)
+    if session.state_of(holding) in (LeaseState.LOST, LeaseState.RELEASED):
+        raise lost_error(holding)
+
+
+def check_process(holding: Holding) -> None:
+    session = holding.session
+    assert session is not None
+    if session.process != session.runtime.process():
+        raise LeaseLostError(holding.ask.name, holding.token, FORKED, session=session.id)
+
+
+def lost_error(holding: Holding) -> LeaseLostError:
+    """What to raise for a lease that is over."""
+    session = holding.session
+    assert session is not None
+    if holding.phase is Phase.RELEASED:
+        return LeaseLostError(holding.ask.name, holding.token, "it was released")
+    ago_ms = None
+    if holding.ended_ms is not None:
+        ago_ms = session.runtime.now_ms() - holding.ended_ms
+    reason = holding.reason + (f" (by {holding.by})" if holding.by else "")
+    return LeaseLostError(
+        holding.ask.name,
+        holding.token,
+        reason,
+        session=session.id,
+        by=holding.by,
+        ago_ms=ago_ms,
+    )

@@ -1,0 +1,127 @@
+"""Changing the mode of a lease that is held."""
+
+from __future__ import annotations
+
+from lockfast.core.commands import (
+    WHY_DEADLOCK,
+    Busy,
+    Claims,
+    ClaimsReply,
+    Convert,
+    Ended,
+    Gone,
+    Granted,
+    Proclaim,
+    Queued,
+    Refused,
+    Reply,
+)
+from lockfast.core.modes import DOWNGRADES
+from lockfast.errors import (
+    AcquireTimeoutError,
+    DeadlockError,
+    LimitError,
+    StoreError,
+    UnsupportedError,
+)
+from lockfast.flow.acquire import check, describe, lost_error
+from lockfast.flow.client import Core
+from lockfast.flow.holding import Holding
+
+
+async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | None) -> None:
+    """Give the lease another mode; while it waits, and on timeout, it keeps the one it has.
+
+    Raises AcquireTimeoutError, or DeadlockError if another holder waits for us to leave.
+    """
+    check(holding)
+    session = holding.session
+    assert session is not None
+    runtime = core.runtime
+    until_ms = None if timeout_ms is None else runtime.now_ms() + timeout_ms
+    signal = runtime.signal()
+    # To take it back must never be to ask for more: of a downgrade whose answer we did not
+    # hear, others may be in already, so it is carried through.
+    kept = mode if (holding.mode, mode) in DOWNGRADES else holding.mode
+    step = session.begin_conversion(holding, signal)
+    try:
+        while True:
+            sent_ms = runtime.now_ms()
+            reply = await core.request(Convert(session.id, holding.n, step, mode, timeout_ms != 0))
+            _take_over(core, holding, reply, sent_ms)
+            if isinstance(reply, Granted):
+                if reply.mode == mode:
+                    return
+                # Nobody but the detector takes a conversion out of the line.
+                raise DeadlockError(holding.ask.name, await _why_given_up(core, holding))
+            if isinstance(reply, Busy):
+                raise AcquireTimeoutError(holding.ask.name, 0.0, holders=describe(reply.ahead))
+            assert isinstance(reply, Queued)
+            left_ms = None if until_ms is None else until_ms - runtime.now_ms()
+            if left_ms is not None and left_ms <= 0:
+                raise AcquireTimeoutError(
+                    holding.ask.name, (timeout_ms or 0) / 1000, holders=describe(reply.ahead)
+                )
+            if await signal.wait(left_ms):
+                if holding.mode == mode:
+                    return
+                check(holding)
+                signal = runtime.signal()
+                holding.changed = signal
+    except BaseException:
+        session.cancel_conversion(holding, kept)
+        raise
+    finally:
+        session.end_conversion(holding)
+
+
+async def _why_given_up(core: Core, holding: Holding) -> tuple[str, ...]:
+    """The cycle that a conversion was part of, as the detector left word of it."""
+    assert holding.session is not None
+    reply = await core.request(Claims(holding.session.id))
+    for claim in reply.claims if isinstance(reply, ClaimsReply) else ():
+        if claim.n == holding.n and claim.reason:
+            return tuple(claim.reason.split("\n"))
+    return ("another holder waits for this one",)
+
+
+def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None:
+    """Note what the store said; raise what cannot be gone on with."""
+    session = holding.session
+    assert session is not None
+    if isinstance(reply, Granted):
+        session.granted(holding, reply, sent_ms)
+    elif isinstance(reply, Queued):
+        session.queued(holding, reply)
+    elif isinstance(reply, Ended):
+        session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        raise lost_error(holding)
+    elif isinstance(reply, Gone):
+        session.over(holding, reply.reason, reply.by)
+        raise lost_error(holding)
+    elif isinstance(reply, Refused) and reply.why == WHY_DEADLOCK:
+        raise DeadlockError(
+            holding.ask.name,
+            (f"{reply.detail} wants to become the writer too, and waits for us to leave",),
+            "release the lease, or take it with .update() from the start",
+        )
+    elif isinstance(reply, Refused):
+        raise UnsupportedError(f"converting {holding.ask.name!r}", reply.detail)
+    elif not isinstance(reply, Busy):
+        raise StoreError(core.store.label, f"answered {reply!r} to convert")
+
+
+async def proclaim(core: Core, holding: Holding, value: str) -> None:
+    """Change the value that others see."""
+    check(holding)
+    session = holding.session
+    assert session is not None
+    reply = await core.request(Proclaim(session.id, holding.n, value))
+    if isinstance(reply, Ended):
+        session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        raise lost_error(holding)
+    if isinstance(reply, Gone):
+        session.over(holding, reply.reason)
+        raise lost_error(holding)
+    if isinstance(reply, Refused):
+        raise LimitError("the size of the value in bytes", reply.value, reply.limit)

@@ -1,0 +1,101 @@
+"""Finding deadlocks in a store, and ending those we are part of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from lockfast.core.commands import (
+    Break,
+    Claims,
+    ClaimsReply,
+    ClaimView,
+    Command,
+    Inspect,
+    Listing,
+    ListingReply,
+    Reply,
+    ResourceView,
+)
+from lockfast.core.deadlock import Cycle, find_cycles
+from lockfast.core.modes import MODES_OF_KIND
+
+RESOURCES_MAX: Final = 256
+"""As many resources as one look takes in; a deadlock that needs more is seen from elsewhere."""
+LINE_MAX: Final = 1000
+PAGE: Final = 500
+
+Send = Callable[[Command], Awaitable[Reply]]
+
+
+async def look(send: Send, start: Iterable[tuple[str, str]]) -> list[Cycle]:
+    """Deadlocks that can be reached from these resources.
+
+    The lines are read one after another, not at one instant. That is no matter: a real
+    deadlock does not change, and it is broken only if every claim of it is as it was seen.
+    """
+    todo = list(dict.fromkeys(start))
+    views: dict[tuple[str, str], ResourceView] = {}
+    claims_of: dict[str, tuple[ClaimView, ...]] = {}
+    while todo and len(views) < RESOURCES_MAX:
+        kind, name = todo.pop()
+        if (kind, name) in views:
+            continue
+        view = await send(Inspect(kind, name, LINE_MAX))
+        if not isinstance(view, ResourceView):
+            continue
+        views[kind, name] = view
+        actors = {claim.actor for claim in view.holders + view.waiting if claim.actor}
+        for session in dict.fromkeys(claim.session for claim in view.holders + view.waiting):
+            if session not in claims_of:
+                reply = await send(Claims(session))
+                claims_of[session] = reply.claims if isinstance(reply, ClaimsReply) else ()
+            # Also of a session asked before: it may have other actors here.
+            todo += [
+                (place.kind, place.name)
+                for claim in claims_of[session]
+                if claim.actor in actors
+                for place in claim.places
+            ]
+    return find_cycles(views.values())
+
+
+async def end(send: Send, cycle: Cycle) -> None:
+    """End a deadlock, if it still stands as it was seen."""
+    if cycle.passing is not None:
+        claim, reservation = cycle.passing
+        await send(
+            Break(
+                claim.session,
+                claim.n,
+                cycle.witnesses,
+                ahead_of=(reservation.session, reservation.n),
+            )
+        )
+    else:
+        victim = cycle.victim
+        await send(Break(victim.session, victim.n, cycle.witnesses, detail="\n".join(cycle.lines)))
+
+
+async def all_deadlocks(send: Send) -> list[Cycle]:
+    """Every deadlock in the store."""
+    start: list[tuple[str, str]] = []
+    for kind in MODES_OF_KIND:
+        after = ""
+        while True:
+            reply = await send(Listing(kind, "", after, PAGE))
+            if not isinstance(reply, ListingReply):
+                break
+            start += [
+                (view.kind, view.name)
+                for view in reply.resources
+                if view.waiting_count or any(claim.wants for claim in view.holders)
+            ]
+            if not reply.more:
+                break
+            after = reply.resources[-1].name
+    found: dict[frozenset[str], Cycle] = {}
+    for at in range(0, len(start), RESOURCES_MAX // 4):
+        for cycle in await look(send, start[at : at + RESOURCES_MAX // 4]):
+            found.setdefault(cycle.actors, cycle)
+    return list(found.values())

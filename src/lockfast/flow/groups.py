@@ -1,0 +1,143 @@
+"""Elections and parties, seen from outside."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from lockfast.core.commands import Inspect, ResourceView
+from lockfast.core.modes import ELECTION, PARTY
+from lockfast.errors import WatchGapError
+from lockfast.flow.admin import ClaimInfo, WatchEvent, inspect, lock_info
+from lockfast.flow.client import Core
+from lockfast.flow.watch import Watcher
+
+MEMBERS_MAX: Final = 100_000
+
+
+class Leader(NamedTuple):
+    """Who leads."""
+
+    value: str
+    owner: str
+    session: str
+    epoch: int
+    """The token of the term."""
+    seconds: float
+    """How long the term has lasted."""
+
+
+class Member(NamedTuple):
+    """Who is there."""
+
+    value: str
+    owner: str
+    session: str
+    n: int
+    seconds: float
+    """For how long."""
+
+
+async def leader(core: Core, name: str) -> Leader | None:
+    holders = (await inspect(core, ELECTION, name)).holders
+    return _leader(holders[0]) if holders else None
+
+
+async def members(core: Core, name: str) -> tuple[Member, ...]:
+    holders = lock_info(await core.ask(Inspect(PARTY, name, MEMBERS_MAX), ResourceView)).holders
+    return tuple(
+        Member(claim.value or "", claim.owner, claim.session, claim.n, claim.seconds)
+        for claim in holders
+    )
+
+
+def _leader(claim: ClaimInfo) -> Leader:
+    return Leader(claim.value or "", claim.owner, claim.session, claim.token or 0, claim.seconds)
+
+
+class LeaderWatcher:
+    """The present leader first, then each change once, also those that did not last."""
+
+    def __init__(self, core: Core, name: str) -> None:
+        self._core = core
+        self._name = name
+        self._watcher = Watcher(core, ELECTION, name, None)
+        self._last: Leader | None = None
+        self._started = False
+
+    async def next(self) -> tuple[bool, Leader | None]:
+        """(True, the leader), or (False, None) once closed."""
+        if not self._started:
+            # The log's end is noted before the leader is read: no change is missed.
+            await self._watcher.start()
+            self._last = await leader(self._core, self._name)
+            self._started = True
+            return True, self._last
+        while True:
+            before = self._last
+            try:
+                event = await self._watcher.next()
+            except WatchGapError:
+                # Too much was missed to tell it all: the present state counts.
+                self._last = await leader(self._core, self._name)
+            else:
+                if event is None:
+                    return False, None
+                if event.name != self._name:
+                    continue
+                self._last = self._after(event)
+            if _differ(before, self._last):
+                return True, self._last
+
+    def _after(self, event: WatchEvent) -> Leader | None:
+        """Who leads after an event."""
+        last = self._last
+        if event.what == "granted":
+            if last is not None and (event.token or 0) <= last.epoch:
+                return last  # it was seen when the leader was read
+            return Leader(event.detail, event.owner, event.session, event.token or 0, 0.0)
+        if last is None or event.token != last.epoch:
+            return last
+        if event.what == "proclaimed":
+            return last._replace(value=event.detail)
+        if event.what in ("released", "expired", "revoked"):
+            # The next leader takes over in the same step: one change, not two.
+            return last if self._watcher.hands_over(event, "granted") else None
+        return last
+
+    def close(self) -> None:
+        self._watcher.close()
+
+
+def _differ(one: Leader | None, other: Leader | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return (one.epoch, one.value) != (other.epoch, other.value)
+
+
+class PartyWatcher:
+    """The members now, then after each change."""
+
+    def __init__(self, core: Core, name: str) -> None:
+        self._core = core
+        self._name = name
+        self._watcher = Watcher(core, PARTY, name, None)
+        self._last: frozenset[tuple[str, int, str]] | None = None
+
+    async def next(self) -> tuple[Member, ...] | None:
+        """The members, or None once closed."""
+        await self._watcher.start()
+        while True:
+            if self._last is not None:
+                try:
+                    if await self._watcher.next() is None:
+                        return None
+                except WatchGapError:
+                    pass  # the present state counts
+            now = await members(self._core, self._name)
+            known = frozenset((member.session, member.n, member.value) for member in now)
+            if known != self._last:
+                self._last = known
+                return now
+
+    def close(self) -> None:
+        self._watcher.close()

@@ -1,0 +1,320 @@
+"""The keeper: one background job per session that does everything nobody waits for.
+
+It renews the session, gives back abandoned claims, hears wakes, notices deaths and
+deadlines. Its requests are bounded by the session's deadline, so whatever the store
+does, leases are declared lost in time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lockfast.core.commands import (
+    WAKE_EVENTS,
+    WAKE_WANTED,
+    Claims,
+    ClaimsReply,
+    Close,
+    Command,
+    Convert,
+    Done,
+    Ended,
+    Expel,
+    Gone,
+    Granted,
+    Look,
+    Open,
+    Queued,
+    Renew,
+    Renewed,
+    Reply,
+    Sessions,
+    SessionsReply,
+    Wake,
+)
+from lockfast.errors import LockfastError
+from lockfast.flow import deadlock
+from lockfast.flow.log import logger
+from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
+from lockfast.flow.stillness import SLACK, Stillness, just_before
+from lockfast.ports import WAKE_DIED, Wire
+
+REQUEST_MS_MAX: Final = 2000
+RETRY_FIRST_MS: Final = 20
+RETRY_MAX_MS: Final = 1000
+JITTER: Final = 0.1
+"""Keep-alives go up to a tenth early, so that those of a fleet do not march in step."""
+CLOSE_MS: Final = 2000
+LOOKING_SHARE: Final = 9
+"""The keeper looks for deadlocks for a tenth of its time at most."""
+LOOK_SLACK_MS: Final = 1
+"""A look is due just after those ahead are over, not in the very same millisecond."""
+
+
+class Keeper:
+    """Keeps one session, from before it is opened until it is over."""
+
+    def __init__(self, session: Session, wire: Wire) -> None:
+        self._session = session
+        self._wire = wire
+        self._runtime = session.runtime
+        self._renew_at_ms: int | None = None
+        self._closing_until_ms: int | None = None
+        self._retry_at_ms = 0
+        self._retry_ms = RETRY_FIRST_MS
+        self._stillness = Stillness()
+        self._connections = 0
+
+    async def run(self) -> None:
+        session = self._session
+        session.kept = True
+        try:
+            while not session.snapshot.ended:
+                await self._give_back()
+                if session.closing and self._has_given_back():
+                    # Before the store hears of it: from then on others may hold.
+                    session.end("the client was closed")
+                    await self._close()
+                    break
+                await self._renew_if_due()
+                await self._find_deadlocks_if_due()
+                self._notice_ends()
+                if not session.alive():
+                    continue
+                for wake in await session.ear.listen(self._idle_ms()):
+                    await self._hear(wake)
+                for wake in session.take_inbox():
+                    await self._hear(wake)
+            else:
+                # Ended on our side only: let those behind us go on before the TTL is over.
+                # It is a loss and no release, so a `lock_delay` is kept.
+                await self._close(Expel(session.id, session.snapshot.ended))
+        except Exception as error:
+            # Nobody renews the session from here on, so nobody may take it for alive.
+            session.end(f"its keeper failed: {error!r}")
+            logger.warning("session %s is over: %s", session.id, session.snapshot.ended)
+            raise
+        finally:
+            self._wire.close()
+            session.stopped()
+
+    def _has_given_back(self) -> bool:
+        """Whether the outbox is empty, or has had its time: what is left ends by the TTL."""
+        now_ms = self._runtime.now_ms()
+        if self._closing_until_ms is None:
+            self._closing_until_ms = now_ms + CLOSE_MS
+        return self._session.next_in_outbox() is None or now_ms >= self._closing_until_ms
+
+    # ── timing ───────────────────────────────────────────────────────────────────────
+
+    def _idle_ms(self) -> int | None:
+        """How long there is nothing to do; None: until poked."""
+        session = self._session
+        snapshot = session.snapshot
+        due: list[int] = []
+        if snapshot.opened:
+            due.append(snapshot.deadline_ms)
+            renew_at_ms = self._due_ms()
+            if renew_at_ms is not None:
+                due.append(renew_at_ms)
+            deadlock_at_ms = session.deadlock_at_ms
+            if deadlock_at_ms is not None:
+                due.append(max(deadlock_at_ms, self._retry_at_ms))
+        if session.next_in_outbox() is not None:
+            due.append(self._retry_at_ms)
+        if session.closing:
+            due.append(self._retry_at_ms)
+        return max(0, min(due) - self._runtime.now_ms()) if due else None
+
+    def _due_ms(self) -> int | None:
+        """When the next keep-alive is due: by itself, by a look, by a retry."""
+        at_ms = self._renew_at_ms
+        if at_ms is None:
+            at_ms = self._renew_at_ms = self._next_renewal(self._runtime.now_ms())
+        look_at_ms = self._session.look_at_ms
+        if look_at_ms is not None:
+            at_ms = min(at_ms, look_at_ms + LOOK_SLACK_MS)
+        return max(at_ms, self._retry_at_ms)
+
+    def _next_renewal(self, from_ms: int) -> int:
+        every_ms = self._session.ttl_ms / RENEWALS_PER_TTL
+        return from_ms + int(every_ms * (1 - JITTER * self._runtime.random()))
+
+    def _budget_ms(self) -> int:
+        """How long one request may take: never past the deadline, and not so long that
+        nothing else is done meanwhile; it is tried again."""
+        session = self._session
+        budget_ms = min(session.ttl_ms // RENEWALS_PER_TTL, REQUEST_MS_MAX)
+        if session.snapshot.opened:
+            left_ms = session.snapshot.deadline_ms - self._runtime.now_ms()
+            budget_ms = min(left_ms, budget_ms)
+        return max(1, budget_ms)
+
+    def _failed(self, error: LockfastError, doing: str) -> None:
+        logger.warning("%s of session %s failed: %s", doing, self._session.id, error)
+        self._retry_at_ms = self._runtime.now_ms() + self._retry_ms
+        self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS, self._session.ttl_ms // 10 + 1)
+
+    def _succeeded(self) -> None:
+        self._retry_at_ms = 0
+        self._retry_ms = RETRY_FIRST_MS
+
+    # ── duties ───────────────────────────────────────────────────────────────────────
+
+    async def _renew_if_due(self) -> None:
+        session = self._session
+        if not session.snapshot.opened:
+            return
+        due_ms = self._due_ms()
+        if due_ms is None or self._runtime.now_ms() < due_ms or not session.alive():
+            return
+        proof = session.proof()
+        sent_ms = self._runtime.now_ms()
+        try:
+            reply = await self._wire.send(
+                Renew(session.id, proof.count, proof.checksum, proof.lowest, proof.waiting),
+                self._budget_ms(),
+            )
+            if isinstance(reply, Renewed) and not reply.matches:
+                await self._list(proof)
+        except LockfastError as error:
+            session.unconfirmed()
+            self._stillness.forget()
+            self._failed(error, "keep-alive")
+            return
+        self._succeeded()
+        self._renew_at_ms = self._next_renewal(sent_ms)
+        if isinstance(reply, Ended):
+            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        elif isinstance(reply, Renewed) and session.renewed(sent_ms):
+            for n, look in reply.looks:
+                session.look_over(n, look, sent_ms)
+            await self._expel_the_silent(reply)
+
+    async def _expel_the_silent(self, reply: Renewed) -> None:
+        """End those ahead of us whose keep-alives have stopped, if the store does not see it."""
+        stillness = self._stillness
+        now_ms = self._runtime.now_ms()
+        # A wire that has connected anew may speak to another server than before.
+        connections = getattr(self._wire, "connections", 0)
+        if connections != self._connections:
+            self._connections = connections
+            stillness.forget()
+        queued = [look for _, look in reply.looks if isinstance(look, Queued)]
+        stillness.saw((blocker for look in queued for blocker in look.ahead), now_ms)
+        try:
+            for session, renewals, still_ms in stillness.silent(now_ms, self._session.ttl_ms):
+                found = await self._wire.send(Sessions(just_before(session), 1), self._budget_ms())
+                view = found.sessions[0] if isinstance(found, SessionsReply) else None
+                if view is None or view.session != session or still_ms < SLACK * view.ttl_ms:
+                    continue
+                logger.warning("session %s is silent for %d ms: expelled", session, still_ms)
+                await self._wire.send(
+                    Expel(session, "its keep-alives stopped", renewals), self._budget_ms()
+                )
+        except LockfastError as error:
+            stillness.forget()
+            self._failed(error, "look at a silent session")
+
+    async def _find_deadlocks_if_due(self) -> None:
+        """Look whether a claim that waits too long is part of a deadlock, and end it."""
+        session = self._session
+        at_ms = session.deadlock_at_ms
+        if at_ms is None or self._runtime.now_ms() < max(at_ms, self._retry_at_ms):
+            return
+
+        async def send(command: Command) -> Reply:
+            await self._renew_if_due()  # a look may take many requests
+            return await self._wire.send(command, self._budget_ms())
+
+        began_ms = self._runtime.now_ms()
+        try:
+            for cycle in await deadlock.look(send, session.start_of_deadlock_look()):
+                logger.warning("deadlock: %s", "; ".join(cycle.lines))
+                await deadlock.end(send, cycle)
+        except LockfastError as error:
+            self._failed(error, "look for deadlocks")
+        if session.deadlock_at_ms is not None:
+            # Long lines take long to look at: that must not be all we do.
+            ended_ms = self._runtime.now_ms()
+            rest_ms = LOOKING_SHARE * (ended_ms - began_ms)
+            session.deadlock_at_ms = max(session.deadlock_at_ms, ended_ms + rest_ms)
+
+    async def _list(self, proof: Proof) -> None:
+        """The store's account differs from ours: find out in what."""
+        session = self._session
+        sent_ms = self._runtime.now_ms()
+        reply = await self._wire.send(Claims(session.id), self._budget_ms())
+        if isinstance(reply, ClaimsReply):
+            session.reconcile(proof, reply.claims, sent_ms)
+
+    async def _give_back(self) -> None:
+        """Send leave for every abandoned claim, until answered or the session is over."""
+        session = self._session
+        session.take_back_dropped()
+        while (item := session.next_in_outbox()) is not None:
+            if self._runtime.now_ms() < self._retry_at_ms:
+                return
+            n, command = item
+            sent_ms = self._runtime.now_ms()
+            try:
+                if session.snapshot.opened or await self._open():
+                    reply = await self._wire.send(command, self._budget_ms())
+                    if isinstance(command, Convert):
+                        session.conversion_taken_back(command, reply, sent_ms)
+            except LockfastError as error:
+                self._failed(error, "leave")
+                return
+            session.given_back(n, command)
+            self._succeeded()
+
+    async def _open(self) -> bool:
+        """Make sure the store has the session, so that a leave that overtakes its enter counts."""
+        session = self._session
+        opening = session.opening()
+        if isinstance(opening, Open):
+            reply = await self._wire.send(opening, self._budget_ms())
+            if not isinstance(reply, Done):
+                return False
+            session.opened()
+        return True
+
+    def _notice_ends(self) -> None:
+        session = self._session
+        if session.alive():
+            for holding in session.outlived(self._runtime.now_ms()):
+                session.outlive(holding)
+
+    async def _hear(self, wake: Wake) -> None:
+        session = self._session
+        if wake.what == WAKE_EVENTS:
+            for changed in list(session.events_changed):
+                changed()
+            return
+        if wake.what == WAKE_WANTED:
+            session.wanted(wake.n)
+            return
+        sent_ms = self._runtime.now_ms()
+        try:
+            if wake.what == WAKE_DIED:
+                await self._wire.send(Expel(wake.session, "its process died"), self._budget_ms())
+                return
+            reply = await self._wire.send(Look(session.id, wake.n), self._budget_ms())
+        except LockfastError as error:
+            # The next keep-alive finds out what this wake was about.
+            self._failed(error, "look")
+            return
+        if isinstance(reply, Ended):
+            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        elif isinstance(reply, Granted | Queued) or (isinstance(reply, Gone) and wake.n):
+            session.look_over(wake.n, reply, sent_ms)
+
+    async def _close(self, command: Command | None = None) -> None:
+        """End the session in the store, if it can be reached in time."""
+        session = self._session
+        if not session.was_sent():
+            return
+        try:
+            await self._wire.send(command or Close(session.id), CLOSE_MS)
+        except LockfastError as error:
+            logger.warning("session %s could not be closed: %s", session.id, error)

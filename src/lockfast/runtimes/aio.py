@@ -1,0 +1,88 @@
+"""The runtime of asyncio code. Keepers do not run here: they have threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lockfast.runtimes.threads import ThreadsRuntime
+
+_task_numbers = itertools.count(1)
+_tasks: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+
+
+class LoopSignal:
+    """One task's flag, to be set from any thread."""
+
+    __slots__ = ("_future", "_is_set", "_loop", "_thread")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._future: asyncio.Future[None] | None = None
+        self._thread = 0
+
+    def set(self) -> None:
+        self._is_set = True
+        loop = self._loop
+        if loop is None:
+            return
+        if self._thread == threading.get_ident():
+            self._resolve()  # we are on the loop's thread: no need to wake it
+        else:
+            # A loop that is closed has nobody left to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._resolve)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self, timeout_ms: int | None) -> bool:
+        loop = asyncio.get_running_loop()
+        self._future = future = loop.create_future()
+        self._thread = threading.get_ident()
+        # Published before the flag is read: whoever sets it after that sees the loop.
+        self._loop = loop
+        if self._is_set:
+            return True
+        timer = None
+        if timeout_ms is not None:
+            timer = loop.call_later(max(0, timeout_ms) / 1000, self._resolve)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._is_set
+
+    def _resolve(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
+
+
+class AsyncioRuntime(ThreadsRuntime):
+    """As the threads runtime, but waiting gives way to other tasks."""
+
+    def signal(self) -> LoopSignal:  # type: ignore[override]
+        return LoopSignal()
+
+    def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        raise NotImplementedError("background work runs on threads of its own")
+
+    def actor(self) -> str:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        if task is None:
+            return super().actor()
+        actor = _tasks.get(task)
+        if actor is None:
+            actor = _tasks[task] = f"task-{next(_task_numbers)}"
+        return actor

@@ -1,0 +1,1 @@
+"""The stores, one module each; `registry` knows which URL scheme belongs to which."""

@@ -1,0 +1,166 @@
+"""The memory store: the lock table in one process, for tests, simulations and threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from lockfast.core.commands import (
+    WAKE_GRANTED,
+    WAKE_LOOK,
+    Blocker,
+    Command,
+    Reply,
+    Wake,
+)
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.table import Limits, Table
+from lockfast.errors import StoreUnavailableError
+from lockfast.ports import Capabilities, Deliver, Ear, Runtime, Signal, Wire
+from lockfast.stores.undo import UndoableRows
+
+
+def wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+class MemoryTable:
+    """A lock table with its clock and the ears of its sessions; any number of clients share it."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int] = wall_us,
+        mutex: AbstractContextManager[Any] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._limits = limits
+        self.start(mutex)
+
+    def start(self, mutex: AbstractContextManager[Any] | None = None) -> None:
+        """Begin with an empty table; also in a process just forked off another."""
+        # A step on a thread of the program may be cut short by Ctrl-C.
+        self.rows = MemoryRows() if mutex is not None else UndoableRows()
+        self.table = Table(self.rows, self._limits)
+        self.commands = 0
+        # Re-entrant, so that a signal handler in the middle of a step is told and not hung.
+        self._mutex = mutex if mutex is not None else threading.RLock()
+        self._inside = False
+        self._ears: dict[str, Deliver] = {}
+
+    def apply(self, command: Command) -> Reply:
+        """Carry out one command and tell whom it concerns."""
+        wakes: list[Wake] = []
+        try:
+            with self._mutex:
+                if self._inside:
+                    raise StoreUnavailableError(
+                        "memory://",
+                        "asked from a signal handler or finalizer that interrupted a step",
+                        "do it after the handler has returned",
+                    )
+                reply = self._step(command, wakes)
+            for wake in wakes:
+                self._tell(wake)
+        except BaseException:
+            # It may have been carried out all the same: let those concerned look.
+            for wake in wakes:
+                self._tell(wake._replace(what=WAKE_LOOK) if wake.what == WAKE_GRANTED else wake)
+            raise
+        return reply
+
+    def _step(self, command: Command, wakes: list[Wake]) -> Reply:
+        rows = self.rows
+        try:
+            self._inside = True
+            self.commands += 1
+            reply, wakes[:] = self.table.apply(command, self._now_ms(), self._wall_us())
+            if isinstance(rows, UndoableRows):
+                rows.keep()
+            return reply
+        except BaseException:
+            if isinstance(rows, UndoableRows):
+                rows.undo()
+            raise
+        finally:
+            self._inside = False
+
+    def _tell(self, wake: Wake) -> None:
+        deliver = self._ears.get(wake.inbox)
+        if deliver is not None:
+            deliver(wake)
+
+    def attach(self, inbox: str, deliver: Deliver) -> None:
+        self._ears[inbox] = deliver
+
+    def detach(self, inbox: str) -> None:
+        self._ears.pop(inbox, None)
+
+
+class MemoryStore:
+    """A client's way to a table in its own process."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, table: MemoryTable, runtime: Runtime, label: str = "memory://") -> None:
+        self.label = label
+        self._table = table
+        self._runtime = runtime
+
+    def caller_wire(self) -> Wire:
+        return _MemoryWire(self._table)
+
+    def keeper_wire(self) -> Wire:
+        return _MemoryWire(self._table)
+
+    def ear(self, session: str, deliver: Deliver) -> Ear:
+        return _MemoryEar(self._table, self._runtime, session, deliver)
+
+    def close(self) -> None:
+        """The table stays, for other clients."""
+
+
+class _MemoryWire:
+    def __init__(self, table: MemoryTable) -> None:
+        self._table = table
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        return self._table.apply(command)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class _MemoryEar:
+    """Wakes are delivered directly, so listening is only waiting to be poked."""
+
+    process = ""
+
+    def __init__(
+        self, table: MemoryTable, runtime: Runtime, session: str, deliver: Deliver
+    ) -> None:
+        self.inbox = session
+        self._table = table
+        self._runtime = runtime
+        self._poked: Signal = runtime.signal()
+        table.attach(session, deliver)
+
+    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
+        await self._poked.wait(timeout_ms)
+        # Whoever poked before this line wrote down why before that: the keeper sees it.
+        self._poked = self._runtime.signal()
+        return ()
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
+        """A process cannot outlive its own memory."""
+
+    def close(self) -> None:
+        self._table.detach(self.inbox)

@@ -1,0 +1,61 @@
+"""The embedded store: the lock table's rows in a SQLite file that many processes share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lockfast.core.commands import Command, Reply
+from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.stores.sqlite import processes
+from lockfast.stores.sqlite.ear import SqliteEar
+from lockfast.stores.sqlite.file import SqliteFile, open_file
+
+
+class SqliteStore:
+    """A client's way to a lock file."""
+
+    def __init__(self, path: Path, *, driver: str = "stdlib", death_watch: bool = True) -> None:
+        self.capabilities = Capabilities(death_watch=bool(processes.identity()))
+        self._path = path
+        self._driver = driver
+        self._death_watch = death_watch
+        self._process = os.getpid()
+        self._file = open_file(path, driver)
+        self.label = self._file.label
+
+    def file(self) -> SqliteFile:
+        """The file as this process has it; after a fork, opened anew."""
+        if self._process != os.getpid():
+            self._file = open_file(self._path, self._driver)
+            self._process = os.getpid()
+        return self._file
+
+    def caller_wire(self) -> Wire:
+        return SqliteWire(self)
+
+    def keeper_wire(self) -> Wire:
+        return SqliteWire(self)
+
+    def ear(self, session: str, deliver: Deliver) -> Ear:
+        file = self.file()
+        ear = SqliteEar(session, self._death_watch, file.detach)
+        file.attach(ear.inbox, deliver)
+        return ear
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self._file.close()
+
+
+class SqliteWire:
+    """Commands carried out right here, by the calling thread."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        return self._store.file().apply(command, timeout_ms)
+
+    def close(self) -> None:
+        """The file belongs to the store."""

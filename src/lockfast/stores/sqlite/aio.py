@@ -1,0 +1,62 @@
+"""The embedded store for asyncio: whole transactions on one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from lockfast.core.commands import Command, Reply
+from lockfast.errors import StoreUnavailableError
+from lockfast.ports import Wire
+from lockfast.stores.sqlite import SqliteStore
+
+TRY_MS: Final = 100
+
+
+class AsyncSqliteStore(SqliteStore):
+    """As SqliteStore, with callers that give way while a transaction runs."""
+
+    def caller_wire(self) -> Wire:
+        return _WorkerWire(self)
+
+
+class _WorkerWire:
+    """One hop to the worker per command, and one back.
+
+    A caller cancelled meanwhile does not stop the transaction: its outcome is unknown to
+    it then, and its claim is given back by number.
+    """
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="lockfast-sqlite")
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        if self._process != os.getpid():
+            self._start()  # the parent's worker did not come along
+        loop = asyncio.get_running_loop()
+        until = time.monotonic() + timeout_ms / 1000
+        try:
+            job = loop.run_in_executor(self._worker, self._apply, command, until)
+        except RuntimeError:  # the worker takes nothing on any more
+            raise StoreUnavailableError(
+                self._store.label, "the client is closed", "connect again"
+            ) from None
+        return await job
+
+    def _apply(self, command: Command, until: float) -> Reply:
+        # The time it stood behind other commands counts. But the line may be long and the
+        # store well: whose time is over still gets a try that a keeper at work cannot spoil.
+        left_ms = round((until - time.monotonic()) * 1000)
+        return self._store.file().apply(command, max(TRY_MS, left_ms))
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self._worker.shutdown(wait=False)

@@ -1,0 +1,115 @@
+"""The SQLite library in use: the standard library's, or apsw with a SQLite of its own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+
+BUSY_MS: Final = 2000
+"""Only somebody who goes round the gate, such as `sqlite3` by hand, makes SQLite wait."""
+STATEMENTS_CACHED: Final = 256
+
+# Primary result codes, https://www.sqlite.org/rescode.html
+_PERM, _BUSY, _LOCKED, _NOMEM, _READONLY, _IOERR, _CORRUPT = 3, 5, 6, 7, 8, 10, 11
+_FULL, _CANTOPEN, _NOTADB = 13, 14, 26
+
+
+class Driver(NamedTuple):
+    name: str
+    errors: tuple[type[BaseException], ...]
+    connect: Callable[[str], Any]
+    code: Callable[[BaseException], int]
+    changes: Callable[[Any, Any], int]
+    """How many rows a statement of a connection wrote."""
+
+
+def load(name: str) -> Driver:
+    """The driver of this name: `stdlib` or `apsw`."""
+    if name == "stdlib":
+        return _stdlib()
+    if name == "apsw":
+        return _apsw()
+    raise UnsupportedError(f"driver={name}", "there are `stdlib` and `apsw`")
+
+
+def _stdlib() -> Driver:
+    import sqlite3
+
+    def connect(path: str) -> Any:
+        return sqlite3.connect(
+            path,
+            timeout=BUSY_MS / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS_CACHED,
+        )
+
+    return Driver(
+        "stdlib",
+        (sqlite3.Error,),
+        connect,
+        lambda error: getattr(error, "sqlite_errorcode", 0) or 0,
+        lambda _, cursor: int(cursor.rowcount),
+    )
+
+
+def _apsw() -> Driver:
+    try:
+        apsw = importlib.import_module("apsw")
+    except ImportError:
+        raise UnsupportedError(
+            "driver=apsw", "the package apsw is not installed", "pip install 'lockfast[sqlite]'"
+        ) from None
+
+    def connect(path: str) -> Any:
+        connection = apsw.Connection(path, statementcachesize=STATEMENTS_CACHED)
+        connection.set_busy_timeout(BUSY_MS)
+        return connection
+
+    return Driver(
+        "apsw",
+        (apsw.Error,),
+        connect,
+        lambda error: getattr(error, "extendedresult", 0) or 0,
+        lambda connection, _: int(connection.changes()),
+    )
+
+
+def translate(code: int, message: str, label: str) -> StoreError:
+    """What a SQLite error means to a caller, and what to do about it."""
+    primary = code & 0xFF
+    if primary == _FULL:
+        return StoreUnavailableError(label, "the disk is full", "free some space; nothing was lost")
+    if primary in (_BUSY, _LOCKED):
+        return StoreUnavailableError(
+            label,
+            f"another program keeps the database locked ({message})",
+            "close whatever opens it without lockfast",
+        )
+    if primary in (_CORRUPT, _NOTADB):
+        return StoreError(
+            label,
+            f"is damaged or not a database ({message})",
+            "stop everything that uses it, move it away, and let it be made anew: "
+            "tokens go on rising, all locks are free",
+        )
+    if primary in (_PERM, _READONLY, _CANTOPEN):
+        return StoreMisconfiguredError(
+            label,
+            f"cannot be opened for writing ({message})",
+            "give this user the right to write to the file and its directory",
+        )
+    if primary == _IOERR:
+        return OutcomeUnknownError(label, f"the disk failed ({message})", "look at the disk")
+    if primary == _NOMEM:
+        return StoreUnavailableError(label, "memory ran out")
+    return StoreError(label, f"SQLite says: {message}")

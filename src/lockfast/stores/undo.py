@@ -1,0 +1,81 @@
+"""Rows in memory that can be put back as they were when a step is cut short.
+
+Ctrl-C may strike between any two lines, also in the middle of a step. A store with
+transactions rolls back; here what a step sees for the first time is copied before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Final
+
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.rows import SHARD_KEY, Claim, ResourceRow, Row, Session, Shard
+
+_fields_of: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
+    kind: attrgetter(*(field.name for field in fields(kind)))
+    for kind in (Shard, Session, Claim, ResourceRow)
+}
+
+
+def _copied(row: Any) -> Any:
+    """A row that stays as it is now; what is not a row of ours does so anyway."""
+    values_of = _fields_of.get(type(row))
+    if values_of is None:
+        return row
+    copied = type(row)(*values_of(row))
+    if isinstance(row, ResourceRow):
+        copied.held, copied.reserved = dict(row.held), dict(row.reserved)
+    return copied
+
+
+class UndoableRows(MemoryRows):
+    """As MemoryRows; what was done since the last `keep` can be undone."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[str, Any] = {}
+
+    def keep(self) -> None:
+        """The step is done."""
+        self._before = {}
+
+    def undo(self) -> None:
+        """Put back what has changed since `keep`."""
+        for key, row in self._before.items():
+            if row is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = row
+        self._keys = sorted(self._rows)
+        shard = self._rows.get(SHARD_KEY)
+        while self._log and (shard is None or self._log[-1].position > shard.position):
+            self._log.pop()
+        self.keep()
+
+    def get(self, key: str) -> Any:
+        row = super().get(key)
+        if key not in self._before:
+            self._before[key] = _copied(row)
+        return row
+
+    def put(self, key: str, row: Row) -> None:
+        self.get(key)
+        super().put(key, row)
+
+    def delete(self, key: str) -> None:
+        self.get(key)
+        super().delete(key)
+
+    def scan(
+        self, start: str, stop: str, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Any]]:
+        found = super().scan(start, stop, limit, reverse)
+        for key, row in found:
+            if key not in self._before:
+                self._before[key] = _copied(row)
+        return found
