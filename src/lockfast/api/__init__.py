@@ -1,0 +1,1 @@
+"""The public face, twice: `blocking` and `aio`, thin and alike."""

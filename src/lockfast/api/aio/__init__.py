@@ -1,0 +1,28 @@
+"""The asyncio face. Everything here has its twin in `blocking`; a test keeps them alike."""
+
+from lockfast.api.aio.client import Client, Watch, connect, default_client, lock
+from lockfast.api.aio.groups import Changes, Election, Observation, Once, Party
+from lockfast.api.aio.lease import Lease, Lost, Membership, Permit, Term
+from lockfast.api.aio.recipes import Lock, RWLock, Semaphore, Tree
+
+__all__ = [
+    "Changes",
+    "Client",
+    "Election",
+    "Lease",
+    "Lock",
+    "Lost",
+    "Membership",
+    "Observation",
+    "Once",
+    "Party",
+    "Permit",
+    "RWLock",
+    "Semaphore",
+    "Term",
+    "Tree",
+    "Watch",
+    "connect",
+    "default_client",
+    "lock",
+]

@@ -1,0 +1,161 @@
+"""Elections, parties, and jobs that run once. The twin of `blocking.groups`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockfast.api import settings
+from lockfast.api.aio.lease import Lease, Membership, Term
+from lockfast.api.aio.recipes import Recipe
+from lockfast.api.base import Options
+from lockfast.api.blocking.recipes import is_async
+from lockfast.api.settings import Seconds
+from lockfast.api.template import title
+from lockfast.core.commands import Place
+from lockfast.core.modes import ELECTION, EXCLUSIVE, ONCE, PARTY, SHARED
+from lockfast.flow import acquire as claims
+from lockfast.flow import groups
+from lockfast.flow.groups import Leader, LeaderWatcher, Member, PartyWatcher
+from lockfast.flow.once import Window, finish
+
+if TYPE_CHECKING:
+    from lockfast.api.aio.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Observation:
+    """Who leads, one after another: the present leader first, then each change once."""
+
+    def __init__(self, watcher: LeaderWatcher) -> None:
+        self._watcher = watcher
+
+    def __aiter__(self) -> AsyncIterator[Leader | None]:
+        return self
+
+    async def __anext__(self) -> Leader | None:
+        changed, leader = await self._watcher.next()
+        if not changed:
+            raise StopAsyncIteration
+        return leader
+
+    def close(self) -> None:
+        """End the iteration, from anywhere."""
+        self._watcher.close()
+
+
+class Election(Recipe[Term]):
+    """One leader among many candidates; the others wait in line."""
+
+    _lease = Term
+
+    def __init__(self, client: Client, name: str, options: Options) -> None:
+        super().__init__(client, name, lambda name: (Place(ELECTION, name, EXCLUSIVE),), options)
+
+    async def campaign(
+        self,
+        value: str = "",
+        *,
+        timeout: Seconds | None = None,
+        on_elected: Callable[[Term], None] | None = None,
+        on_lost: Callable[[Term], None] | None = None,
+    ) -> Term:
+        """Wait to be elected and return the term of office.
+
+        `value` is what others see as the leader's, an address for example. `on_elected`
+        is called before this returns, `on_lost` when the term is lost. Stop leading at
+        `term.deadline`; the next leader's epoch is higher.
+        """
+        settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
+        term = await self._wait_for(self._ask(self._name)._replace(value=value), timeout)
+        if on_lost is not None:
+            term.on_lost(on_lost)
+        if on_elected is not None:
+            try:
+                on_elected(term)
+            except BaseException:
+                term._abandon()
+                raise
+        return term
+
+    async def leader(self) -> Leader | None:
+        """Who leads at this instant, or None."""
+        return await groups.leader(self._core, self._name)
+
+    def observe(self) -> Observation:
+        """Who leads, from now on: the present leader (or None) first, then each change."""
+        return Observation(LeaderWatcher(self._core, self._name))
+
+
+class Changes:
+    """Who comes and goes, one after another."""
+
+    def __init__(self, watcher: PartyWatcher) -> None:
+        self._watcher = watcher
+
+    def __aiter__(self) -> AsyncIterator[tuple[Member, ...]]:
+        return self
+
+    async def __anext__(self) -> tuple[Member, ...]:
+        members = await self._watcher.next()
+        if members is None:
+            raise StopAsyncIteration
+        return members
+
+    def close(self) -> None:
+        """End the iteration, from anywhere."""
+        self._watcher.close()
+
+
+class Party(Recipe[Membership]):
+    """Who is there: members with values; a crash is a leave."""
+
+    _lease = Membership
+
+    def __init__(self, client: Client, name: str, options: Options) -> None:
+        super().__init__(client, name, lambda name: (Place(PARTY, name, SHARED),), options)
+
+    async def join(self, value: str = "") -> Membership:
+        """Join with a value that others see; leave by leaving the membership."""
+        settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
+        return await self._wait_for(self._ask(self._name)._replace(value=value), None)
+
+    async def members(self) -> tuple[Member, ...]:
+        """Who is there at this instant, in the order they came."""
+        return await groups.members(self._core, self._name)
+
+    def watch(self) -> Changes:
+        """The members, now and after each change."""
+        return Changes(PartyWatcher(self._core, self._name))
+
+
+class Once:
+    """At most one run per window over the whole fleet, as a decorator."""
+
+    def __init__(self, client: Client, name: str, window: Window) -> None:
+        self._core = client._core
+        self._name = name
+        self._window = window
+
+    def __call__(self, function: F) -> F:
+        """Run `function` if it is its turn; else the call returns None at once."""
+        if not is_async(function):
+            raise TypeError(f"{title(function)} is not async: use once of lockfast")
+
+        @functools.wraps(function)
+        async def once(*args: Any, **kwargs: Any) -> Any:
+            core = self._core
+            lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
+            if not await claims.acquire(core, lease._holding, 0):
+                return None
+            went_well = False
+            try:
+                result = await function(*args, **kwargs)
+                went_well = True
+                return result
+            finally:
+                await finish(core, lease._holding, self._window, went_well)
+
+        return once  # type: ignore[return-value]

@@ -1,0 +1,443 @@
+"""What the two faces share: everything that does not wait."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from lockfast.api import settings
+from lockfast.core.commands import Place
+from lockfast.core.modes import (
+    EXCLUSIVE,
+    INTENT_EXCLUSIVE,
+    INTENT_SHARED,
+    LOCK,
+    PERMIT,
+    TREE,
+    join,
+)
+from lockfast.core.names import ancestors
+from lockfast.errors import LeaseLostError, LimitError, UnsupportedError
+from lockfast.flow import acquire as claims
+from lockfast.flow.client import Core
+from lockfast.flow.holding import Ask, Holding, LeaseState, Phase
+from lockfast.flow.retained import Keep, Use
+from lockfast.flow.witness import Witness
+from lockfast.ports import Runtime
+from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
+from lockfast.stores.registry import Face, open_store
+
+L = TypeVar("L", bound="LeaseBase")
+
+EXIT_MS = 2000
+LIMIT_MAX = 1_000_000_000
+
+
+class LeaseBase:
+    """A lease without its verbs: what it is and how it stands."""
+
+    def __init__(self, core: Core, holding: Holding) -> None:
+        self._core = core
+        self._holding = holding
+        if not holding.ask.block > 1:  # a kept claim outlives the lease of each of its users
+            holding.owner = weakref.ref(self)
+        self._keep: Keep | None = None
+        self._use: Use | None = None
+        self._depth = 1
+        self._on_released: Callable[[], None] | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._holding.ask.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than that of every earlier grant."""
+        return self._holding.token if self._use is None else self._use.token
+
+    @property
+    def session(self) -> str:
+        """The id of the session that holds it."""
+        session = self._holding.session
+        return session.id if session is not None else ""
+
+    @property
+    def owner(self) -> str:
+        """The label others see."""
+        return self._core.owner
+
+    @property
+    def deadline(self) -> float:
+        """The local instant to stop at, on the clock of `remaining`, unless renewed before."""
+        session = self._holding.session
+        assert session is not None
+        return session.deadline_of(self._holding) / 1000
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; 0.0 once the lease is over."""
+        if self.state in (LeaseState.LOST, LeaseState.RELEASED):
+            return 0.0
+        return max(0.0, self.deadline - self._core.runtime.now_ms() / 1000)
+
+    @property
+    def state(self) -> LeaseState:
+        """How the lease stands at this instant, by the clock and not by a thread."""
+        if self._use is not None and self._use.over:
+            return LeaseState.RELEASED
+        session = self._holding.session
+        assert session is not None
+        return session.state_of(self._holding)
+
+    def check(self) -> None:
+        """Raise LeaseLostError unless the lease is held at this instant."""
+        if self._use is not None and self._use.over:
+            raise LeaseLostError(self.name, self._use.token, "it was released")
+        claims.check(self._holding)
+
+    def _when_over(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the lease is lost or released; at once if it is already."""
+        session = self._holding.session
+        assert session is not None
+        waiting = False
+        # In a forked child the mutex may stay locked.
+        if session.process == session.runtime.process():
+            with session.mutex:
+                waiting = self._holding.phase is Phase.HELD
+                if waiting:
+                    self._holding.on_over.append(callback)
+        if not waiting:
+            callback()
+
+    def _not_any_more(self, callback: Callable[[], None]) -> None:
+        session = self._holding.session
+        assert session is not None
+        if session.process == session.runtime.process():
+            with session.mutex:
+                if callback in self._holding.on_over:
+                    self._holding.on_over.remove(callback)
+
+    def _forget_callbacks(self) -> None:
+        """The claim goes on without this lease: for others, who do not care for its loss."""
+        while self._callbacks:
+            self._not_any_more(self._callbacks.pop())
+
+    def _re_enter(self) -> None:
+        self.check()
+        self._depth += 1
+
+    def _leave_once(self) -> bool:
+        """Whether this was the outermost release."""
+        self._depth -= 1
+        if self._depth > 0:
+            return False
+        if self._on_released is not None:
+            self._on_released()
+            self._on_released = None
+        return True
+
+    def _abandon(self) -> None:
+        """Have it given back in the background; for whoever cannot wait for that."""
+        session = self._holding.session
+        assert session is not None
+        session.abandon(self._holding)
+
+    def _refuse_conversion(self) -> None:
+        """Raise UnsupportedError for leases whose mode is fixed."""
+        places = self._holding.ask.places
+        if self._use is not None:
+            why = "it is kept for other local users, who rely on its mode"
+        elif len(places) > 1 or places[0].kind != LOCK:
+            why = "only a lock or read-write lock on one name has modes to change between"
+        else:
+            return
+        raise UnsupportedError(f"converting the lease on {self.name!r}", why)
+
+    def _chain(self, error: BaseException, lost: LeaseLostError) -> None:
+        """Hang the loss behind the error that wins over it."""
+        # Raised while `error` was on its way, it has `error` behind itself: a ring.
+        lost.__context__ = None
+        last = error
+        while last.__context__ is not None and last.__context__ is not lost:
+            last = last.__context__
+        if last is not lost:
+            last.__context__ = lost
+
+    def __repr__(self) -> str:
+        token = self._holding.token if self._use is None else self._use.token
+        return f"<{type(self).__name__} {self.name!r} token={token} {self.state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            f"pickling the lease on {self.name!r}",
+            "a lease lives in the process that took it",
+            "send its token instead",
+        )
+
+    def __del__(self) -> None:
+        use = getattr(self, "_use", None)
+        holding = getattr(self, "_holding", None) if use is None else use.holding
+        if holding is None or holding.session is None:
+            return
+        if holding.phase in (Phase.RELEASED, Phase.OVER):
+            return
+        if self._use is not None:
+            if self._use.over:
+                return
+            assert self._keep is not None
+            holding.session.drop_use(self._keep, self._use)
+        else:
+            holding.session.drop(holding)
+        held = holding.phase is Phase.HELD
+        if held and holding.session.process == os.getpid():
+            warnings.warn(
+                f"lease on {holding.ask.name!r} (token {holding.token}) was never released",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+
+class Options(NamedTuple):
+    """How a recipe asks, checked."""
+
+    ttl_ms: int
+    priority: int
+    max_hold_ms: int
+    lock_delay_ms: int
+
+
+PlacesOf = Callable[[str], tuple[Place, ...]]
+"""From the name of a recipe to what it claims."""
+
+
+def lock_places(mode: str) -> PlacesOf:
+    return lambda name: (Place(LOCK, name, mode),)
+
+
+def tree_places(mode: str) -> PlacesOf:
+    """The node in `mode`, and an intention to do so on every ancestor."""
+    intent = INTENT_EXCLUSIVE if mode == EXCLUSIVE else INTENT_SHARED
+    return lambda name: (
+        *(Place(TREE, ancestor, intent) for ancestor in ancestors(name)),
+        Place(TREE, name, mode),
+    )
+
+
+def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
+    """Several claims as one; what two of them want of one resource is joined."""
+    joined: dict[tuple[str, str], Place] = {}
+    for place in (place for places in parts for place in places):
+        key = (place.kind, place.name)
+        known = joined.get(key)
+        if known is None:
+            joined[key] = place
+        elif place.mode == PERMIT:
+            joined[key] = known._replace(weight=known.weight + place.weight)
+        else:
+            joined[key] = known._replace(mode=join(known.mode, place.mode))
+    return tuple(joined.values())
+
+
+class RecipeBase:
+    """A lock as a recipe: what to ask for. It holds nothing and may be shared."""
+
+    def __init__(
+        self,
+        client: ClientBase,
+        name: str,
+        places: PlacesOf,
+        options: Options,
+        *,
+        reentrant: bool = False,
+        retain: bool = False,
+    ) -> None:
+        self._client = client
+        self._core = client._core
+        self._name = name
+        self._places = places
+        self._options = options
+        self._reentrant = reentrant
+        self._retain = retain
+        self._own_ask = self._ask_for_name(name)
+        self._own_keep: Keep | None = None
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
+
+    def _ask(self, name: str) -> Ask:
+        return self._own_ask if name is self._name else self._ask_for_name(name)
+
+    def _ask_for_name(self, name: str) -> Ask:
+        options = self._options
+        return Ask(
+            self._places(name),
+            options.ttl_ms,
+            options.priority,
+            options.priority * self._core.ageing_step_ms,
+            options.max_hold_ms,
+            options.lock_delay_ms,
+        )
+
+    def _kept(self, ask: Ask) -> Keep:
+        """The lock as this client keeps it for its next local user."""
+        if ask is self._own_ask and self._own_keep is not None:
+            return self._own_keep
+        keeps = self._client._keeps
+        found = keeps.get(ask)
+        if found is None:
+            found = keeps.setdefault(ask, Keep(self._core, ask))
+        if ask is self._own_ask:
+            self._own_keep = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} on {self._core.store.label}>"
+
+
+def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
+    """Of those entered with a recipe, the lease of the block that an actor leaves now."""
+    if actor not in entered:
+        # A generator ends in the thread or task that collects it, not in that which ran it.
+        if len(entered) != 1:
+            raise RuntimeError(
+                f"{actor} leaves a block of a lock that another entered, and {len(entered)} have; "
+                "in a generator, hold the lease itself: `with lock.acquire():`"
+            )
+        (actor,) = entered
+    leases = entered[actor]
+    lease = leases.pop()
+    if not leases:
+        del entered[actor]
+    return lease
+
+
+def check_limit(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"limit is an int, not a {type(limit).__name__}")
+    if not 1 <= limit <= LIMIT_MAX:
+        raise ValueError(f"limit={limit}: from 1 to {LIMIT_MAX}")
+    return limit
+
+
+def check_permits(permits: object, limit: int) -> int:
+    if not isinstance(permits, int) or isinstance(permits, bool):
+        raise TypeError(f"permits is an int, not a {type(permits).__name__}")
+    if not 1 <= permits <= limit:
+        raise LimitError("the number of permits", permits, limit, "at least 1, at most the limit")
+    return permits
+
+
+class ClientBase:
+    """A client without its verbs."""
+
+    _core: Core
+
+    def _connect(
+        self,
+        url: str | None,
+        face: Face,
+        runtime: Runtime,
+        *,
+        ttl: settings.Seconds | None,
+        owner: str | None,
+        metadata: str,
+        connect_timeout: settings.Seconds,
+        ageing_step: settings.Seconds,
+        deadlock_after: settings.Seconds,
+        death_watch: bool,
+        debug: bool,
+    ) -> None:
+        ttl_ms = settings.ttl_to_ms(settings.default_ttl() if ttl is None else ttl)
+        owner = owner or os.environ.get("LOCKFAST_OWNER") or settings.default_owner()
+        settings.check_text(owner, "owner", settings.OWNER_BYTES_MAX)
+        settings.check_text(metadata, "metadata", settings.METADATA_BYTES_MAX)
+        connect_timeout_ms = max(1, settings.to_ms(connect_timeout, "connect_timeout"))
+        ageing_step_ms = settings.to_ms(ageing_step, "ageing_step")
+        deadlock_after_ms = settings.to_ms(deadlock_after, "deadlock_after")
+        store = open_store(url or settings.default_url(), face, death_watch=death_watch)
+        self._core = Core(
+            store,
+            runtime,
+            ThreadsRuntime(),
+            ttl_ms=ttl_ms,
+            owner=owner,
+            metadata=metadata,
+            connect_timeout_ms=connect_timeout_ms,
+            ageing_step_ms=ageing_step_ms,
+            deadlock_after_ms=deadlock_after_ms,
+        )
+        if debug:
+            self._core.witness = Witness(runtime.mutex())
+        self._leases_of: weakref.WeakValueDictionary[tuple[str, tuple[Place, ...]], Any] = (
+            weakref.WeakValueDictionary()
+        )
+        """Of re-entrant locks: by actor and places, the lease to enter again."""
+        self._keeps: dict[Ask, Keep] = {}
+        _open_cores.add(self._core)
+
+    def _options(
+        self,
+        ttl: settings.Seconds | None,
+        priority: int = 0,
+        max_hold: settings.Seconds | None = None,
+        lock_delay: settings.Seconds | None = None,
+    ) -> Options:
+        return Options(
+            self._core.ttl_ms if ttl is None else settings.ttl_to_ms(ttl),
+            settings.check_priority(priority),
+            settings.max_hold_to_ms(max_hold),
+            0 if lock_delay is None else settings.to_ms(lock_delay, "lock_delay"),
+        )
+
+    @property
+    def url(self) -> str:
+        """The store's URL, without its password."""
+        return self._core.store.label
+
+    @property
+    def owner(self) -> str:
+        """The label others see at our locks."""
+        return self._core.owner
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._core.store.label}>"
+
+
+_open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+"""Not the clients: a lease may outlive the client it came from."""
+
+
+def _refusal_at_exit(core: Core) -> BaseException:
+    """Daemon threads that still wait are about to end: let them do so without a word."""
+    if threading.current_thread() is threading.main_thread():
+        return core.closed_error()
+    return SystemExit()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Give everything back when the interpreter exits, but never keep it from exiting."""
+    cores = [core for core in list(_open_cores) if not core.closed]
+    signals: list[ThreadSignal] = []
+    for core in cores:
+        core.closed = True
+        core.refusal = functools.partial(_refusal_at_exit, core)
+        for session in core.sessions():
+            signal = ThreadSignal()
+            if session.close(signal.set):
+                signals.append(signal)
+    until_ms = now_ms() + EXIT_MS
+    for signal in signals:
+        signal.wait_blocking(max(0, until_ms - now_ms()))

@@ -1,0 +1,142 @@
+"""What callers may pass: durations, owners, and where the locks are kept."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from datetime import timedelta
+from typing import Final
+
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.names import has_controls
+from lockfast.errors import LimitError
+
+Seconds = float | timedelta
+
+TTL_DEFAULT: Final = 30.0
+TTL_MS_MIN: Final = 100
+TTL_MS_MAX: Final = 24 * 3600 * 1000
+SPAN_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
+"""Ten years: far above all that makes sense, far below what any store counts to."""
+PRIORITY_MAX: Final = 1000
+OWNER_BYTES_MAX: Final = 200
+METADATA_BYTES_MAX: Final = 4096
+SESSION_BYTES_MAX: Final = 100
+
+
+def to_ms(value: object, what: str) -> int:
+    """A span as whole milliseconds; what is no span is a TypeError or ValueError."""
+    ms = _span_ms(value, what)
+    if ms > SPAN_MS_MAX:
+        raise ValueError(f"{what} is more than ten years")
+    return ms
+
+
+def _span_ms(value: object, what: str) -> int:
+    if isinstance(value, timedelta):
+        seconds: float = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    else:
+        raise TypeError(
+            f"{what} is a number of seconds or a timedelta, not a {type(value).__name__}"
+        )
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what}={value!r}: a span is finite and not negative")
+    # An int may be too large for a float, and is far too long then.
+    return SPAN_MS_MAX + 1 if seconds > SPAN_MS_MAX else math.ceil(seconds * 1000)
+
+
+def timeout_to_ms(timeout: object) -> int | None:
+    """How long to wait: None for ever, 0 once."""
+    return None if timeout is None else min(_span_ms(timeout, "timeout"), SPAN_MS_MAX)
+
+
+def ttl_to_ms(ttl: object) -> int:
+    ms = to_ms(ttl, "ttl")
+    if not TTL_MS_MIN <= ms <= TTL_MS_MAX:
+        raise ValueError(f"ttl={ttl!r}: a lease lasts from 0.1 seconds to 24 hours")
+    return ms
+
+
+def max_hold_to_ms(max_hold: object) -> int:
+    """0: no bound."""
+    if max_hold is None:
+        return 0
+    ms = to_ms(max_hold, "max_hold")
+    if ms < TTL_MS_MIN:
+        raise ValueError(f"max_hold={max_hold!r}: at least 0.1 seconds, or None for no bound")
+    return ms
+
+
+def check_priority(priority: object) -> int:
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise TypeError(f"priority is an int, not a {type(priority).__name__}")
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise ValueError(f"priority={priority}: from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+    return priority
+
+
+def check_text(text: object, what: str, bytes_max: int) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not a {type(text).__name__}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} has a lone surrogate, so it is not UTF-8") from None
+    if size > bytes_max:
+        raise LimitError(f"the size of {what} in bytes", size, bytes_max)
+    if has_controls(text):
+        raise ValueError(f"{what} has control characters")
+    return str.__str__(text)
+
+
+def check_kind(kind: object) -> str:
+    if kind not in MODES_OF_KIND:
+        raise ValueError(f"kind={kind!r}: there are {', '.join(MODES_OF_KIND)}")
+    return str(kind)
+
+
+def check_position(after: object) -> int | None:
+    """Where to go on in the log; None: from now on."""
+    if after is None:
+        return None
+    if not isinstance(after, int) or isinstance(after, bool):
+        raise TypeError(f"after is a position, an int, not a {type(after).__name__}")
+    if after < 0:
+        raise ValueError(f"after={after}: positions begin at 1, and 0 is before them all")
+    return after
+
+
+def default_owner() -> str:
+    """Host, pid and program: what the person on call wants to know."""
+    import socket
+
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    label = f"{socket.gethostname()}:{os.getpid()}:{program}"
+    label = "".join(c if c.isprintable() else "?" for c in label)
+    return label.encode()[:OWNER_BYTES_MAX].decode(errors="ignore")
+
+
+def default_url() -> str:
+    """LOCKFAST_URL, else the embedded file of this user."""
+    from urllib.parse import quote
+
+    url = os.environ.get("LOCKFAST_URL")
+    if url:
+        return url
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    if not os.path.isabs(state):
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
+    return f"sqlite://{quote(os.path.join(state, 'lockfast', 'locks.db'))}"
+
+
+def default_ttl() -> float:
+    text = os.environ.get("LOCKFAST_TTL")
+    if not text:
+        return TTL_DEFAULT
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"LOCKFAST_TTL={text!r} is not a number of seconds") from None

@@ -1,0 +1,120 @@
+"""What `import lockfast` loads, in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FORBIDDEN = {
+    # costly, and of no use to blocking code
+    "asyncio",
+    "concurrent.futures",
+    "inspect",
+    "dataclasses",
+    "logging",
+    "socket",
+    "ssl",
+    "subprocess",
+    "sqlite3",
+    "typing_extensions",
+    "importlib.metadata",
+    "urllib.parse",
+    "argparse",
+    # other parts of this package
+    "lockfast.aio",
+    "lockfast.api.aio",
+    "lockfast.cli",
+    "lockfast.conformance",
+    "lockfast.guards",
+    "lockfast.runtimes.aio",
+    "lockfast.sim",
+    "lockfast.stores.sqlite",
+    "lockfast.stores.redis",
+    # extras and tools
+    "apsw",
+    "asimpy",
+    "httpx2",
+    "hypothesis",
+    "kazoo",
+    "msgspec",
+    "obstore",
+    "opentelemetry",
+    "prometheus_client",
+    "psycopg",
+    "pytest",
+    "redis",
+    "rich",
+    "starlette",
+    "textual",
+    "uvicorn",
+}
+
+SCRIPT = """
+import json, sys, time
+before = set(sys.modules)
+start = time.perf_counter()
+{statement}
+spent = time.perf_counter() - start
+print(json.dumps([spent, sorted(set(sys.modules) - before)]))
+"""
+
+
+def loaded_by(statement: str) -> tuple[float, set[str]]:
+    """How long a statement took in a fresh interpreter, and which modules it loaded."""
+    code = SCRIPT.format(statement=statement)
+    # -I: nothing from the environment; -S would hide installed extras, which must not be
+    # loaded even where they are there.
+    path = json.dumps(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    spent, modules = json.loads(done.stdout)
+    return spent, set(modules)
+
+
+def test_importing_lockfast_loads_little() -> None:
+    loaded_by("import lockfast")  # so that byte code is there
+    best, modules = min(loaded_by("import lockfast") for _ in range(3))
+    print(f"import lockfast: {best * 1000:.1f} ms, {len(modules)} modules")
+    assert "lockfast.api.blocking" in modules
+    assert modules & FORBIDDEN == set()
+
+
+def test_a_blocking_client_of_memory_needs_no_event_loop() -> None:
+    _, modules = loaded_by(
+        "import lockfast; lockfast.connect('memory://').lock('a').acquire().release()"
+    )
+    assert modules & {"asyncio", "sqlite3", "lockfast.api.aio", "lockfast.runtimes.aio"} == set()
+
+
+def test_a_blocking_client_of_a_file_needs_no_event_loop(tmp_path: object) -> None:
+    _, modules = loaded_by(
+        f"import lockfast; lockfast.connect('sqlite://{tmp_path}/l.db').lock('a').acquire().release()"
+    )
+    assert "sqlite3" in modules
+    assert modules & {"asyncio", "apsw", "lockfast.api.aio", "lockfast.runtimes.aio"} == set()
+
+
+def test_guards_load_no_client_code() -> None:
+    _, modules = loaded_by("import lockfast.guards")
+    ours = {name for name in modules if name.startswith("lockfast.")}
+    # `lockfast` itself is loaded with any part of it; what matters is that guards need
+    # nothing that waits, opens or connects.
+    assert modules & {"asyncio", "sqlite3", "socket", "ssl"} == set()
+    assert {"lockfast.guards", "lockfast.errors"} <= ours
+
+
+@pytest.mark.parametrize("name", ["lockfast", "lockfast.aio"])
+def test_names_are_there_to_be_found(name: str) -> None:
+    """Everything in `__all__` is there, and nothing public is left out of it."""
+    module = __import__(name, fromlist=["x"])
+    exported = set(module.__all__)
+    assert exported == {n for n in exported if hasattr(module, n)}
+    assert sorted(module.__all__) == list(module.__all__)
