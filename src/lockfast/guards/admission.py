@@ -1,0 +1,121 @@
+"""What every guard decides alike: which floors a token is compared with, and the verdict.
+
+A floor is the newest exclusive token admitted so far, kept under a `Mark`; it only rises.
+A guard for another resource needs two steps that nothing may come between: read the
+`compared` marks and `judge`, then raise the `raised` marks to the token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from lockfast.core.names import ancestors, check_name
+from lockfast.errors import LockfastError, StaleTokenError, UnsupportedError
+
+TOKEN_MAX = 2**53 - 1
+
+
+class InvalidTokenError(LockfastError, ValueError):
+    """The value cannot be a token, so it was compared with nothing."""
+
+    def __init__(self, token: object, why: str) -> None:
+        self.token = token
+        self.why = why
+        super().__init__(f"{_shown(token)} is not a token: {why}; pass `lease.token`")
+
+
+class Guard(Protocol):
+    """Stands before a resource and refuses holders that have been succeeded."""
+
+    def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
+        """Let the holder of `token` through to `resource`, or raise StaleTokenError.
+
+        Passes unless a newer exclusive token was admitted before; from then on older ones
+        are refused. With `once`, a token passes a single time. With `shared`, the token is
+        compared but not remembered: readers do not shut each other out.
+
+        A refusal changes nothing. InvalidNameError, InvalidTokenError and UnsupportedError
+        are raised before anything is read.
+        """
+        ...
+
+    def floor(self, resource: str) -> int:
+        """The oldest token that would pass now, 0 when every token would."""
+        ...
+
+
+class Mark(NamedTuple):
+    """Where one floor is kept."""
+
+    scope: str
+    """`name`: a plain guard's; `tree`: tokens admitted on this very name by a tree guard;
+    `below`: those admitted on any name beneath it."""
+    resource: str
+
+
+class Admission(NamedTuple):
+    """One request to pass, checked for sense and not yet decided."""
+
+    resource: str
+    token: int
+    once: bool
+    compared: tuple[Mark, ...]
+    raised: tuple[Mark, ...]
+
+
+def plan_admission(resource: str, token: int, *, shared: bool, once: bool, tree: bool) -> Admission:
+    """Check the arguments and name the floors they concern; touches nothing."""
+    compared = compared_marks(resource, tree=tree)
+    check_token(token)
+    if shared and once:
+        raise UnsupportedError(
+            "admit(shared=True, once=True)",
+            "a shared token is not remembered, so a second use cannot be told from the first",
+            "drop one of them",
+        )
+    raised = () if shared else _raised_marks(resource, tree=tree)
+    return Admission(resource, token, once, compared, raised)
+
+
+def judge(admission: Admission, floor: int) -> None:
+    """Raise StaleTokenError unless the token may pass the highest of its compared floors."""
+    token = admission.token
+    passes = token > floor if admission.once else token >= floor
+    if not passes:
+        raise StaleTokenError(admission.resource, token, floor, once=admission.once)
+
+
+def compared_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:
+    """The floors that a token for `resource` must reach; raises InvalidNameError."""
+    check_name(resource)
+    if not tree:
+        return (Mark("name", resource),)
+    # A lease on a name excludes writers above, on and beneath it. Without the mark for
+    # what is beneath, a stale writer of `a` could overwrite its successor's `a/b`.
+    at_or_above = (*ancestors(resource), resource)
+    return (*(Mark("tree", name) for name in at_or_above), Mark("below", resource))
+
+
+def _raised_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:
+    if not tree:
+        return (Mark("name", resource),)
+    return (Mark("tree", resource), *(Mark("below", name) for name in ancestors(resource)))
+
+
+def check_token(token: object) -> None:
+    """Raise InvalidTokenError unless `token` is an integer from 1 to `TOKEN_MAX`."""
+    # True is an int to Python, and would pass as token 1.
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise InvalidTokenError(token, f"it is a {type(token).__name__}, not an int")
+    if token < 1:
+        raise InvalidTokenError(token, "tokens begin at 1")
+    if token > TOKEN_MAX:
+        raise InvalidTokenError(token, f"tokens end at {TOKEN_MAX}")
+
+
+def _shown(token: object) -> str:
+    # Python refuses to print an int of more than 4,300 digits.
+    if isinstance(token, int) and abs(token) > 10**40:
+        return f"an integer of {token.bit_length()} bits"
+    shown = repr(token)
+    return shown if len(shown) <= 80 else shown[:77] + "…"

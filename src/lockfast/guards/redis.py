@@ -1,0 +1,287 @@
+"""A guard for data kept in Redis: the check and the write are one script.
+
+No Redis library is imported here: the caller's client, blocking or asyncio, is all it
+takes, and what that client raises reaches the caller as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from lockfast.errors import UnsupportedError
+from lockfast.guards.admission import (
+    Admission,
+    Mark,
+    compared_marks,
+    judge,
+    plan_admission,
+)
+
+Value: TypeAlias = str | bytes | int | float
+
+SET: Final = "return redis.call('SET', KEYS[1], unpack(ARGV))"
+HSET: Final = "return redis.call('HSET', KEYS[1], unpack(ARGV))"
+DELETE: Final = "return redis.call('DEL', unpack(KEYS))"
+_PLACE: Final = "--[[ the caller's script ]]"
+
+
+class Client(Protocol):
+    """The part of a redis-py client that a guard uses."""
+
+    def execute_command(self, *arguments: Any) -> Any: ...
+
+
+class _Call(NamedTuple):
+    """One admission with what is to be done if it passes."""
+
+    admission: Admission
+    sha: str
+    body: str
+    arguments: tuple[Value, ...]
+
+    def by_sha(self) -> tuple[Value, ...]:
+        return ("EVALSHA", self.sha, *self.arguments)
+
+    def by_body(self) -> tuple[Value, ...]:
+        return ("EVAL", self.body, *self.arguments)
+
+    def result(self, answer: Any) -> Any:
+        """What the caller's script returned; raises StaleTokenError if it did not run."""
+        passed, *rest = answer
+        if not passed:
+            judge(self.admission, int(rest[0]))
+            raise AssertionError(f"the server refused {self.admission}, and we would not")
+        found = rest[0] if rest else None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@cache
+def _wrapped(script: str) -> tuple[str, str]:
+    around = (Path(__file__).parent / "redis.lua").read_text(encoding="utf-8")
+    body = around.replace(_PLACE, script)
+    return body, hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
+
+
+class _Base:
+    """What the two faces share: everything but waiting for the answer."""
+
+    def __init__(self, client: Any, *, key: str = "lockfast:floors", tree: bool = False) -> None:
+        if not key:
+            raise UnsupportedError("key=''", "the floors are kept under a key", "name one")
+        self._client = client
+        self._key = key
+        self._tree = tree
+
+    def _call(
+        self,
+        resource: str,
+        token: int,
+        script: str,
+        keys: Sequence[Value] = (),
+        arguments: Sequence[Value] = (),
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> _Call:
+        admission = plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
+        marks = (*admission.compared, *admission.raised)
+        body, sha = _wrapped(script)
+        return _Call(
+            admission,
+            sha,
+            body,
+            (
+                1 + len(keys),
+                self._key,
+                *keys,
+                token,
+                int(once),
+                len(admission.compared),
+                len(admission.raised),
+                *map(_field, marks),
+                *arguments,
+            ),
+        )
+
+    def _floor_command(self, resource: str) -> tuple[Value, ...]:
+        return ("HMGET", self._key, *map(_field, compared_marks(resource, tree=self._tree)))
+
+
+def _field(mark: Mark) -> str:
+    return f"{mark.scope}:{mark.resource}"
+
+
+def _highest(floors: Sequence[Any]) -> int:
+    return max(int(floor or 0) for floor in floors)
+
+
+def _set_arguments(value: Value, expire_ms: int | None) -> tuple[Value, ...]:
+    return (value,) if expire_ms is None else (value, "PX", expire_ms)
+
+
+def _pairs(values: Mapping[str, Value]) -> list[Value]:
+    if not values:
+        raise ValueError("hset takes at least one field")
+    return [part for pair in values.items() for part in pair]
+
+
+def _is_missing(error: Exception) -> bool:
+    # By name, so that no library has to be imported to know the class.
+    return type(error).__name__ == "NoScriptError" or str(error).startswith("NOSCRIPT")
+
+
+class RedisGuard(_Base):
+    """Floors in a hash of the caller's Redis, checked and raised in the script that writes.
+
+    `client` is a `redis.Redis` or anything with its `execute_command`. All floors are in
+    the hash `key`; in a cluster give it the hash tag of the data it guards, since a script
+    works on one slot. A client that repeats commands by itself may repeat a write that was
+    done: harmless for the same token, but with `once=True` the repetition is refused.
+
+    With `tree=True` names are paths: a write makes older tokens stale on its name, on
+    every name above and on every name beneath, and leaves siblings alone.
+    """
+
+    def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
+        """Let the holder of `token` through to `resource`, or raise StaleTokenError.
+
+        A write that follows is another step, which a successor's may come before: where
+        it matters use `set`, `hset`, `delete` or `run`, which check and write in one.
+        """
+        self._send(self._call(resource, token, "", shared=shared, once=once))
+
+    def floor(self, resource: str) -> int:
+        """The oldest token that would pass now, 0 when every token would."""
+        return _highest(self._client.execute_command(*self._floor_command(resource)))
+
+    def set(
+        self,
+        resource: str,
+        token: int,
+        key: str,
+        value: Value,
+        *,
+        expire_ms: int | None = None,
+        once: bool = False,
+    ) -> None:
+        """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
+        arguments = _set_arguments(value, expire_ms)
+        self._send(self._call(resource, token, SET, [key], arguments, once=once))
+
+    def hset(
+        self,
+        resource: str,
+        token: int,
+        key: str,
+        values: Mapping[str, Value],
+        *,
+        once: bool = False,
+    ) -> int:
+        """HSET fields of `key`; returns how many are new."""
+        call = self._call(resource, token, HSET, [key], _pairs(values), once=once)
+        return int(self._send(call))
+
+    def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
+        """DEL `keys`; returns how many there were."""
+        return int(self._send(self._call(resource, token, DELETE, keys, once=once)))
+
+    def run(
+        self,
+        resource: str,
+        token: int,
+        script: str,
+        keys: Sequence[Value] = (),
+        arguments: Sequence[Value] = (),
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> Any:
+        """Run a Lua script of your own behind the check, with its own KEYS and ARGV."""
+        return self._send(
+            self._call(resource, token, script, keys, arguments, shared=shared, once=once)
+        )
+
+    def _send(self, call: _Call) -> Any:
+        try:
+            answer = self._client.execute_command(*call.by_sha())
+        except Exception as error:
+            if not _is_missing(error):
+                raise
+            answer = self._client.execute_command(*call.by_body())
+        return call.result(answer)
+
+
+class AsyncRedisGuard(_Base):
+    """As RedisGuard, for a `redis.asyncio.Redis`."""
+
+    async def admit(
+        self, resource: str, token: int, *, shared: bool = False, once: bool = False
+    ) -> None:
+        """Let the holder of `token` through to `resource`, or raise StaleTokenError."""
+        await self._send(self._call(resource, token, "", shared=shared, once=once))
+
+    async def floor(self, resource: str) -> int:
+        """The oldest token that would pass now, 0 when every token would."""
+        return _highest(await self._client.execute_command(*self._floor_command(resource)))
+
+    async def set(
+        self,
+        resource: str,
+        token: int,
+        key: str,
+        value: Value,
+        *,
+        expire_ms: int | None = None,
+        once: bool = False,
+    ) -> None:
+        """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
+        arguments = _set_arguments(value, expire_ms)
+        await self._send(self._call(resource, token, SET, [key], arguments, once=once))
+
+    async def hset(
+        self,
+        resource: str,
+        token: int,
+        key: str,
+        values: Mapping[str, Value],
+        *,
+        once: bool = False,
+    ) -> int:
+        """HSET fields of `key`; returns how many are new."""
+        call = self._call(resource, token, HSET, [key], _pairs(values), once=once)
+        return int(await self._send(call))
+
+    async def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
+        """DEL `keys`; returns how many there were."""
+        return int(await self._send(self._call(resource, token, DELETE, keys, once=once)))
+
+    async def run(
+        self,
+        resource: str,
+        token: int,
+        script: str,
+        keys: Sequence[Value] = (),
+        arguments: Sequence[Value] = (),
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> Any:
+        """Run a Lua script of your own behind the check, with its own KEYS and ARGV."""
+        return await self._send(
+            self._call(resource, token, script, keys, arguments, shared=shared, once=once)
+        )
+
+    async def _send(self, call: _Call) -> Any:
+        try:
+            answer = await self._client.execute_command(*call.by_sha())
+        except Exception as error:
+            if not _is_missing(error):
+                raise
+            answer = await self._client.execute_command(*call.by_body())
+        return call.result(answer)
