@@ -1,0 +1,143 @@
+"""Sessions that do nothing by themselves: they send what a story tells them to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from lockfast.conformance.drivers import PATIENCE_S, Driver
+from lockfast.core import commands as c
+from lockfast.core.checksum import checksum_of
+from lockfast.ports import Store
+from lockfast.runtimes.threads import run
+
+R = TypeVar("R")
+Send = Callable[[c.Command], Coroutine[Any, Any, c.Reply]]
+
+LISTEN_MS = 100
+
+
+def expect(reply: object, kind: type[R]) -> R:
+    """The reply, if it is of this kind."""
+    assert isinstance(reply, kind), f"answered {reply!r}, not {kind.__name__}"
+    return reply
+
+
+class Caller:
+    """One session on one connection, with an account of its claims as a client keeps it."""
+
+    def __init__(self, send: Send, session: str, ttl_ms: int, queue: bool = True) -> None:
+        self.send = send
+        self._queue = queue
+        self.id = session
+        self.opening = c.Open(session, ttl_ms, f"owner of {session}")
+        self.account: dict[int, int] = {}
+        """Of each claim, its token; 0 while it waits."""
+        self._places: dict[int, tuple[c.Place, ...]] = {}
+
+    def listening(self, listener: Listener) -> Caller:
+        """Give the session its ear, before it is opened."""
+        self.opening = self.opening._replace(inbox=listener.inbox)
+        return self
+
+    async def open(self) -> c.Reply:
+        return await self.send(self.opening)
+
+    async def enter(self, n: int, *places: c.Place, **rest: Any) -> c.Reply:
+        """Stand in line; the session is opened with it if need be."""
+        self._places[n] = places
+        command = c.Enter(self.id, n, places, queue=self._queue, open=self.opening)
+        command = command._replace(**rest)
+        reply = await self.send(command)
+        self._note(n, reply)
+        return reply
+
+    async def hold(self, n: int, *places: c.Place, **rest: Any) -> c.Granted:
+        """Enter, and be granted at once."""
+        return expect(await self.enter(n, *places, **rest), c.Granted)
+
+    async def queue(self, n: int, *places: c.Place, **rest: Any) -> c.Queued:
+        """Enter, and have to wait."""
+        return expect(await self.enter(n, *places, queue=True, **rest), c.Queued)
+
+    async def look(self, n: int) -> c.Reply:
+        reply = await self.send(c.Look(self.id, n))
+        self._note(n, reply)
+        return reply
+
+    async def holds(self, n: int) -> c.Granted:
+        """Look, and find it granted."""
+        return expect(await self.look(n), c.Granted)
+
+    async def waits(self, n: int) -> c.Queued:
+        """Look, and find it waiting."""
+        return expect(await self.look(n), c.Queued)
+
+    async def leave(self, n: int, close_ms: int = 0) -> c.Reply:
+        self.account.pop(n, None)
+        return await self.send(c.Leave(self.id, n, self._places.get(n, ()), close_ms))
+
+    async def convert(self, n: int, step: int, mode: str, queue: bool = True) -> c.Reply:
+        reply = await self.send(c.Convert(self.id, n, step, mode, queue))
+        if isinstance(reply, c.Granted):
+            self.account[n] = reply.token
+        return reply
+
+    async def renew(self, *waiting: int, lowest: int = 0) -> c.Reply:
+        """A keep-alive with a true account."""
+        checksum = checksum_of(list(self.account.items()))
+        reply = await self.send(
+            c.Renew(self.id, len(self.account), checksum, lowest, tuple(waiting))
+        )
+        if isinstance(reply, c.Renewed):
+            for n, look in reply.looks:
+                self._note(n, look)
+        return reply
+
+    async def renewed(self, *waiting: int, lowest: int = 0) -> c.Renewed:
+        return expect(await self.renew(*waiting, lowest=lowest), c.Renewed)
+
+    async def claims(self) -> tuple[c.ClaimView, ...]:
+        return expect(await self.send(c.Claims(self.id)), c.ClaimsReply).claims
+
+    async def inspect(self, kind: str, name: str) -> c.ResourceView:
+        return expect(await self.send(c.Inspect(kind, name)), c.ResourceView)
+
+    def _note(self, n: int, reply: object) -> None:
+        if isinstance(reply, c.Granted):
+            self.account[n] = reply.token
+        elif isinstance(reply, c.Queued):
+            self.account.setdefault(n, 0)
+        elif isinstance(reply, c.Gone):
+            self.account.pop(n, None)
+
+
+class Listener:
+    """The ear of one session, and what it has heard."""
+
+    def __init__(self, store: Store, session: str, driver: Driver) -> None:
+        self.heard: list[c.Wake] = []
+        self._driver = driver
+        self._ear = store.ear(session, self._deliver)
+        self.inbox = self._ear.inbox
+        # As a keeper does before anything else: some ears have to subscribe first.
+        self._ear.poke()
+        self.heard += run(self._ear.listen(LISTEN_MS))
+
+    def _deliver(self, wake: c.Wake) -> None:
+        self.heard.append(wake)
+        self._ear.poke()
+
+    async def hears(self, what: str, n: int = 0) -> c.Wake:
+        """The first wake of this kind for claim `n`, waiting for it in patience."""
+        give_up_s = self._driver.now_s() + PATIENCE_S
+        while True:
+            for wake in self.heard:
+                if wake.what == what and wake.n == n:
+                    self.heard.remove(wake)
+                    return wake
+            assert self._driver.now_s() < give_up_s, f"no {what} of {n}, only {self.heard}"
+            self.heard += await self._ear.listen(LISTEN_MS)
+
+    def close(self) -> None:
+        self._ear.close()

@@ -1,0 +1,206 @@
+"""Waiting as users do: in order, in time, and without a trace once given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockfast.conformance.callers import expect
+from lockfast.conformance.faces import Client
+from lockfast.conformance.harness import Contract, Stage, story
+from lockfast.core import commands as c
+from lockfast.errors import AcquireTimeoutError, LeaseLostError
+
+
+async def is_free(client: Client, name: str) -> bool:
+    """Whether nobody holds a lock or waits for it."""
+    info = await client.inspect(name)
+    return (info.holder_count, info.waiting_count) == (0, 0)
+
+
+class QueueStories(Contract):
+    @story()
+    async def test_a_lock_that_is_held_is_not_to_be_had(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+        assert await other.lock("a").try_acquire() is None
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await other.lock("a").acquire(timeout=0)
+        assert (caught.value.name, caught.value.timeout) == ("a", 0.0)
+        assert isinstance(caught.value, TimeoutError)
+        await lease.release()
+        taken = await other.lock("a").try_acquire()
+        assert taken is not None
+        assert taken.token > lease.token
+        await taken.release()
+
+    @story("queue")
+    async def test_a_waiter_that_gives_up_has_left_the_queue(self, stage: Stage) -> None:
+        one, other, last = stage.client(owner="the-holder"), stage.client(), stage.client()
+        lease = await one.lock("a").acquire()
+        with pytest.raises(AcquireTimeoutError, match="the-holder") as caught:
+            await other.lock("a").acquire(timeout=0.05)
+        assert (caught.value.name, caught.value.timeout) == ("a", 0.05)
+        waiting = stage.start(last.lock("a").acquire(timeout=30))
+        await stage.until_waiting(one, "a")
+        await lease.release()
+        await (await waiting.result()).release()
+        assert await is_free(one, "a")
+
+    @story("queue")
+    async def test_waiters_are_served_in_order_of_arrival(self, stage: Stage) -> None:
+        clients = stage.clients(5)
+        order: list[int] = []
+        tokens: list[int] = []
+
+        async def take_turn(number: int, client: Client) -> None:
+            async with client.lock("a") as lease:
+                order.append(number)
+                tokens.append(lease.token)
+
+        first = await clients[0].lock("a").acquire()
+        turns = []
+        for number, client in enumerate(clients):
+            turns.append(stage.start(take_turn(number, client)))
+            await stage.until_waiting(client, "a", number + 1)
+        await first.release()
+        for turn in turns:
+            await turn.result()
+        assert order == [0, 1, 2, 3, 4]
+        assert [first.token, *tokens] == sorted({first.token, *tokens})
+
+    @story("queue", "priority")
+    async def test_a_higher_priority_goes_first(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        order: list[int] = []
+
+        async def take_turn(priority: int) -> None:
+            async with other.lock("a", priority=priority):
+                order.append(priority)
+
+        lease = await one.lock("a").acquire()
+        turns = []
+        for count, priority in enumerate((0, 5, -5, 1000), 1):
+            turns.append(stage.start(take_turn(priority)))
+            await stage.until_waiting(one, "a", count)
+        assert [claim.priority for claim in (await one.inspect("a")).waiting] == [1000, 5, 0, -5]
+        await lease.release()
+        for turn in turns:
+            await turn.result()
+        assert order == [1000, 5, 0, -5]
+
+    @story("queue")
+    async def test_an_interrupted_waiter_leaves_no_trace(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+
+        async def once() -> None:
+            await stage.until_waiting(one, "a")
+
+        await stage.interrupt(other.lock("a").acquire(), once)
+        await stage.until_waiting(one, "a", 0)
+        await lease.release()
+        assert await is_free(one, "a")
+        async with other.lock("a"):
+            pass
+
+    @story("queue")
+    async def test_a_lock_whose_holder_has_died_can_be_taken(self, stage: Stage) -> None:
+        """The holder is a session that nobody keeps alive."""
+        (dead,) = stage.callers("dead", ttl_ms=500)
+        granted = await dead.hold(1, c.Place("lock", "a", "exclusive"))
+        client = stage.client()
+        lease = await client.lock("a").acquire(timeout=30)
+        assert lease.token > granted.token
+        expect(await dead.look(1), c.Ended)
+        await lease.release()
+
+    @story("queue")
+    async def test_one_at_a_time_under_a_shared_recipe(self, stage: Stage) -> None:
+        """Many threads or tasks use one Lock: each has its own lease, no two at once."""
+        client = stage.client()
+        lock = client.lock("a")
+        inside = 0
+        most = 0
+        tokens: list[int] = []
+
+        async def work() -> None:
+            nonlocal inside, most
+            for _ in range(5):
+                async with lock as lease:
+                    inside += 1
+                    most = max(most, inside)
+                    lease.check()
+                    tokens.append(lease.token)
+                    inside -= 1
+
+        running = [stage.start(work()) for _ in range(8)]
+        for worker in running:
+            await worker.result()
+        assert (most, len(tokens)) == (1, 40)
+        assert tokens == sorted(set(tokens))
+        assert await is_free(client, "a")
+
+    @story("queue", "revoke")
+    async def test_a_waiter_whose_session_is_ended_stands_in_line_again(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+        waiting = stage.start(other.lock("a").acquire(timeout=30))
+        await stage.until_waiting(one, "a")
+        (claim,) = (await one.inspect("a")).waiting
+        await one.revoke(session=claim.session, reason="maintenance")
+
+        async def another() -> bool:
+            claims = (await one.inspect("a")).waiting
+            return bool(claims) and claims[0].session != claim.session
+
+        await stage.until(another)
+        await lease.release()
+        granted = await waiting.result()
+        assert granted.state == "held"
+        await granted.release()
+
+
+class ReentryStories(Contract):
+    @story()
+    async def test_the_same_actor_enters_again_with_the_same_token(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lock = one.lock("a", reentrant=True)
+        async with lock as outer:
+            async with one.lock("a", reentrant=True) as inner:
+                assert inner.token == outer.token
+            assert outer.state == "held"
+            assert await other.lock("a").try_acquire() is None
+        assert outer.state == "released"
+        async with lock as again:
+            assert again.token > outer.token
+
+    @story()
+    async def test_another_actor_does_not_enter(self, stage: Stage) -> None:
+        """Not even one that was started by the holder."""
+        client = stage.client()
+        lock = client.lock("a", reentrant=True)
+        async with lock:
+            assert await stage.start(lock.try_acquire()).result() is None
+        taken = await stage.start(lock.try_acquire()).result()
+        assert taken is not None
+        assert await lock.try_acquire() is None
+        await taken.release()
+
+    @story()
+    async def test_without_being_asked_for_there_is_no_re_entry(self, stage: Stage) -> None:
+        client = stage.client()
+        async with client.lock("a"):
+            assert await client.lock("a").try_acquire() is None
+
+    @story()
+    async def test_inner_blocks_of_a_lost_lease_raise_too(self, stage: Stage) -> None:
+        client = stage.client()
+        lock = client.lock("a", reentrant=True, max_hold=0.1)
+        outer = await lock.acquire()
+        with pytest.raises(LeaseLostError, match="max_hold"):
+            async with lock as inner:
+                await inner.lost.wait(30)
+        with pytest.raises(LeaseLostError, match="max_hold"):
+            await outer.release()
+        async with lock as again:
+            assert again.token > outer.token

@@ -1,0 +1,64 @@
+"""The stores of this package, ready to be put to the contract."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from lockfast.conformance.harness import Harness
+from lockfast.core import memory_rows
+from lockfast.ports import Capabilities
+from lockfast.runtimes.clock import now_ms
+from lockfast.stores.sqlite import processes
+from lockfast.stores.sqlite import rows as sqlite_rows
+from tests.conformance.simulator import SimHarness
+
+STORES = ("memory", "sqlite", "apsw")
+FACES = ("threads", "asyncio")
+EVERYWHERE = [
+    *((store, face) for store in STORES for face in FACES),
+    ("memory", "simulator"),
+]
+
+LOG_KEPT = 300
+"""Enough to see that a log is bounded, without writing ten thousand entries."""
+
+_numbers = itertools.count()
+
+
+def url_of(store: str, directory: Path) -> str:
+    """A namespace that nobody has used before."""
+    if store == "memory":
+        return f"memory://conformance-{next(_numbers)}"
+    driver = "stdlib" if store == "sqlite" else "apsw"
+    return f"sqlite://{directory}/locks.db?driver={driver}"
+
+
+def declared_by(store: str) -> Capabilities:
+    return Capabilities(death_watch=store != "memory" and bool(processes.identity()))
+
+
+def shorten_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (memory_rows, sqlite_rows):
+        monkeypatch.setattr(rows, "LOG_KEPT", LOG_KEPT)
+
+
+def harness_for(store: str, face: str, directory: Path) -> Harness:
+    if face == "simulator":
+        return SimHarness(seed=1, log_kept=LOG_KEPT)
+    return Harness(url_of(store, directory), face, declared_by(store), log_kept=LOG_KEPT)
+
+
+class MovedClock:
+    """A store's clock, which a test can move forward."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return now_ms() + self._ahead_ms
+
+    async def pass_ms(self, span_ms: int) -> None:
+        self._ahead_ms += span_ms

@@ -1,0 +1,110 @@
+"""The SQLite store does what the model does, step by step, on thousands of random commands."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lockfast.conformance.commands import MismatchError, compare
+from lockfast.core import commands as c
+from lockfast.core.table import READS, Limits
+from lockfast.sim.model import Model, ModelLimits
+from lockfast.stores.sqlite import file, rows
+from lockfast.stores.sqlite.file import SqliteFile
+
+STEPS = 150
+SEND_MS = 5000
+
+
+class FileSteps:
+    """A lock file behind `apply`, written by several as if each were a process of its own.
+
+    Another one reads, so that a writer sees what others wrote only if it looks by itself.
+    """
+
+    def __init__(self, path: Path, writers: int, driver: str) -> None:
+        self._wakes: list[c.Wake] = []
+        self._files = [SqliteFile(path, driver) for _ in range(1 + writers)]
+        self._random = random.Random(1)
+        for opened in self._files:
+            vars(opened)["_tell"] = self._wakes.append
+
+    def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
+        vars(file).update(now_ms=lambda: now_ms)
+        vars(file)["time"].time_ns = lambda: wall_us * 1000
+        self._wakes.clear()
+        reader, *writers = self._files
+        chosen = reader if type(command) in READS else self._random.choice(writers)
+        return chosen.apply(command, SEND_MS), list(self._wakes)
+
+    def close(self) -> None:
+        for opened in self._files:
+            opened.close()
+
+
+@pytest.fixture
+def make_subject(
+    monkeypatch: pytest.MonkeyPatch, quick_path: Path
+) -> Iterator[Callable[..., Callable[[], FileSteps]]]:
+    monkeypatch.setattr(file, "now_ms", None)
+    frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=None)
+    monkeypatch.setattr(file, "time", frozen)
+    numbers = itertools.count()
+    made: list[FileSteps] = []
+
+    def make(writers: int, driver: str = "stdlib") -> Callable[[], FileSteps]:
+        def subject() -> FileSteps:
+            made.append(FileSteps(quick_path / f"{next(numbers)}.db", writers, driver))
+            return made[-1]
+
+        return subject
+
+    yield make
+    for subject in made:
+        subject.close()
+
+
+def model() -> Model:
+    return Model(ModelLimits(*Limits()))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_writer_and_the_model_agree(
+    make_subject: Callable[..., Callable[[], FileSteps]], seed: int
+) -> None:
+    assert len(compare(make_subject(1), model, seed, STEPS).script) == STEPS
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_three_writers_and_the_model_agree(
+    make_subject: Callable[..., Callable[[], FileSteps]], seed: int
+) -> None:
+    """Nobody works on what another has changed since it looked."""
+    assert len(compare(make_subject(3), model, seed, STEPS).script) == STEPS
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_three_writers_through_apsw_and_the_model_agree(
+    make_subject: Callable[..., Callable[[], FileSteps]], seed: int
+) -> None:
+    assert len(compare(make_subject(3, "apsw"), model, seed, STEPS).script) == STEPS
+
+
+def test_a_writer_that_trusts_what_it_knows_is_found_out(
+    make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison would notice if the condition on the version were left out."""
+    monkeypatch.setattr(rows, "_replace_if_unchanged", _replace_whatever_happened)
+    with pytest.raises(MismatchError):
+        compare(make_subject(2), model, 1, STEPS)
+
+
+def _replace_whatever_happened(count: int) -> str:
+    values = ", ".join(["(?, ?)"] * count)
+    return f"REPLACE INTO rows (k, v) SELECT column1, column2 FROM (VALUES {values}) WHERE ? <> ''"

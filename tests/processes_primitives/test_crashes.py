@@ -1,0 +1,96 @@
+"""What a killed process held is given back: a term, a place in a party, permits, a run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from tests.processes.crew import Child, Crew, until
+from tests.processes_primitives import roles
+
+AT_LEAST_S = 0.25
+WINDOWS = 20
+
+
+def test_an_observer_sees_exactly_one_change_when_the_leader_is_killed(crew: Crew) -> None:
+    watcher = crew.client()
+    leader = crew.start(roles.campaign, "chair", "first")
+    (epoch,) = leader.hears("standing") or leader.hears("leads")
+    seen = watcher.election("chair").observe()
+    present = next(seen)
+    assert present is not None
+    assert (present.value, present.epoch) == ("first", int(epoch))
+    heir = crew.start(roles.campaign, "chair", "second")
+    heir.hears("standing")
+    until(lambda: watcher.inspect("chair", kind="election").waiting_count == 1, "it stands")
+
+    leader.kill()
+
+    (new_epoch,) = heir.hears("leads")
+    change = next(seen)
+    assert change is not None
+    assert (change.value, change.epoch) == ("second", int(new_epoch))
+    assert change.epoch > present.epoch
+    heir.tell("resign")
+    assert next(seen) is None, "and nothing came between"
+
+
+def test_a_crash_is_a_leave(crew: Crew) -> None:
+    """Nobody waits for a place in a party, so nobody watches the process: its TTL ends it."""
+    watcher = crew.client(ttl=1.0)
+    changes = watcher.party("fleet").watch()
+    assert next(changes) == ()
+    two = crew.start(roles.join, "fleet", "two", ttl=30.0)
+    assert [member.value for member in next(changes)] == ["two"]
+    one = crew.start(roles.join, "fleet", "one", ttl=2.0)
+    assert [member.value for member in next(changes)] == ["two", "one"]
+    one.kill()
+    assert [member.value for member in next(changes)] == ["two"]
+    two.tell("leave")
+    assert next(changes) == ()
+
+
+def test_a_crash_gives_permits_back(crew: Crew) -> None:
+    holder = crew.start(roles.hold_permits, "api", 10, 8)
+    holder.hears("held")
+    waiter = crew.start(roles.hold_permits, "api", 10, 5)
+    look = crew.client()
+    until(lambda: look.inspect("api", kind="semaphore").waiting_count == 1, "it waits")
+    holder.kill()
+    waiter.hears("held")
+    waiter.tell("end")
+
+
+def test_once_over_twenty_windows_with_kills(crew: Crew, tmp_path: Path) -> None:
+    """Four processes, of which the running one is killed now and then: twenty runs in
+    twenty windows, by the store's own log never two in one."""
+    book = tmp_path / "runs"
+    book.touch()
+    watcher = crew.client()
+
+    def start() -> None:
+        children.append(crew.start(roles.run_once, "nightly", AT_LEAST_S, str(book)))
+
+    children: list[Child] = []
+    for _ in range(4):
+        start()
+    for window in range(WINDOWS):
+        until(lambda: any(child.is_talking(0) for child in children), f"run {window}")
+        (runner,) = [child for child in children if child.is_talking(0)]
+        runner.hears("running")
+        assert book.read_text().count("ran") == window + 1
+        if window % 4 == 1:
+            runner.kill()  # in the middle of its run
+            children.remove(runner)
+            start()
+        else:
+            runner.tell("go on")
+    grants = []
+    for event in watcher.watch("nightly", kind="once", after=0):
+        if event.what == "granted":
+            grants.append(event.at)
+            if len(grants) == WINDOWS:
+                break
+    assert book.read_text().count("ran") == WINDOWS
+    spans = [later - earlier for earlier, later in pairwise(grants)]
+    assert min(spans) >= AT_LEAST_S - 0.002  # its milliseconds are rounded

@@ -1,0 +1,62 @@
+"""One callback that could not be called kept all others from being told of a loss.
+
+When a session ends, its leases are declared lost one after another. The first that failed
+(there was no thread to be had for its `on_lost`) was the last to be told: the others went on
+working, those in line slept for ever, and the keeper died of it in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+import lockfast
+from lockfast.runtimes.threads import ThreadsRuntime
+
+
+def test_the_others_are_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_thread(runtime: ThreadsRuntime, job: Any, name: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    url = "memory://no-thread"
+    with lockfast.connect(url) as client, lockfast.connect(url) as admin:
+        one, other = client.lock("one").acquire(), client.lock("other").acquire()
+        one.on_lost(lambda lease: None)
+        monkeypatch.setattr(ThreadsRuntime, "spawn", no_thread)
+
+        admin.revoke(session=one.session, reason="to see what happens")
+
+        assert other.lost.wait(60)
+        (session,) = client._core.sessions()
+        while not session.gone:
+            pass  # until its keeper has stopped as keepers do
+        assert "can't start new thread" in caplog.text
+
+
+def test_a_keeper_that_fails_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    died: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    caplog.set_level(logging.WARNING, "lockfast")
+    with lockfast.connect("memory://failing-keeper") as client:
+        lease = client.lock("a").acquire()
+        (session,) = client._core.sessions()
+
+        def fail() -> Any:
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(session, "take_inbox", fail)
+        session.ear.poke()
+
+        assert lease.lost.wait(60)
+        with pytest.raises(lockfast.LeaseLostError, match="its keeper failed: MemoryError"):
+            lease.release()
+        while not died:
+            pass  # until its thread is over
+        assert "its keeper failed" in caplog.text

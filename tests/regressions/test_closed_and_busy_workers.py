@@ -1,0 +1,72 @@
+"""The asyncio face of the embedded store: errors of its worker thread, and its patience.
+
+Once closed, it raised a bare RuntimeError. And a command that stood behind others for the
+worker began to count its timeout when its turn came: of ten callers who wanted to wait half
+a second, the last waited for five.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockfast
+import lockfast.aio
+from lockfast.core.commands import Inspect
+from lockfast.stores.sqlite.aio import TRY_MS, AsyncSqliteStore
+
+
+def test_a_closed_client_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        client = lockfast.aio.connect(f"sqlite://{tmp_path}/locks.db")
+        await client.close()
+        with pytest.raises(lockfast.StoreUnavailableError, match="the client is closed"):
+            await client.inspect("a")
+
+    asyncio.run(story())
+
+
+def test_time_behind_others_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        store = AsyncSqliteStore(tmp_path / "locks.db")
+        wire = store.caller_wire()
+        file = store.file()
+        go_on = threading.Event()
+        given: list[int] = []
+
+        def apply(command: Any, timeout_ms: int) -> Any:
+            given.append(timeout_ms)
+            go_on.wait(60)
+
+        monkeypatch.setattr(file, "apply", apply)
+        first = asyncio.create_task(wire.send(Inspect("lock", "a"), 60_000))
+        second = asyncio.create_task(wire.send(Inspect("lock", "a"), 1))
+        while not given:
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, go_on.set)
+        await asyncio.gather(first, second)
+
+        assert given[1] == TRY_MS
+        wire.close()
+        store.close()
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_close_leaves_nothing_open(tmp_path: Path) -> None:
+    async def story() -> None:
+        client = lockfast.aio.connect(f"sqlite://{tmp_path}/locks.db")
+        async with client.lock("a"):
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)  # it waits for its keeper now
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert client._core.store._file.users == 0  # type: ignore[attr-defined]
+
+    with pytest.raises(lockfast.LeaseLostError):
+        asyncio.run(story())

@@ -1,0 +1,51 @@
+"""Of ten thousand tasks that began to wait at once, some were told "unavailable".
+
+Whole transactions run on one worker thread. Whoever stood in line for it longer than its
+`connect_timeout` still had its turn, but no time left: if the keeper was at work at that
+very moment, it gave up on a store that was well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockfast.core.commands import Inspect, ResourceView
+from lockfast.stores.sqlite.aio import AsyncSqliteStore
+
+
+def test_turn_that_comes_late_is_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = AsyncSqliteStore(tmp_path / "locks.db")
+    file = store.file()
+    at_work, its_turn = threading.Event(), threading.Event()
+    real = file.apply
+
+    def keep() -> None:
+        with file._mutex:
+            at_work.set()
+            its_turn.wait(60)
+
+    def apply(command: Any, timeout_ms: int) -> Any:
+        its_turn.set()
+        return real(command, timeout_ms)
+
+    monkeypatch.setattr(file, "apply", apply)
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    at_work.wait(60)
+    wire = store.caller_wire()
+
+    reply = asyncio.run(send(wire))
+
+    assert isinstance(reply, ResourceView)
+    keeper.join()
+    wire.close()
+    store.close()
+
+
+async def send(wire: Any) -> Any:
+    return await wire.send(Inspect("lock", "orders/42"), 0)

@@ -1,0 +1,22 @@
+"""A generator function cannot be decorated with a lock.
+
+Calling one only makes the generator: its body ran after the lock had been given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import lockfast
+
+
+def rows() -> Iterator[int]:
+    yield 1
+
+
+def test_it_is_refused() -> None:
+    with lockfast.connect("memory://decorated-generator") as client:
+        with pytest.raises(TypeError, match="is a generator: take the lock inside it"):
+            client.lock("a")(rows)

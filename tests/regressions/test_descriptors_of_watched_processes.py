@@ -1,0 +1,55 @@
+"""A live holder could be expelled in place of a dead one, and Ctrl-C left descriptors open.
+
+Whoever began to wait opened a descriptor of the process before it, and closed it when done.
+Another thread might be about to read "this descriptor's process died" at that moment; if
+the number was given to the next process by then, that one was declared dead. So only the
+thread that listens opens and closes them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from lockfast.core.commands import Blocker
+from lockfast.ports import WAKE_DIED
+from lockfast.runtimes.threads import run
+from lockfast.stores.sqlite import processes
+from lockfast.stores.sqlite.ear import SqliteEar
+
+pytestmark = pytest.mark.skipif(not processes.identity(), reason="deaths cannot be seen here")
+
+
+def blocker(child: subprocess.Popen[bytes], session: str) -> Blocker:
+    boot, namespace, _, _ = processes.identity().split(":")
+    process = f"{boot}:{namespace}:{child.pid}:{processes._start_ticks(child.pid)}"
+    return Blocker(session, 1, "owner", process, 0, True, 17, 0)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_callers_open_and_close_nothing() -> None:
+    ear = SqliteEar("ours", True, lambda inbox: None)
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        before = descriptors()
+        ear.watch_over(1, [blocker(first, "first")])
+        ear.watch_over(2, [blocker(second, "second")])
+        assert descriptors() == before
+        assert run(ear.listen(1000)) == []  # poked, to open them
+        assert descriptors() == before + 2
+        ear.watch_over(1, ())
+        assert descriptors() == before + 2
+
+        first.kill()
+        first.wait()
+        second.kill()
+        second.wait()
+        heard = [*run(ear.listen(1000)), *run(ear.listen(0))]
+
+        assert [wake.session for wake in heard if wake.what == WAKE_DIED] == ["second"]
+        assert descriptors() == before
+    ear.close()

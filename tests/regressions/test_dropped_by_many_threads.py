@@ -1,0 +1,32 @@
+"""A keeper died when a caller took care of dropped leases at the same moment.
+
+Both saw that there was one left, and the second found none: IndexError, and with the
+keeper all leases of its session were lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from lockfast.core.commands import Place
+from lockfast.flow.holding import Ask, Holding
+from lockfast.flow.session import Session
+from lockfast.runtimes.threads import ThreadsRuntime
+
+
+class TakenByAnother(deque[Holding]):
+    """Has something in it until one reaches for it."""
+
+    def popleft(self) -> Holding:
+        self.clear()
+        return super().popleft()
+
+
+def test_another_was_quicker() -> None:
+    session = Session(ThreadsRuntime(), 30_000, "owner", "")
+    dropped = Holding(Ask((Place("lock", "orders/42", "exclusive"),), 30_000), "actor")
+    session._dropped = TakenByAnother([dropped])
+
+    session.take_back_dropped()
+
+    assert not session._dropped

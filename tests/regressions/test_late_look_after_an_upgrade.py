@@ -1,0 +1,26 @@
+"""A keep-alive answered before an upgrade and heard after it took the new token away.
+
+The keeper wrote down whatever the store had said, also when the lease had a newer token by
+then. A guard would have refused the writer, and the next keep-alive found a token that the
+store did not know: the lease was taken for lost.
+"""
+
+from __future__ import annotations
+
+import lockfast
+from lockfast.core.commands import Granted
+
+
+def test_an_old_answer_changes_nothing() -> None:
+    with lockfast.connect("memory://late-look") as client:
+        lease = client.rwlock("book").update().acquire()
+        (session,) = client._core.sessions()
+        before = Granted(lease.token, mode="update")
+        lease.upgrade()
+        token = lease.token
+
+        session.look_over(lease._holding.n, before, session.runtime.now_ms())
+
+        assert lease.token == token == client.inspect("book").holders[0].token
+        assert lease._holding.mode == "exclusive"
+        lease.release()

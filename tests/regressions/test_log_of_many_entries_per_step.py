@@ -1,0 +1,30 @@
+"""The log of the embedded store grew for ever when steps wrote two entries each.
+
+It was cut when its position was a multiple of 256. Taking two locks at once moves it on by
+two: from an odd position on, it never was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lockfast
+from lockfast.stores.sqlite import rows
+
+
+def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "LOG_KEPT", 50)
+    with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
+        odd = client.lock("odd").acquire()
+        both = client.all("a", "b")
+
+        for _ in range(200):
+            both.acquire().release()
+
+        with pytest.raises(lockfast.WatchGapError) as caught:
+            next(client.watch(after=0))
+        kept = caught.value.resume_at - caught.value.oldest + 1
+        assert 50 <= kept <= 50 + rows.LOG_PRUNED_EVERY + 4
+        odd.release()

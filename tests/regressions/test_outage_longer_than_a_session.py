@@ -1,0 +1,39 @@
+"""Who has stood in line waits through an outage, also if that outlives the session.
+
+With its session over it enters again, and gave up after `connect_timeout` then, as if it
+had never reached the store: a waiter without a timeout got StoreUnavailableError.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import lockfast
+from tests.api.worlds import CuttableStore, use
+from tests.processes.crew import until
+
+
+def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CuttableStore()
+    use(monkeypatch, CuttableStore(table=store.table))
+    holder = lockfast.connect("memory://", ttl=0.3)
+    use(monkeypatch, store)
+    waiter = lockfast.connect("memory://", ttl=0.3, connect_timeout=0.05)
+    held = holder.lock("a").acquire()
+    taken: list[lockfast.Lease] = []
+    thread = threading.Thread(target=lambda: taken.append(waiter.lock("a").acquire()))
+    thread.start()
+    until(lambda: holder.inspect("a").waiting_count == 1, "it waits")
+    store.cut()
+    until(lambda: holder.inspect("a").waiting_count == 0, "its session is over")
+    refused = len(store.refused)
+    until(lambda: len(store.refused) > refused + 3, "it tries again and again")
+    store.mend()
+    until(lambda: holder.inspect("a").waiting_count == 1, "it waits again")
+    held.release()
+    thread.join(30)
+    taken.pop().release()
+    waiter.close()
+    holder.close()

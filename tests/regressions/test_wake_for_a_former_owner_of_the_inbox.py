@@ -1,0 +1,37 @@
+"""A waiter took another's grant for its own: two held the lock.
+
+On the embedded store an inbox is a port. When a process dies its port is free, and may be
+given to a session that is opened later; the store still has it with the dead one, until
+somebody notices. A step that then granted claim 1 of the dead session told this to whoever
+has the port in the same process, and claim 1 of that session believed it.
+"""
+
+from __future__ import annotations
+
+from lockfast.core.commands import WAKE_GRANTED, Place, Queued, Wake
+from lockfast.flow.holding import Ask, Holding, Phase
+from lockfast.flow.session import Session
+from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.threads import ThreadsRuntime
+from lockfast.stores.memory import MemoryStore, MemoryTable
+
+
+def is_held(holding: Holding) -> bool:
+    return holding.phase is Phase.HELD
+
+
+def test_wake_of_another_session_is_not_ours() -> None:
+    runtime = ThreadsRuntime()
+    session = Session(runtime, 30_000, "owner", "")
+    session.attach(MemoryStore(MemoryTable(now_ms), runtime))
+    waiting = Holding(Ask((Place("lock", "orders/42", "exclusive"),), 30_000), "actor")
+    session.register(waiting)
+    session.queued(waiting, Queued((), 30_000))
+
+    session._deliver(Wake(session.ear.inbox, "dead", waiting.n, WAKE_GRANTED, 17))
+    assert not is_held(waiting)
+    assert session.take_inbox() == []
+
+    session._deliver(Wake(session.ear.inbox, session.id, waiting.n, WAKE_GRANTED, 18))
+    assert is_held(waiting)
+    session.ear.close()

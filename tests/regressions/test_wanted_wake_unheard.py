@@ -1,0 +1,29 @@
+"""A holder that keeps its lock for later never heard from another process that it is wanted.
+
+The ear of the SQLite store knew four kinds of wakes, and "wanted" was a fifth. The lock
+was given up at the next keep-alive only: up to a third of the TTL later.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lockfast.core import commands
+from lockfast.core.commands import Wake
+from lockfast.runtimes.threads import run
+from lockfast.stores.sqlite.ear import Mouth, SqliteEar
+
+KINDS = sorted(value for name, value in vars(commands).items() if name.startswith("WAKE_"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_wake_is_heard(kind: str) -> None:
+    ear = SqliteEar("session", death_watch=False, on_close=lambda inbox: None)
+    mouth = Mouth()
+    try:
+        mouth.tell(Wake(ear.inbox, "session", 7, kind))
+        heard = run(ear.listen(10_000))
+    finally:
+        mouth.close()
+        ear.close()
+    assert [(wake.n, wake.what) for wake in heard] == [(7, kind)]
