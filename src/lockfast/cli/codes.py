@@ -1,0 +1,62 @@
+"""Exit codes, and which error means which. Scripts rely on them: they never change."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from lockfast.errors import (
+    AcquireTimeoutError,
+    DeadlockError,
+    LeaseLostError,
+    LimitError,
+    LockfastError,
+    StoreError,
+    StoreMisconfiguredError,
+)
+
+OK: Final = 0
+NO: Final = 1
+"""The answer is no: `show` of a free lock, `revoke` that found nobody."""
+USAGE: Final = 2
+UNAVAILABLE: Final = 69
+INTERNAL: Final = 70
+NOT_OBTAINED: Final = 75
+LEASE_LOST: Final = 76
+DENIED: Final = 77
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+BY_SIGNAL: Final = 128
+"""Plus the signal's number, as shells do."""
+
+
+class Complaint(Exception):
+    """Something to tell the user in one line, and the code to exit with."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def code_of(error: LockfastError) -> int:
+    """The exit code for an error of the library."""
+    if isinstance(error, LeaseLostError):
+        # Without a token it was a place in the line that was taken away.
+        return NOT_OBTAINED if error.token is None else LEASE_LOST
+    if isinstance(error, AcquireTimeoutError | DeadlockError | LimitError):
+        return NOT_OBTAINED
+    if isinstance(error, StoreError):
+        if _is_denial(error):
+            return DENIED
+        return USAGE if isinstance(error, StoreMisconfiguredError) else UNAVAILABLE
+    return USAGE
+
+
+def _is_denial(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        denials = (errno.EACCES, errno.EPERM, errno.EROFS)
+        if isinstance(cause, OSError) and cause.errno in denials:
+            return True
+        cause = cause.__cause__
+    return False

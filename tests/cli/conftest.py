@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """The command line on a fresh lock file; what was started is ended with the test."""
+    cli = Cli(tmp_path)
+    yield cli
+    cli.clean_up()

@@ -1,0 +1,75 @@
+"""A terminal with somebody at the keyboard."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cli.processes import PATIENCE_S, Cli, Process
+
+CTRL_C = b"\x03"
+CTRL_Z = b"\x1a"
+SHELL = (sys.executable, str(Path(__file__).with_name("job_shell.py")))
+
+
+class Terminal:
+    """What is typed and what is seen."""
+
+    def __init__(self, master: int, slave: int) -> None:
+        self.slave = slave
+        self._master = master
+        self._unread = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def line(self) -> str:
+        while b"\n" not in self._unread:
+            self._unread += self._read()
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+    def prompt(self, end: str) -> str:
+        """What is seen up to `end`, which no line ending follows."""
+        while not self._unread.endswith(end.encode()):
+            self._unread += self._read()
+        seen, self._unread = self._unread, b""
+        return seen.decode()
+
+    def _read(self) -> bytes:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
+        assert ready, f"nothing to see for {PATIENCE_S} s after {self._unread!r}"
+        return os.read(self._master, 65536)
+
+
+@contextmanager
+def open_terminal() -> Iterator[Terminal]:
+    master, slave = os.openpty()
+    modes = termios.tcgetattr(slave)
+    modes[1] &= ~termios.OPOST
+    modes[3] &= ~termios.ECHO
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    try:
+        yield Terminal(master, slave)
+    finally:
+        os.close(slave)
+        os.close(master)
+
+
+def start_job(cli: Cli, terminal: Terminal, *argv: str) -> Process:
+    """Run a job at a shell on this terminal; returns the shell."""
+    slave = terminal.slave
+    return cli.start_program(
+        *SHELL,
+        *argv,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        process_group=None,
+        start_new_session=True,
+    )

@@ -1,0 +1,42 @@
+"""What starting the command line costs, and that nobody else pays for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import lockfast
+from tests.cli.processes import LOCKFAST, Cli
+
+
+def modules_after(cli: Cli, code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    process = cli.start_program(LOCKFAST[0], "-c", script)
+    return set(process.rest().splitlines()[-1].split())
+
+
+def test_importing_lockfast_does_not_load_the_command_line(cli: Cli) -> None:
+    loaded = modules_after(cli, "import lockfast")
+    assert "lockfast.flow.acquire" in loaded
+    assert not [name for name in loaded if name.startswith(("lockfast.cli", "argparse"))]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "a", "--", "true"], ["ls"], ["show", "a"], ["sessions"], ["revoke", "a", "--yes",
+     "--reason", "r"]],
+    ids=lambda arguments: str(arguments[0]),
+)  # fmt: skip
+def test_no_command_loads_asyncio(cli: Cli, arguments: list[str]) -> None:
+    loaded = modules_after(cli, f"from lockfast.cli import main; main({arguments!r})")
+    assert "lockfast.stores.sqlite.file" in loaded
+    assert "asyncio" not in loaded
+    assert ("lockfast.cli.supervise" in loaded) == (arguments[0] == "run")
+
+
+def test_version_and_help(cli: Cli) -> None:
+    assert cli.run("--version").stdout == f"lockfast {lockfast.__version__}\n"
+    for command in ([], ["run"], ["ls"], ["show"], ["sessions"], ["watch"], ["revoke"]):
+        done = cli.run(*command, "--help")
+        assert done.returncode == 0
+        assert done.stdout.startswith("usage: lockfast")
+    assert "LOCKFAST_FENCE" in cli.run("run", "--help").stdout
