@@ -1,0 +1,38 @@
+"""A client dies while it holds the lock: the lease ends by itself and the next one goes on.
+
+python examples/models/crashing_client.py
+"""
+
+from __future__ import annotations
+
+from asimpy import Environment, Process
+from lock_server import TTL, Client, LockServer  # type: ignore[import-not-found]
+
+
+class Dying(Process):  # type: ignore[misc]  # asimpy ships no types
+    """Takes the lock and is never heard of again."""
+
+    def init(self, server: LockServer) -> None:
+        self.server = server
+
+    async def run(self) -> None:
+        token = await self.server.acquire()
+        self.log("dying", f"holds with token {token}")
+        await self.timeout(1)
+        self.log("dying", "crashes, without giving it back")
+
+
+def main() -> list[tuple[float, str, str]]:
+    env = Environment()
+    server = LockServer(env)
+    Dying(env, server)
+    Client(env, "next", server, 2)
+    env.run()
+    log: list[tuple[float, str, str]] = env.get_log()
+    return log
+
+
+if __name__ == "__main__":
+    for at, name, what in main():
+        print(f"{at:5} {name:8} {what}")
+    print(f"(the lease lasts {TTL})")

@@ -1,0 +1,343 @@
+"""Judges a history: what clients asked, were told and believed, and nothing else.
+
+It knows neither the lock table nor the model of it. Each check returns what it found wrong,
+in words that name the operations, and nothing when all is well.
+
+  check_leases     one exclusive lock: tokens and disjoint leases, in O(n log n)
+  check_tokens     tokens of all grants: none twice, none that goes back
+  check_exclusion  all modes and permits: nobody believes to hold beside whom it must not
+  check_order      nobody is overtaken by one who asked after he stood in line
+  check_register   what the lock protects: no update lost, no stale write admitted
+  check_liveness   after the healing the lock is entered again, and again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from lockfast.core.commands import Place
+from lockfast.sim.history import Entry
+from lockfast.sim.model import COMPATIBLE
+
+FAR: Final = 1 << 62
+
+Lease: TypeAlias = tuple[int, int, int, int]
+"""Of one grant: token, when it was asked for, when it was told, when it was over."""
+
+
+class Problem(NamedTuple):
+    """One promise broken."""
+
+    check: str
+    text: str
+    ops: tuple[int, ...] = ()
+    """Operations to mark in a picture."""
+    at: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.text}"
+
+
+@dataclass(slots=True)
+class Grant:
+    """An acquire, from asking to the end of its lease."""
+
+    op: int
+    by: str
+    places: tuple[Place, ...]
+    asked: int
+    head_start: int = 0
+    waits: bool = True
+    timeout: int | None = None
+    queued: int | None = None
+    answered: int | None = None
+    outcome: str = ""
+    token: int = 0
+    over: int = FAR
+    why: str = ""
+    claim: tuple[str, int] = ("", 0)
+    kept: bool = False
+
+    @property
+    def granted(self) -> bool:
+        return self.outcome == "granted"
+
+    def __str__(self) -> str:
+        names = "+".join(f"{place.name}:{place.mode}" for place in self.places)
+        token = f" token {self.token}" if self.granted else f" {self.outcome or 'unanswered'}"
+        return f"#{self.op} {self.by} {names}{token}"
+
+
+def grants_of(entries: Iterable[Entry]) -> list[Grant]:
+    """Every acquire of a history, with what became of it.
+
+    Raises ValueError for an answer that comes before its question.
+    """
+    found: dict[int, Grant] = {}
+    asked: set[int] = set()
+    revoked: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        if "ask" in entry:
+            asked.add(entry["op"])
+        if entry.get("ask") == "acquire":
+            places = tuple(Place(*place) for place in entry["places"])
+            found[entry["op"]] = Grant(
+                entry["op"],
+                entry.get("by", ""),
+                places,
+                entry["at"],
+                entry.get("head_start", 0),
+                entry.get("wait", True),
+                entry.get("timeout"),
+                kept=entry.get("kept", False),
+            )
+        elif "revoke" in entry:
+            revoked[entry["revoke"], entry["n"]] = entry["at"]
+        elif "got" in entry:
+            if entry["op"] not in asked:
+                raise ValueError(f"operation {entry['op']} is answered before it is asked: {entry}")
+            if entry["op"] in found:
+                _take(found[entry["op"]], entry)
+    for grant in found.values():
+        # Taken away by an administrator, it is over though its holder has not heard yet.
+        for claim in (grant.claim, (grant.claim[0], 0)):
+            if claim in revoked and claim[0]:
+                grant.over = min(grant.over, max(revoked[claim], grant.answered or 0))
+    return list(found.values())
+
+
+def _take(grant: Grant, entry: Entry) -> None:
+    what = entry["got"]
+    if what == "queued":
+        grant.queued = entry["at"]
+    elif what == "entered":
+        grant.queued = None
+    elif what == "over":
+        grant.over = entry["at"]
+        grant.why = entry.get("why", "")
+    else:
+        grant.outcome = what
+        grant.answered = entry["at"]
+        if what == "granted":
+            grant.token = entry["token"]
+            grant.claim = (entry.get("session", ""), entry.get("n", 0))
+
+
+# ── one exclusive lock ───────────────────────────────────────────────────────────────
+
+
+def check_leases(leases: list[Lease]) -> list[Problem]:
+    """Leases of one exclusive lock: disjoint and in the order of their tokens. Sorts them."""
+    leases.sort()
+    problems: list[Problem] = []
+    last, over_until = -1, -FAR
+    for lease in leases:
+        token, _, granted, over = lease
+        if token == last:
+            problems.append(Problem("tokens", f"token {token} was given twice", at=granted))
+        if granted < over_until:
+            problems.append(
+                Problem(
+                    "exclusion",
+                    f"token {token} was granted at {granted}, its predecessor {last} "
+                    f"was over at {over_until}",
+                    at=granted,
+                )
+            )
+        last = token
+        if over > over_until:
+            over_until = over
+    earliest, higher = FAR, 0
+    for token, asked, granted, _ in reversed(leases):
+        if asked > earliest:
+            problems.append(
+                Problem("tokens", f"token {token} was asked for after {higher} was told", at=asked)
+            )
+        if granted < earliest:
+            earliest, higher = granted, token
+    return problems
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────
+
+
+def check_tokens(grants: Sequence[Grant], *, forgets: bool = False) -> Iterator[Problem]:
+    """No token twice, and none asked for after a higher one was told.
+
+    The users of a kept lock share out a block of tokens: those rise at their own name, and
+    the tokens of other names have risen above them meanwhile. A store that forgets gives the
+    name to another while its keeper still hands out the block; the guard tells them apart.
+    """
+    yield from _rising([grant for grant in grants if not grant.kept])
+    if forgets:
+        return
+    for name in dict.fromkeys(g.places[0][:2] for g in grants if g.kept):
+        yield from _rising([grant for grant in grants if grant.places[0][:2] == name])
+
+
+def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
+    held = sorted((g for g in grants if g.granted), key=lambda g: g.token)
+    for one, other in pairwise(held):
+        if one.token == other.token:
+            yield Problem("tokens", f"{one} and {other} have one token", (one.op, other.op))
+    first: Grant | None = None
+    for grant in reversed(held):
+        if first is not None and grant.asked > (first.answered or 0) and grant.token < first.token:
+            text = f"{grant} was asked for at {grant.asked}, {first} was told at {first.answered}"
+            yield Problem("tokens", text, (grant.op, first.op), grant.asked)
+        if first is None or (grant.answered or 0) < (first.answered or 0):
+            first = grant
+
+
+def check_exclusion(grants: Sequence[Grant]) -> Iterator[Problem]:
+    """At no instant do two believe to hold what they cannot hold together."""
+    changes: dict[tuple[str, str], list[tuple[int, int, Grant, Place]]] = {}
+    for grant in grants:
+        if not grant.granted or grant.answered is None or grant.over <= grant.answered:
+            continue
+        for place in grant.places:
+            line = changes.setdefault((place.kind, place.name), [])
+            line.append((grant.answered, 1, grant, place))
+            line.append((grant.over, 0, grant, place))
+    for line in changes.values():
+        # Of one instant, ends come first: a lease is over at its end.
+        line.sort(key=lambda change: change[:2])
+        holding: dict[int, tuple[Grant, Place]] = {}
+        for at, begins, grant, place in line:
+            if not begins:
+                holding.pop(grant.op, None)
+                continue
+            yield from _beside(grant, place, holding, at)
+            holding[grant.op] = (grant, place)
+
+
+def _beside(
+    grant: Grant, place: Place, holding: dict[int, tuple[Grant, Place]], at: int
+) -> Iterator[Problem]:
+    if place.mode == "permit":
+        taken = place.weight + sum(other.weight for _, other in holding.values())
+        if taken > place.limit:
+            ops = (grant.op, *holding)
+            yield Problem("exclusion", f"{taken} permits of {place.limit}: {grant}", ops, at)
+        return
+    for other, theirs in holding.values():
+        if (place.mode, theirs.mode) not in COMPATIBLE:
+            text = f"{grant} is told at {at} while {other} believes until {other.over}"
+            yield Problem("exclusion", text, (grant.op, other.op), at)
+
+
+def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
+    """Who stood in line before another asked is served before, unless that has a head start.
+
+    The users of a kept lock stand in a line of their own, which may move on for a while.
+    """
+    lines: dict[tuple[str, str], list[Grant]] = {}
+    for grant in grants:
+        if grant.granted and len(grant.places) == 1 and not grant.kept:
+            lines.setdefault(grant.places[0][:2], []).append(grant)
+    for line in lines.values():
+        line.sort(key=lambda grant: -grant.token)
+        passed: dict[int, Grant] = {}
+        for grant in line:
+            for head_start, other in passed.items():
+                assert other.queued is not None
+                if head_start >= grant.head_start and other.queued < grant.asked:
+                    text = f"{grant}, asked for at {grant.asked}, came before {other}"
+                    text += f", who stood in line at {other.queued}"
+                    yield Problem("order", text, (grant.op, other.op), grant.asked)
+            if grant.queued is not None:
+                first = passed.get(grant.head_start)
+                if first is None or first.queued is None or grant.queued < first.queued:
+                    passed[grant.head_start] = grant
+
+
+# ── what the lock protects ───────────────────────────────────────────────────────────
+
+
+def check_register(entries: Iterable[Entry]) -> Iterator[Problem]:
+    """Every admitted write adds one to the one before it, in the order of tokens."""
+    last: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        if "write" not in entry or not entry["admitted"]:
+            continue
+        name, token, value = entry["write"], entry["token"], entry["value"]
+        former_token, former = last.get(name, (0, 0))
+        if token < former_token:
+            text = f"{entry['by']} wrote {name!r} with token {token} after {former_token}"
+            yield Problem("register", text, at=entry["at"])
+        if value != former + 1 and (token, value) != (former_token, former):
+            text = f"{entry['by']} (token {token}) made {name!r} {value}, it was {former}"
+            text += ": an update is lost"
+            yield Problem("register", text, at=entry["at"])
+        last[name] = (token, value)
+
+
+# ── that it goes on ──────────────────────────────────────────────────────────────────
+
+
+def check_liveness(
+    entries: Sequence[Entry], grants: Sequence[Grant], within_us: int
+) -> Iterator[Problem]:
+    """After the healing, wherever somebody waits, somebody enters within `within_us`."""
+    heals = [entry["at"] for entry in entries if "heal" in entry]
+    if not heals or not entries:
+        return
+    healed, end = heals[-1], max(entry["at"] for entry in entries)
+    entered: dict[tuple[str, str], list[int]] = {}
+    for grant in grants:
+        if grant.granted and grant.answered is not None:
+            for place in grant.places:
+                entered.setdefault(place[:2], []).append(grant.answered)
+    for times in entered.values():
+        times.sort()
+    for grant in grants:
+        until = end if grant.answered is None else grant.answered
+        since = max(grant.asked, healed)
+        if until - since <= within_us or grant.timeout is not None:
+            continue
+        for place in grant.places:
+            marks = [t for t in entered.get(place[:2], []) if since < t < until]
+            for one, other in zip([since, *marks], [*marks, until], strict=True):
+                if other - one > within_us:
+                    text = f"{grant} waits at {place.name!r}, which nobody enters from {one} "
+                    yield Problem("liveness", text + f"to {other}", (grant.op,), one)
+
+
+# ── the whole ────────────────────────────────────────────────────────────────────────
+
+
+def check_history(
+    entries: Sequence[Entry], *, forgets: bool = False, fenced: bool = True, alive_us: int = 0
+) -> list[Problem]:
+    """Every check that the store's promises allow.
+
+    With `forgets` the store may lose what it acknowledged: then only tokens and the guarded
+    register are promised. Without `fenced` the register is not.
+    """
+    grants = grants_of(entries)
+    problems = list(check_tokens(grants, forgets=forgets))
+    if not forgets:
+        problems += check_exclusion(grants)
+        problems += check_order(grants)
+    if fenced:
+        problems += check_register(entries)
+    if alive_us:
+        problems += check_liveness(entries, grants, alive_us)
+    return problems
+
+
+def leases_of(grants: Iterable[Grant]) -> dict[tuple[str, str], list[Lease]]:
+    """Of each resource that is only ever held exclusively, its leases for `check_leases`."""
+    found: dict[tuple[str, str], list[Lease]] = {}
+    mixed: set[tuple[str, str]] = set()
+    for grant in grants:
+        for place in grant.places:
+            if place.mode != "exclusive":
+                mixed.add(place[:2])
+            elif grant.granted and grant.answered is not None:
+                lease = (grant.token, grant.asked, grant.answered, grant.over)
+                found.setdefault(place[:2], []).append(lease)
+    return {at: leases for at, leases in found.items() if at not in mixed}

@@ -1,0 +1,274 @@
+"""A client on its host: the shipped flow code, and a record of what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lockfast.core.commands import (
+    Command,
+    Enter,
+    Granted,
+    Place,
+    Queued,
+    Renew,
+    Renewed,
+    Reply,
+)
+from lockfast.core.rows import session_key
+from lockfast.errors import (
+    AcquireTimeoutError,
+    DeadlockError,
+    LeaseLostError,
+    LimitError,
+    LockfastError,
+    OutcomeUnknownError,
+)
+from lockfast.flow import acquire as claims
+from lockfast.flow.client import Core
+from lockfast.flow.holding import Ask, Holding, LeaseState
+from lockfast.flow.retained import Keep, Use
+from lockfast.sim.lockserver import SimStore
+from lockfast.sim.runtime import MS, Cancelled, Host
+
+if TYPE_CHECKING:
+    from lockfast.sim.world import World
+
+DEADLOCK_AFTER_MS = 150
+"""Soon, so that a schedule shows more than one."""
+
+
+class SimLease:
+    """A lock that is held, and the operation that took it."""
+
+    __slots__ = ("client", "granted_at", "holding", "is_over", "op", "places")
+
+    def __init__(self, client: SimClient, op: int, holding: Holding, places: Sequence[Place]):
+        self.client = client
+        self.op = op
+        self.holding = holding
+        self.places = places
+        self.is_over = False
+        self.granted_at = client.host.kernel.now
+
+    @property
+    def token(self) -> int:
+        return self.holding.token
+
+    @property
+    def name(self) -> str:
+        return self.places[0].name
+
+    def held(self) -> bool:
+        """Whether the holder may rely on it at this instant, by its own clock."""
+        session = self.holding.session
+        assert session is not None
+        return session.state_of(self.holding) in (LeaseState.HELD, LeaseState.UNCERTAIN)
+
+    def over(self, why: str) -> None:
+        """From now on the holder does not rely on it (or has not for a while)."""
+        if self.is_over or self.client.host.dead:
+            return
+        self.is_over = True
+        self.client.leases.pop(self.op, None)
+        client = self.client
+        session = self.holding.session
+        assert session is not None
+        deadline = client.host.clock.tick_when(session.deadline_of(self.holding) * MS)
+        at = client.host.kernel.now
+        if deadline < at:
+            at, why = max(deadline, self.granted_at), "deadline"
+        client.history.got(at, self.op, "over", why=why)
+
+
+class SimClient:
+    """One process that takes locks."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.host: Host = world.host(name)
+        self.history = world.history
+        self.leases: dict[int, SimLease] = {}
+        self._asking: dict[int, Holding | None] = {}
+        """Operations not answered yet, with the claims that are theirs alone."""
+        self.core: Core
+        self.connect()
+
+    def connect(self) -> None:
+        world = self.world
+        store = SimStore(self.host, world.network, lambda: world.server, self._saw)
+        self.core = Core(
+            store,
+            self.host,
+            self.host,
+            ttl_ms=world.ttl_ms,
+            owner=self.name,
+            connect_timeout_ms=world.ttl_ms,
+            ageing_step_ms=world.ageing_step_ms,
+            deadlock_after_ms=DEADLOCK_AFTER_MS,
+        )
+
+    async def acquire(
+        self,
+        *places: Place,
+        timeout_ms: int | None = None,
+        priority: int = 0,
+        max_hold_ms: int = 0,
+        value: str | None = None,
+    ) -> SimLease | None:
+        """Take a lock; None if it was not to be had. What happens is recorded."""
+        host, history = self.host, self.history
+        head_start_ms = priority * self.core.ageing_step_ms
+        op = history.ask(
+            host.kernel.now,
+            self.name,
+            "acquire",
+            places=places,
+            wait=timeout_ms != 0,
+            timeout=timeout_ms,
+            head_start=head_start_ms,
+        )
+        ask = Ask(
+            places,
+            self.core.ttl_ms,
+            priority,
+            head_start_ms,
+            max_hold_ms,
+            value=value,
+        )
+        holding = self.core.holding(ask)
+        self._asking[op] = holding
+        try:
+            held = await claims.acquire(self.core, holding, timeout_ms)
+        except AcquireTimeoutError:
+            history.got(host.kernel.now, op, "timeout")
+            return None
+        except LimitError:
+            history.got(host.kernel.now, op, "refused")
+            return None
+        except DeadlockError:
+            history.got(host.kernel.now, op, "deadlock")
+            return None
+        except LockfastError as error:
+            history.got(host.kernel.now, op, "unknown", why=type(error).__name__)
+            return None
+        except Cancelled:
+            history.got(host.kernel.now, op, "unknown", why="cancelled")
+            raise
+        finally:
+            self._asking.pop(op, None)
+        if not held:
+            history.got(host.kernel.now, op, "busy")
+            return None
+        session = holding.session
+        assert session is not None
+        history.got(
+            host.kernel.now, op, "granted", token=holding.token, session=session.id, n=holding.n
+        )
+        lease = SimLease(self, op, holding, places)
+        self.leases[op] = lease
+        if lease.held():
+            holding.on_over.append(lambda: lease.over("lost"))
+        else:
+            lease.over("lost")
+        return lease
+
+    async def take_kept(self, keep: Keep, place: Place) -> tuple[SimLease, Use] | None:
+        """Become a local user of a lock that stays with this client."""
+        host, history = self.host, self.history
+        op = history.ask(
+            host.kernel.now,
+            self.name,
+            "acquire",
+            places=(place,),
+            wait=True,
+            timeout=None,
+            kept=True,
+        )
+        self._asking[op] = None
+        try:
+            use = await keep.take(None)
+        except LockfastError as error:
+            history.got(host.kernel.now, op, "unknown", why=type(error).__name__)
+            return None
+        finally:
+            self._asking.pop(op, None)
+        assert use.holding is not None
+        history.got(host.kernel.now, op, "granted", token=use.token)
+        lease = SimLease(self, op, use.holding, (place,))
+        self.leases[op] = lease
+        use.holding.on_over.append(lambda: lease.over("lost"))
+        return lease, use
+
+    async def give_kept(self, keep: Keep, lease: SimLease, use: Use) -> None:
+        lease.over("released")
+        op = self.history.ask(self.host.kernel.now, self.name, "release", of=lease.op)
+        try:
+            await keep.give(use)
+        except LeaseLostError:
+            self.history.got(self.host.kernel.now, op, "lost")
+        else:
+            self.history.got(self.host.kernel.now, op, "done")
+
+    async def release(self, lease: SimLease) -> str:
+        """Give it back; returns what came of it."""
+        host, history = self.host, self.history
+        lease.over("released")
+        op = history.ask(host.kernel.now, self.name, "release", of=lease.op)
+        try:
+            await claims.release(self.core, lease.holding)
+        except LeaseLostError:
+            outcome = "lost"
+        except OutcomeUnknownError:
+            outcome = "unknown"
+        except Cancelled:
+            history.got(host.kernel.now, op, "unknown", why="cancelled")
+            raise
+        else:
+            outcome = "done"
+        history.got(host.kernel.now, op, outcome)
+        return outcome
+
+    def die(self) -> None:
+        """The process is killed; nothing of it gets out any more."""
+        for lease in list(self.leases.values()):
+            lease.over("crashed")
+        self.leases.clear()
+        for op in self._asking:
+            self.history.got(self.host.kernel.now, op, "unknown", why="crashed")
+        self._asking.clear()
+        self.host.crash()
+
+    def _saw(self, command: Command, reply: Reply) -> None:
+        """Note when a claim is known to stand in line."""
+        if isinstance(reply, Renewed) and isinstance(command, Renew):
+            self.host.kernel.soon(partial(self._check_deadline, command.session))
+            return
+        if not isinstance(command, Enter) or not isinstance(reply, Queued | Granted):
+            return
+        for op, holding in self._asking.items():
+            if holding is None or holding.n != command.n:
+                continue
+            if holding.session is not None and holding.session.id == command.session:
+                what = "queued" if isinstance(reply, Queued) else "entered"
+                self.history.got(self.host.kernel.now, op, what)
+                return
+
+    def _check_deadline(self, session_id: str) -> None:
+        """No client believes for longer than the store does, whatever their clocks."""
+        server = self.world.server
+        if self.world.forgets:
+            return  # the store may have forgotten this very keep-alive
+        row = server.table.rows.get(session_key(session_id))
+        for session in self.core.sessions():
+            if session.id != session_id or session.snapshot.ended or row is None or row.ended:
+                continue
+            ours = self.host.clock.tick_when(session.snapshot.deadline_ms * MS)
+            theirs = server.host.clock.tick_when(row.deadline_ms * MS)
+            if ours > theirs:
+                self.world.problems.append(
+                    f"{self.name} believes in session {session_id} until {ours}, "
+                    f"the store ends it at {theirs}"
+                )

@@ -1,0 +1,262 @@
+"""What goes wrong: each fault is a function that plans its episodes, with knobs from the mix.
+
+To write one: a function that takes the world, its own randomness and its knobs, and calls
+`world.later` for what it does and undoes. When the time of faults is over the world heals:
+the network carries everything, every host runs and every server answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from lockfast.sim.runtime import MS
+
+if TYPE_CHECKING:
+    from lockfast.sim.client import SimClient
+    from lockfast.sim.world import World
+
+Knobs: TypeAlias = Mapping[str, Any]
+
+
+class Fault(NamedTuple):
+    plan: Callable[[World, random.Random, Knobs], None]
+    knobs: Knobs
+    forgets: bool = False
+    """The store loses what it has acknowledged: at most one holder is not promised then."""
+
+
+def episodes(
+    world: World, rng: random.Random, knobs: Knobs, begin: Callable[[], Callable[[], None]]
+) -> None:
+    """Begin something a few times while faults may happen, and end it after a while."""
+    for _ in range(knobs["times"]):
+        low, high = knobs["ms"]
+        lasts = int((low + rng.random() * (high - low)) * MS)
+
+        def start(lasts: int = lasts) -> None:
+            end = begin()
+            world.later(lasts, end, undo=True)
+
+        world.later(rng.randrange(world.chaos_us), start)
+
+
+def some_client(world: World, rng: random.Random) -> SimClient:
+    return world.clients[rng.randrange(len(world.clients))]
+
+
+# ── the network ──────────────────────────────────────────────────────────────────────
+
+
+def delay(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Messages are late, each by another span, so they overtake each other."""
+
+    def begin() -> Callable[[], None]:
+        world.network.delay_us = int(knobs["late_ms"] * MS)
+        return lambda: setattr(world.network, "delay_us", 0)
+
+    episodes(world, rng, knobs, begin)
+
+
+def loss(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Messages are lost: requests, replies and wakes."""
+
+    def begin() -> Callable[[], None]:
+        world.network.loss = knobs["share"]
+        return lambda: setattr(world.network, "loss", 0.0)
+
+    episodes(world, rng, knobs, begin)
+
+
+def double(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Messages arrive twice, the second time late."""
+
+    def begin() -> Callable[[], None]:
+        world.network.double = knobs["share"]
+        return lambda: setattr(world.network, "double", 0.0)
+
+    episodes(world, rng, knobs, begin)
+
+
+def reset(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The connection breaks after the effect and before the reply."""
+
+    def begin() -> Callable[[], None]:
+        world.network.reset = knobs["share"]
+        return lambda: setattr(world.network, "reset", 0.0)
+
+    episodes(world, rng, knobs, begin)
+
+
+def partition(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """A client and the store do not hear each other."""
+
+    def begin() -> Callable[[], None]:
+        client, server = some_client(world, rng).name, world.server.host.name
+        world.note_fault("partition", client)
+        world.network.cut(client, server)
+        world.network.cut(server, client)
+
+        def mend() -> None:
+            world.network.mend(client, server)
+            world.network.mend(server, client)
+
+        return mend
+
+    episodes(world, rng, knobs, begin)
+
+
+def one_way(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """One hears the other, who hears nothing."""
+
+    def begin() -> Callable[[], None]:
+        pair = [some_client(world, rng).name, world.server.host.name]
+        rng.shuffle(pair)
+        world.note_fault("one_way", pair[0])
+        world.network.cut(*pair)
+        return lambda: world.network.mend(*pair)
+
+    episodes(world, rng, knobs, begin)
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────
+
+
+def pause(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """All tasks of a client stop; its clock goes on."""
+
+    def begin() -> Callable[[], None]:
+        client = some_client(world, rng)
+        if client.host.paused or client.host.dead:
+            return lambda: None
+        world.note_fault("pause", client.name)
+        client.host.pause()
+        return lambda: world.resume(client)
+
+    episodes(world, rng, knobs, begin)
+
+
+def crash(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """A client is killed, and started again later."""
+
+    def begin() -> Callable[[], None]:
+        client = some_client(world, rng)
+        if client.host.dead:
+            return lambda: None
+        world.note_fault("crash", client.name)
+        world.kill(client)
+        return lambda: world.revive(client)
+
+    episodes(world, rng, knobs, begin)
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────
+
+
+def store_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The store is down for a while and comes back with all it had."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("store_crash", world.server.host.name)
+        world.server.crash()
+        return world.server.start
+
+    episodes(world, rng, knobs, begin)
+
+
+def amnesia(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The store comes back with nothing."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("amnesia", world.server.host.name)
+        world.server.crash()
+        world.server.forget_all()
+        return world.server.start
+
+    episodes(world, rng, knobs, begin)
+
+
+def power_loss(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The store forgets what it had not written down yet."""
+    server = world.server
+    for at in range(0, world.chaos_us, int(knobs["sync_ms"] * MS)):
+        world.later(at, lambda: server.sync())
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("power_loss", server.host.name, lost=server.forget_unsynced())
+        server.crash()
+        return server.start
+
+    episodes(world, rng, knobs, begin)
+
+
+def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The store dies and a replica that lags behind takes its place, under another address."""
+    server = world.server
+    for at in range(0, world.chaos_us, int(knobs["lag_ms"] * MS)):
+        world.later(at, lambda: server.sync())
+
+    def begin() -> Callable[[], None]:
+        if world.server is not server:
+            return lambda: None
+        world.note_fault("failover", server.host.name)
+        server.crash()
+        return lambda: world.fail_over(server)
+
+    episodes(world, rng, {**knobs, "times": 1}, begin)
+
+
+def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Each command takes the store a while, one after the other."""
+
+    def begin() -> Callable[[], None]:
+        world.server.slow_us = int(knobs["each_ms"] * MS)
+        return lambda: setattr(world.server, "slow_us", 0)
+
+    episodes(world, rng, knobs, begin)
+
+
+# ── clocks ───────────────────────────────────────────────────────────────────────────
+
+
+def drift(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Every clock runs at a rate of its own, from the beginning."""
+    most = knobs["ppm"]
+    for host in world.hosts.values():
+        host.clock.drift(rng.randrange(-most, most + 1))
+
+
+def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Somebody sets a wall clock, forward or back."""
+    hosts = list(world.hosts.values())
+    if world.forgets:
+        # Tokens outlive a loss of the counter by the store's wall clock alone.
+        hosts = [client.host for client in world.clients]
+    for _ in range(knobs["times"]):
+        # Half of them at the store, where a clock could matter.
+        host = hosts[0] if rng.random() < 0.5 else hosts[rng.randrange(len(hosts))]
+        ahead_us = int((rng.random() * 2 - 1) * knobs["by_s"] * 1_000_000)
+        world.later(
+            rng.randrange(world.chaos_us),
+            lambda host=host, ahead_us=ahead_us: host.clock.jump(ahead_us),  # type: ignore[misc]
+        )
+
+
+FAULTS: dict[str, Fault] = {
+    "delay": Fault(delay, {"times": 2, "ms": (100, 2000), "late_ms": 250}),
+    "loss": Fault(loss, {"times": 2, "ms": (50, 600), "share": 0.2}),
+    "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}),
+    "reset": Fault(reset, {"times": 2, "ms": (50, 600), "share": 0.3}),
+    "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}),
+    "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}),
+    "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
+    "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
+    "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}),
+    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, forgets=True),
+    "power_loss": Fault(power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, forgets=True),
+    "failover": Fault(failover, {"ms": (10, 400), "lag_ms": 60}, forgets=True),
+    "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
+    "drift": Fault(drift, {"ppm": 12_000}),
+    "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}),
+}

@@ -1,0 +1,129 @@
+"""A mix: which workloads and which faults a world has, as a small text file or from a seed."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from lockfast.sim.faults import FAULTS
+from lockfast.sim.workloads import WORKLOADS
+
+
+class MixError(ValueError):
+    """The file does not describe a mix."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """With a seed, everything that decides what happens in a world.
+
+    Each client has one of the workloads, in turn; all faults happen side by side.
+    """
+
+    workloads: Mapping[str, Mapping[str, Any]]
+    faults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    clients: int = 5
+    ttl_ms: int = 900
+    chaos_ms: int = 1500
+    """For how long faults may happen."""
+    ageing_step_ms: int = 50
+    fenced: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.workloads:
+            raise MixError("a mix has at least one workload")
+        for kind, given, known in (
+            ("workload", self.workloads, WORKLOADS),
+            ("fault", self.faults, FAULTS),
+        ):
+            for name, knobs in given.items():
+                if name not in known:
+                    raise MixError(f"there is no {kind} {name!r}; there are {', '.join(known)}")
+                for knob in knobs:
+                    if knob not in known[name].knobs:
+                        has = ", ".join(known[name].knobs)
+                        raise MixError(f"{kind} {name!r} has no knob {knob!r}; it has {has}")
+
+    def knobs_of_workload(self, name: str) -> dict[str, Any]:
+        return {**WORKLOADS[name].knobs, **self.workloads[name]}
+
+    def knobs_of_fault(self, name: str) -> dict[str, Any]:
+        return {**FAULTS[name].knobs, **self.faults[name]}
+
+    @property
+    def forgets(self) -> bool:
+        """Whether its store may lose what it has acknowledged."""
+        return any(FAULTS[name].forgets for name in self.faults)
+
+    def __str__(self) -> str:
+        return " ".join((*self.workloads, *(f"+{name}" for name in self.faults)))
+
+
+_PLAIN = ("clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "fenced")
+
+
+def read_mix(text: str) -> Mix:
+    """A mix from TOML; raises MixError that says what is wrong with it."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MixError(f"not TOML: {error}") from None
+    world = table.pop("world", {})
+    workloads, faults = table.pop("workloads", {}), table.pop("faults", {})
+    if table:
+        raise MixError(f"unknown section [{next(iter(table))}]; there are world, workloads, faults")
+    for name, value in world.items():
+        if name not in _PLAIN:
+            raise MixError(f"[world] has no {name!r}; it has {', '.join(_PLAIN)}")
+        expected = next(f for f in fields(Mix) if f.name == name).type
+        if type(value).__name__ != expected:
+            raise MixError(f"[world] {name} is {value!r}, expected {expected}")
+    return Mix(workloads, faults, **world)
+
+
+def read_mix_file(path: Path) -> Mix:
+    return read_mix(path.read_text(encoding="utf-8"))
+
+
+def write_mix(mix: Mix) -> str:
+    """The mix as TOML, with every knob, so that later defaults do not change it."""
+    lines = ["[world]"]
+    lines += [f"{name} = {_toml(getattr(mix, name))}" for name in _PLAIN]
+    for workload in mix.workloads:
+        lines += ["", f"[workloads.{workload}]"]
+        lines += [f"{k} = {_toml(v)}" for k, v in mix.knobs_of_workload(workload).items()]
+    for fault in mix.faults:
+        lines += ["", f"[faults.{fault}]"]
+        lines += [f"{k} = {_toml(v)}" for k, v in mix.knobs_of_fault(fault).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise MixError(f"{value!r} cannot be a knob")
+
+
+def mix_of_seed(seed: int) -> Mix:
+    """The mix that the search runs for a seed: every workload meets every fault in turn."""
+    rng = random.Random(f"mix {seed}")
+    workloads, faults = list(WORKLOADS), [None, *FAULTS]
+    chosen: dict[str, Mapping[str, Any]] = {workloads[seed % len(workloads)]: {}}
+    if rng.random() < 0.15:
+        chosen[rng.choice(workloads)] = {}
+    first = faults[seed // len(workloads) % len(faults)]
+    together: dict[str, Mapping[str, Any]] = {first: {}} if first is not None else {}
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
+        together[rng.choice(list(FAULTS))] = {}
+    clients = rng.choice((3, 4, 5, 5, 5, 6))
+    # A lease that lasts must outlive a fault that lasts, before all is healed.
+    chaos_ms = 3000 if "long_holds" in chosen else 1500
+    return Mix(chosen, together, clients=clients, chaos_ms=chaos_ms)

@@ -1,0 +1,80 @@
+"""A network that delays, loses, doubles and reorders, and can be cut in either direction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from lockfast.sim.runtime import MS, Host, Kernel
+
+Deliver = Callable[[], None]
+
+
+class Network:
+    """Carries messages between hosts. Faults change its fields; `heal` puts them right."""
+
+    def __init__(self, kernel: Kernel, base_us: tuple[int, int] = (200, 900)) -> None:
+        self.kernel = kernel
+        self._least_us, self._spread_us = base_us[0], base_us[1] - base_us[0]
+        self.delay_us = 0
+        """Up to this much more, each message on its own, so they overtake each other."""
+        self.loss = 0.0
+        self.double = 0.0
+        self.reset = 0.0
+        """How many replies are replaced by a broken connection, after the effect."""
+        self.on_lost: Callable[[Host, Host], None] | None = None
+        self.messages = 0
+        self.lost = 0
+        self._cuts: dict[tuple[str, str], int] = {}
+        self._random = random.Random(f"{kernel.seed} network")
+        self._draw = self._random.random
+
+    def heal(self) -> None:
+        self.delay_us = 0
+        self.loss = self.double = self.reset = 0.0
+        self._cuts.clear()
+
+    def cut(self, source: str, target: str) -> None:
+        """Lose every message from one host to another."""
+        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
+
+    def mend(self, source: str, target: str) -> None:
+        """Undo one cut."""
+        left = self._cuts.get((source, target), 0) - 1
+        if left > 0:
+            self._cuts[source, target] = left
+        else:
+            self._cuts.pop((source, target), None)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return bool(self._cuts) and (source, target) in self._cuts
+
+    def chance(self, share: float) -> bool:
+        return share > 0 and self._draw() < share
+
+    def carry(
+        self, source: Host, target: Host, deliver: Deliver, again: Deliver | None = None
+    ) -> bool:
+        """Bring a message to a host, or not; False if it is known here to be lost.
+
+        A doubled message arrives a second time through `again` (None: it is not doubled).
+        """
+        self.messages += 1
+        if self.is_cut(source.name, target.name) or self.chance(self.loss):
+            self.lost += 1
+            if self.on_lost is not None:
+                self.on_lost(source, target)
+            return False
+        self.kernel.after(self._transit_us(), partial(target.call, deliver))
+        if again is not None and self.double and self._draw() < self.double:
+            late_us = self._transit_us() + int(self._draw() * 50 * MS)
+            self.kernel.after(late_us, partial(target.call, again))
+        return True
+
+    def _transit_us(self) -> int:
+        transit = self._least_us + int(self._draw() * self._spread_us)
+        if self.delay_us:
+            # Most are quick and a few are very late: those find the order changed.
+            transit += int(self._draw() ** 3 * self.delay_us)
+        return transit

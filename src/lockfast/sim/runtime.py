@@ -1,0 +1,500 @@
+"""The simulator's runtime: virtual time on asimpy's Environment, behind the Runtime port.
+
+The only file that knows asimpy. One tick is a microsecond of virtual time; code takes no
+time, only waiting does. Of asimpy only the queue of instants is used: its processes throw
+an `Exception` to interrupt, which a retry loop swallows, and share events among waiters.
+
+A host is a machine with clocks of its own. *Paused*, its tasks stand still and its clocks
+go on, as with SIGSTOP or a long garbage collection. *Crashed*, its tasks are dropped: their
+`finally` blocks do run, because Python runs them at some time anyway, but every port of a
+dead host raises `Crashed`, so nothing they do gets out, as with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from asimpy import Environment
+
+T = TypeVar("T")
+
+MS: Final = 1000
+"""Ticks in a millisecond."""
+EPOCH_US: Final = 1_700_000_000_000_000
+"""What every wall clock shows at tick 0, unless told otherwise."""
+STEPS_PER_INSTANT_MAX: Final = 200_000
+
+_MILLION: Final = 1_000_000
+_NO_MUTEX: Final = nullcontext()
+
+
+class Cancelled(BaseException):
+    """Thrown into a task that is to stop."""
+
+
+class Crashed(BaseException):
+    """Raised by every port of a dead host."""
+
+
+class LivelockError(RuntimeError):
+    """Tasks kept waking each other and virtual time stood still."""
+
+
+class _Park:
+    """Awaiting it gives control back to the kernel, once."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_PARK: Final = _Park()
+
+
+class _Stop(BaseException):
+    """Ends a run of the environment before its time."""
+
+
+class Kernel:
+    """Virtual time, and whose turn it is."""
+
+    def __init__(self, seed: int | str = 0) -> None:
+        self.seed = seed
+        self.random = random.Random(f"lockfast {seed}")
+        self.current: Task[Any] | None = None
+        self._env = env = Environment()
+        self._schedule: Callable[[int, Callable[[], object]], None] = env.schedule
+        self._runs = 0
+        self._instant = -1
+        self._steps = 0
+        self._steps_before = 0
+        # The deque itself and not `immediate`, which only passes on to it: this is where
+        # a simulation spends its time.
+        self.soon: Callable[[Callable[[], object]], None] = env._ready.append
+        """Call back at this instant, after everything that is due before."""
+
+    @property
+    def now(self) -> int:
+        """The tick of this instant."""
+        return self._env._now  # type: ignore[no-any-return]
+
+    def at(self, tick: int, callback: Callable[[], object]) -> None:
+        """Call back at an instant. Those of one instant are called in the order given."""
+        # A callback of the environment's own sees the clock of the instant before it.
+        self._schedule(max(tick, self._env._now), partial(self.soon, callback))
+
+    def after(self, ticks: int, callback: Callable[[], object]) -> None:
+        """Call back so many ticks from now."""
+        self._schedule(self._env._now + ticks, partial(self.soon, callback))
+
+    def run(self, until: int | None = None) -> None:
+        """Let time pass: until there is nothing left to do, or up to an instant."""
+        run = self._begin_run()
+        if until is not None:
+            # The environment's own `until` would leave the clock at the last event.
+            self.at(until, lambda: self._end_run(run))
+        self._run()
+
+    def run_until_done(self, task: Task[T], limit: int | None = None) -> T:
+        """Run until a task has ended and return what it returned, or raise what it raised.
+
+        Raises TimeoutError when it has not ended by tick `limit`, or nothing is left to do.
+        """
+        run = self._begin_run()
+        if limit is not None:
+            self.at(limit, lambda: self._end_run(run))
+        task.on_done(lambda: self._end_run(run))
+        self._run()
+        if not task.done:
+            raise TimeoutError(f"task {task.name} has not ended at {self.now / _MILLION:.3f} s")
+        return task.result()
+
+    def stop(self) -> None:
+        """End the present run at this instant; for callbacks, not for tasks."""
+        raise _Stop
+
+    def _begin_run(self) -> int:
+        self._runs += 1
+        return self._runs
+
+    def _end_run(self, run: int) -> None:
+        # What would have ended an earlier run is still in the queue and means nothing.
+        if run == self._runs:
+            raise _Stop
+
+    def _run(self) -> None:
+        try:
+            self._env.run()
+        except _Stop:
+            pass
+
+    def count_step(self) -> None:
+        """Notice when time stands still."""
+        self._steps += 1
+        now = self._env._now
+        if now != self._instant:
+            self._instant = now
+            self._steps_before = self._steps
+        elif self._steps - self._steps_before > STEPS_PER_INSTANT_MAX:
+            raise LivelockError(
+                f"{self._steps} steps at {self._instant} µs, the last by {self.current}"
+            )
+
+
+class Task(Generic[T]):
+    """A coroutine on a host, driven by `send`."""
+
+    __slots__ = (
+        "_callbacks",
+        "_coroutine",
+        "_error",
+        "_parked",
+        "_result",
+        "_thrown",
+        "done",
+        "host",
+        "name",
+        "timer",
+    )
+
+    def __init__(self, host: Host, coroutine: Coroutine[Any, Any, T], name: str) -> None:
+        self.host = host
+        self.name = name
+        self.done = False
+        self.timer: _Timer | None = None
+        self._coroutine = coroutine
+        self._thrown: BaseException | None = None
+        self._parked = True
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self.wake()
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on {self.host.name}>"
+
+    def wake(self) -> None:
+        """Have it go on, if it is waiting."""
+        if self._parked:
+            self._parked = False
+            if self.timer is not None:
+                self.timer.task = None
+                self.timer = None
+            self.host.kernel.soon(self._step)
+
+    def cancel(self) -> None:
+        """Throw `Cancelled` in where it waits."""
+        if not self.done:
+            self._thrown = Cancelled(self.name)
+            self.wake()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back when it has ended."""
+        if self.done:
+            self.host.kernel.soon(callback)
+        else:
+            self._callbacks.append(callback)
+
+    async def join(self) -> T:
+        """Wait for its end; its outcome is the caller's."""
+        kernel = self.host.kernel
+        waiter = kernel.current
+        assert waiter is not None, "only a task can wait"
+        while not self.done:
+            signal = waiter.host.signal()
+            self._callbacks.append(signal.set)
+            await signal.wait(None)
+        return self.result()
+
+    def result(self) -> T:
+        """What it returned; raises what it raised."""
+        assert self.done, f"{self} is still at work"
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def _step(self) -> None:
+        if self.done:
+            return
+        host = self.host
+        if host.paused:
+            host.backlog.append(self._step)
+            return
+        kernel = host.kernel
+        kernel.current = self
+        kernel.count_step()
+        thrown, self._thrown = self._thrown, None
+        try:
+            if thrown is None:
+                self._coroutine.send(None)
+            else:
+                self._coroutine.throw(thrown)
+        except StopIteration as finished:
+            self._result = finished.value
+            self._end()
+        except (Exception, Cancelled, Crashed) as error:
+            self._error = error
+            self._end()
+        else:
+            self._parked = True
+            self._go_on_if_cancelled()
+        finally:
+            kernel.current = None
+
+    def _go_on_if_cancelled(self) -> None:
+        # It was cancelled in the very step that brought it to where it waits.
+        if self._thrown is not None:
+            self.wake()
+
+    def drop(self) -> None:
+        """Its host is dead: it never runs again."""
+        if self.done:
+            return
+        self._parked = False
+        self.done = True
+        self._error = Crashed(self.name)
+        if self.timer is not None:
+            self.timer.task = None
+            self.timer = None
+        try:
+            self._coroutine.close()
+        except Crashed:
+            pass
+        self._tell()
+
+    def _end(self) -> None:
+        self.done = True
+        self.host.forget(self)
+        self._tell()
+
+    def _tell(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self.host.kernel.soon(callback)
+
+
+class _Timer:
+    """Wakes a task, unless that has been woken before."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task: Task[Any] | None = task
+
+    def __call__(self) -> None:
+        task = self.task
+        if task is not None:
+            task.wake()
+
+
+class SimSignal:
+    """One task's flag."""
+
+    __slots__ = ("_host", "_is_set", "_waiter")
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._is_set = False
+        self._waiter: Task[Any] | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.wake()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self, timeout_ms: int | None) -> bool:
+        host = self._host
+        if host.dead:
+            raise Crashed(host.name)
+        if self._is_set:
+            return True
+        task = host.kernel.current
+        assert task is not None, "only a task can wait"
+        assert self._waiter is None, "a signal has one waiter"
+        self._waiter = task
+        if timeout_ms is not None:
+            host.wake_later(task, timeout_ms * MS)
+        try:
+            await _PARK
+        finally:
+            self._waiter = None
+        return self._is_set
+
+
+class Clock:
+    """A host's two clocks: one that only goes forward, and a wall clock that may jump."""
+
+    __slots__ = ("_env", "_local_us", "_rate_ppm", "_since", "_wall_ahead_us")
+
+    def __init__(self, kernel: Kernel, started_us: int = 0, wall_us: int = EPOCH_US) -> None:
+        self._env = kernel._env
+        self._since = kernel.now
+        self._local_us = started_us
+        self._rate_ppm = 0
+        self._wall_ahead_us = wall_us - started_us
+
+    def local_us(self) -> int:
+        """Since it was switched on, by its own count."""
+        passed: int = self._env._now - self._since
+        if self._rate_ppm:
+            passed += passed * self._rate_ppm // _MILLION
+        return self._local_us + passed
+
+    def wall_us(self) -> int:
+        return self.local_us() + self._wall_ahead_us
+
+    def drift(self, rate_ppm: int) -> None:
+        """From now on run fast (or slow) by so many millionths."""
+        self._local_us = self.local_us()
+        self._since = self._env._now
+        self._rate_ppm = rate_ppm
+
+    def jump(self, ahead_us: int) -> None:
+        """Set the wall clock forward, or back."""
+        self._wall_ahead_us += ahead_us
+
+    def ticks_for(self, span_us: int) -> int:
+        """How many true ticks pass while this clock counts a span, at least one."""
+        if self._rate_ppm:
+            span_us = -(-span_us * _MILLION // (_MILLION + self._rate_ppm))
+        return max(1, span_us)
+
+    def tick_when(self, local_us: int) -> int:
+        """The true tick at which it shows this, if its rate stays (or was) as it is."""
+        span_us = local_us - self._local_us
+        if self._rate_ppm:
+            span_us = -(-span_us * _MILLION // (_MILLION + self._rate_ppm))
+        return self._since + span_us
+
+
+class Host:
+    """A machine, and the Runtime port of the code on it."""
+
+    def __init__(self, kernel: Kernel, name: str, *, started_us: int = 0) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.clock = Clock(kernel, started_us)
+        self.paused = False
+        self.dead = False
+        self.backlog: list[Callable[[], None]] = []
+        """What would have run while it was paused, in order."""
+        self._random = random.Random(f"{kernel.seed} {name}")
+        self._tasks: dict[Task[Any], None] = {}
+        self._lives = 1
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name}>"
+
+    # ── the Runtime port ─────────────────────────────────────────────────────────────
+
+    def now_ms(self) -> int:
+        return self.clock.local_us() // MS
+
+    def signal(self) -> SimSignal:
+        return SimSignal(self)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        # Tasks change places only where they wait, and nobody waits with a mutex held.
+        return _NO_MUTEX
+
+    def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        task = self.start(job(), name)
+        task.on_done(lambda: _raise_if_failed(task))
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def unique(self) -> str:
+        return f"{self._random.getrandbits(64):016x}"
+
+    def actor(self) -> str:
+        task = self.kernel.current
+        return task.name if task is not None else "main"
+
+    def process(self) -> int:
+        return self._lives
+
+    # ── the machine ──────────────────────────────────────────────────────────────────
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> Task[T]:
+        """Run a coroutine here; whoever starts it looks at its outcome."""
+        if self.dead:
+            coroutine.close()
+            raise Crashed(self.name)
+        task = Task(self, coroutine, name)
+        self._tasks[task] = None
+        return task
+
+    async def sleep(self, ms: float) -> None:
+        """Let a span of this host's time pass."""
+        if self.dead:
+            raise Crashed(self.name)
+        task = self.kernel.current
+        assert task is not None, "only a task can sleep"
+        self.wake_later(task, int(ms * MS))
+        await _PARK
+
+    def wake_later(self, task: Task[Any], span_us: int) -> None:
+        """Wake a task that is about to park, after a span of this host's time."""
+        timer = task.timer = _Timer(task)
+        kernel = self.kernel
+        # Not by way of `at`: waking only puts a step in line, so that the clock is right
+        # by the time it is taken.
+        kernel._schedule(kernel._env._now + self.clock.ticks_for(span_us), timer)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run something that arrives here from outside: now, later, or never."""
+        if self.paused:
+            self.backlog.append(callback)
+        elif not self.dead:
+            callback()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        backlog, self.backlog = self.backlog, []
+        for callback in backlog:
+            self.kernel.soon(callback)
+
+    def crash(self) -> None:
+        """Drop all that runs here."""
+        self.dead = True
+        self.paused = False
+        self.backlog.clear()
+        tasks, self._tasks = self._tasks, {}
+        current, self.kernel.current = self.kernel.current, None
+        assert current not in tasks, "a host does not crash by itself"
+        for task in tasks:
+            task.drop()
+        self.kernel.current = current
+
+    def restart(self) -> None:
+        """Be there again, with nothing left from before but the clocks."""
+        assert self.dead
+        self.dead = False
+        self._lives += 1
+
+    def forget(self, task: Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+
+def _raise_if_failed(task: Task[Any]) -> None:
+    """Background work has nobody to tell: its failure ends the run."""
+    if task.error is not None and not isinstance(task.error, Crashed | Cancelled):
+        raise task.error

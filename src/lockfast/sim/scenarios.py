@@ -1,0 +1,296 @@
+"""Stories worth telling: small worlds in which one thing goes wrong, and what saves the day.
+
+Each scenario is a function over a stage. It ends well or not; `zombie` without its guard does
+not, and that is the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from lockfast.core.commands import Place
+from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
+from lockfast.sim.checker import Problem, check_exclusion, check_register, check_tokens, grants_of
+from lockfast.sim.client import SimClient, SimLease
+from lockfast.sim.mix import Mix
+from lockfast.sim.runtime import MS
+from lockfast.sim.world import Run, World
+
+LOCK = Place("lock", "orders/42", "exclusive")
+
+
+class Scenario(NamedTuple):
+    """A story: what happens, for how long, and what it promises."""
+
+    name: str
+    summary: str
+    play: Callable[[Stage], Coroutine[Any, Any, None]]
+    mix: Mix
+    exclusive: bool = True
+    """At most one holder at a time is promised (the store does not forget)."""
+
+
+class Stage:
+    """The world of a scenario, with words to tell it in."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def clients(self) -> list[SimClient]:
+        return self.world.clients
+
+    def at(self, ms: float, action: Callable[[], None]) -> None:
+        self.world.later(int(ms * MS), action)
+
+    async def sleep(self, client: SimClient, ms: float) -> None:
+        await client.host.sleep(ms)
+
+    async def write(self, client: SimClient, lease: SimLease, think_ms: float = 5) -> bool:
+        """Add one to what the lock protects; False if the guard refused it."""
+        register, ttl_ms = self.world.register, self.world.ttl_ms
+        try:
+            value = await register.read(client.host, lease.name, lease.token, ttl_ms)
+            await client.host.sleep(think_ms)
+            await register.write(client.host, lease.name, lease.token, value + 1, ttl_ms)
+        except StaleTokenError:
+            return False
+        except OutcomeUnknownError:
+            return True
+        return True
+
+    async def turn(self, client: SimClient, think_ms: float = 5, **how: Any) -> bool:
+        """Take the lock, write, give it back."""
+        lease = await client.acquire(LOCK, **how)
+        if lease is None:
+            return False
+        done = await self.write(client, lease, think_ms)
+        await client.release(lease)
+        return done
+
+    async def together(self, *jobs: tuple[SimClient, Coroutine[Any, Any, Any]]) -> None:
+        """Each on its own host, until all are done (or dead)."""
+        tasks = [client.host.start(job, client.name) for client, job in jobs]
+        director = self.world.director
+        for task in tasks:
+            while not task.done:
+                signal = director.signal()
+                task.on_done(signal.set)
+                await signal.wait(None)
+
+
+def _mix(clients: int = 3, ttl_ms: int = 1000, **settings: Any) -> Mix:
+    return Mix({"turns": {}}, clients=clients, ttl_ms=ttl_ms, chaos_ms=60_000, **settings)
+
+
+_ALL: list[Scenario] = []
+
+
+def _scenario(
+    summary: str, mix: Mix | None = None, *, exclusive: bool = True
+) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], None]:
+    def enter(play: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+        name = play.__name__.replace("_", "-")
+        _ALL.append(Scenario(name, summary, play, mix or _mix(), exclusive))
+
+    return enter
+
+
+@_scenario("Three clients take turns: each waits for the one before it.")
+async def turns(stage: Stage) -> None:
+    async def work(client: SimClient) -> None:
+        for _ in range(3):
+            await stage.turn(client, 20)
+
+    await stage.together(*((client, work(client)) for client in stage.clients))
+
+
+@_scenario("A holder dies; its lease ends by itself and the next goes on.")
+async def crash(stage: Stage) -> None:
+    first, second, third = stage.clients
+
+    async def dies() -> None:
+        await first.acquire(LOCK)
+        await stage.sleep(first, 60_000)
+
+    async def waits(client: SimClient) -> None:
+        await stage.sleep(client, 50)
+        await stage.turn(client, 20)
+
+    def die() -> None:
+        stage.world.note_fault("crash", first.name)
+        first.die()
+
+    stage.at(200, die)
+    await stage.together((first, dies()), (second, waits(second)), (third, waits(third)))
+
+
+@_scenario("A holder sleeps past its lease and wakes up to write: the zombie.", _mix(2))
+async def zombie(stage: Stage) -> None:
+    slow, quick = stage.clients
+    register, ttl_ms = stage.world.register, stage.world.ttl_ms
+
+    async def sleeps() -> None:
+        lease = await slow.acquire(LOCK)
+        assert lease is not None
+        value = await register.read(slow.host, lease.name, lease.token, ttl_ms)
+        await stage.sleep(slow, 20)
+        # Careless, as most programs: it does not look at its lease before it writes.
+        try:
+            await register.write(slow.host, lease.name, lease.token, value + 1, ttl_ms)
+        except StaleTokenError:
+            pass
+        await slow.release(lease)
+
+    async def goes_on() -> None:
+        await stage.sleep(quick, 100)
+        await stage.turn(quick, 20)
+
+    def pause() -> None:
+        stage.world.note_fault("pause", slow.name)
+        slow.host.pause()
+
+    stage.at(10, pause)
+    stage.at(2500, lambda: stage.world.resume(slow))
+    await stage.together((slow, sleeps()), (quick, goes_on()))
+
+
+@_scenario(
+    "The store forgets everything: two hold at once, and only the guard tells them apart.",
+    _mix(2),
+    exclusive=False,
+)
+async def split_brain(stage: Stage) -> None:
+    one, other = stage.clients
+    server = stage.world.server
+
+    async def holds(client: SimClient, after_ms: float, think_ms: float) -> None:
+        await stage.sleep(client, after_ms)
+        await stage.turn(client, think_ms)
+
+    def forget() -> None:
+        stage.world.note_fault("amnesia", server.host.name)
+        server.forget_all()
+
+    stage.at(50, forget)
+    await stage.together((one, holds(one, 0, 300)), (other, holds(other, 80, 100)))
+
+
+@_scenario("Somebody sets the store's wall clock back: tokens still rise.", _mix(2))
+async def clock_jump(stage: Stage) -> None:
+    async def work(client: SimClient) -> None:
+        for _ in range(3):
+            await stage.turn(client, 30)
+
+    def jump() -> None:
+        stage.world.note_fault("wall_jump", stage.world.server.host.name)
+        stage.world.server.host.clock.jump(-3_600_000_000)
+
+    stage.at(60, jump)
+    await stage.together(*((client, work(client)) for client in stage.clients))
+
+
+@_scenario("The reply to an acquire is lost: asked again, it is the same claim.", _mix(2))
+async def lost_reply(stage: Stage) -> None:
+    one, other = stage.clients
+    network = stage.world.network
+
+    async def later() -> None:
+        await stage.sleep(other, 5)
+        await stage.turn(other, 20)
+
+    def mend() -> None:
+        network.reset = 0.0
+
+    network.reset = 1.0
+    stage.at(3, mend)
+    stage.world.note_fault("reset after the effect", one.name)
+    await stage.together((one, stage.turn(one, 20)), (other, later()))
+
+
+@_scenario("Twenty want the lock at once: one is woken at a time, in order.", _mix(20))
+async def thundering_herd(stage: Stage) -> None:
+    await stage.together(*((client, stage.turn(client, 5)) for client in stage.clients))
+
+
+@_scenario("Two wait for each other: one of them gives way.", _mix(2))
+async def deadlock(stage: Stage) -> None:
+    async def takes(client: SimClient, *names: str) -> None:
+        outer = await client.acquire(Place("lock", names[0], "exclusive"))
+        await stage.sleep(client, 30)
+        inner = await client.acquire(Place("lock", names[1], "exclusive"))
+        await stage.sleep(client, 30)
+        for lease in (inner, outer):
+            if lease is not None:
+                await client.release(lease)
+
+    one, other = stage.clients
+    await stage.together((one, takes(one, "a", "b")), (other, takes(other, "b", "a")))
+
+
+@_scenario("An urgent claim has a head start; a patient one is still served.", _mix(5))
+async def priority(stage: Stage) -> None:
+    async def waits(client: SimClient, after_ms: int, priority: int) -> None:
+        await stage.sleep(client, after_ms)
+        await stage.turn(client, 40, priority=priority)
+
+    jobs = [(0, 0), (10, 0), (15, 0), (20, 5), (25, 1)]
+    await stage.together(*((c, waits(c, *job)) for c, job in zip(stage.clients, jobs, strict=True)))
+
+
+@_scenario(
+    "The store fails over to a replica that lags behind: a grant is forgotten.",
+    Mix({"turns": {}}, {"failover": {"ms": [100, 100]}}, clients=2, ttl_ms=1000, chaos_ms=400),
+    exclusive=False,
+)
+async def failover(stage: Stage) -> None:
+    async def work(client: SimClient) -> None:
+        for _ in range(4):
+            await stage.turn(client, 60)
+
+    await stage.together(*((client, work(client)) for client in stage.clients))
+
+
+@_scenario("The TTL is shorter than the store is slow: leases are lost, nothing else.", _mix(2, 60))
+async def ttl_too_short(stage: Stage) -> None:
+    async def work(client: SimClient) -> None:
+        for _ in range(3):
+            try:
+                await stage.turn(client, 80)
+            except LockfastError:
+                continue
+
+    stage.world.network.delay_us = 120 * MS
+    stage.world.note_fault("delay", "store")
+    await stage.together(*((client, work(client)) for client in stage.clients))
+
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
+
+
+def play(name: str, seed: int = 1, *, fenced: bool = True) -> tuple[Run, list[Problem]]:
+    """Let a story happen; the problems are what its promises do not allow."""
+    scenario = SCENARIOS[name]
+    mix = scenario.mix
+    mix = Mix(
+        mix.workloads,
+        mix.faults,
+        clients=mix.clients,
+        ttl_ms=mix.ttl_ms,
+        chaos_ms=mix.chaos_ms,
+        fenced=fenced,
+    )
+    world = World(mix, seed)
+    run = world.run_story(scenario.play(Stage(world)))
+    grants = grants_of(run.entries)
+    problems = [Problem("world", text) for text in run.problems]
+    problems += check_tokens(grants)
+    problems += check_register(run.entries)
+    if scenario.exclusive:
+        problems += check_exclusion(grants)
+    return run, problems
+
+
+def names() -> Sequence[str]:
+    return list(SCENARIOS)

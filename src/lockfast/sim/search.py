@@ -1,0 +1,208 @@
+"""Running many worlds: seeds over all workloads and faults, on all cores.
+
+Every seed is one schedule, decided by that number alone. Besides, the lock table is compared
+with the model of it, on random commands: that finds in the table what no client meets by chance.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, TextIO
+
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.table import Table
+from lockfast.sim.checker import Problem, check_history
+from lockfast.sim.mix import Mix, mix_of_seed
+from lockfast.sim.model import Model
+from lockfast.sim.runtime import MS
+from lockfast.sim.world import Run, World
+
+CHUNK: Final = 25
+TABLE_EVERY: Final = 25
+"""As many schedules go by between two comparisons of the table with its model."""
+TABLE_STEPS: Final = 120
+ENTRY_TTLS: Final = 3
+"""After a healing a lock is entered within this many TTLs,"""
+DEADLOCK_TTLS: Final = 3
+"""and as many later where clients wait for each other in a circle, to be found first."""
+
+
+class Finding(NamedTuple):
+    """One schedule that broke a promise."""
+
+    seed: int
+    what: str
+    problems: tuple[str, ...]
+    replay: str
+
+    def __str__(self) -> str:
+        shown = "\n    ".join(self.problems[:3])
+        return f"seed {self.seed} ({self.what}):\n    {shown}\n  replay: {self.replay}"
+
+
+def judge(run: Run) -> list[Problem]:
+    """Everything that is wrong with a run."""
+    found = [Problem("world", text) for text in run.problems]
+    return found + check_history(
+        run.entries,
+        forgets=run.mix.forgets,
+        fenced=run.mix.fenced,
+        alive_us=alive_us(run.mix),
+    )
+
+
+def alive_us(mix: Mix) -> int:
+    """How long at most nobody enters a lock that somebody waits for."""
+    longest_ms = max(mix.knobs_of_workload(name)["hold_ms"][1] for name in mix.workloads)
+    ttls = ENTRY_TTLS + (DEADLOCK_TTLS if "nested" in mix.workloads else 0)
+    return int((ttls * mix.ttl_ms + longest_ms + 50) * MS)
+
+
+def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:
+    """One schedule and its verdict."""
+    run = World(mix if mix is not None else mix_of_seed(seed), seed).run()
+    return run, judge(run)
+
+
+def compare_table(seed: int) -> Finding | None:
+    """Some random commands on the table that ships and on the model."""
+    from lockfast.conformance.commands import MismatchError, compare
+
+    try:
+        compare(lambda: Table(MemoryRows()), Model, seed, TABLE_STEPS)
+    except MismatchError as error:
+        replay = f"python -m lockfast.sim table --seed {seed}"
+        return Finding(seed, "table and model", (str(error),), replay)
+    return None
+
+
+@dataclass
+class Tally:
+    """How far a search has come."""
+
+    schedules: int = 0
+    operations: int = 0
+    least: int = 1 << 30
+    """The fewest operations of a schedule."""
+    commands: int = 0
+    """Of the comparisons between table and model."""
+    cpu_s: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.operations += other.operations
+        self.least = min(self.least, other.least)
+        self.commands += other.commands
+        self.cpu_s += other.cpu_s
+        self.findings += other.findings
+
+    @property
+    def per_core_minute(self) -> float:
+        """Schedules per minute of one core's time."""
+        return self.schedules / self.cpu_s * 60 if self.cpu_s else 0.0
+
+    def line(self) -> str:
+        return (
+            f"{self.schedules:,} schedules, {self.operations:,} operations "
+            f"(at least {self.least if self.schedules else 0} each), {self.commands:,} commands "
+            f"compared, {self.per_core_minute:,.0f} schedules per minute and core, "
+            f"{len(self.findings)} failures"
+        )
+
+
+def run_chunk(seeds: Iterable[int]) -> Tally:
+    """A few seeds, one after another; in a process of its own."""
+    logging.disable(logging.CRITICAL)
+    tally = Tally()
+    for seed in seeds:
+        began = time.process_time()
+        run, problems = try_seed(seed)
+        tally.cpu_s += time.process_time() - began
+        tally.schedules += 1
+        tally.operations += run.operations
+        tally.least = min(tally.least, run.operations)
+        if problems:
+            texts = tuple(str(problem) for problem in problems)
+            replay = f"python -m lockfast.sim replay --seed {seed}"
+            tally.findings.append(Finding(seed, str(run.mix), texts, replay))
+        if seed % TABLE_EVERY == 0:
+            finding = compare_table(seed)
+            tally.commands += TABLE_STEPS
+            if finding is not None:
+                tally.findings.append(finding)
+    return tally
+
+
+def _chunks(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, CHUNK):
+        yield range(start, min(start + CHUNK, first + count))
+
+
+def search(
+    first: int,
+    count: int,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[Tally], None] | None = None,
+    failures_max: int = 3,
+) -> Tally:
+    """Run `count` seeds from `first` on; stops early after a few failures."""
+    jobs = jobs or len(os.sched_getaffinity(0))
+    total = Tally()
+    chunks = _chunks(first, count)
+    if jobs == 1:
+        for chunk in chunks:
+            total.add(run_chunk(chunk))
+            if progress is not None:
+                progress(total)
+            if len(total.findings) >= failures_max:
+                break
+        return total
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=gc.freeze) as pool:
+        for tally in pool.imap_unordered(run_chunk, chunks):
+            total.add(tally)
+            if progress is not None:
+                progress(total)
+            if len(total.findings) >= failures_max:
+                pool.terminate()
+                break
+    return total
+
+
+def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
+    """Shows how far it is: in place on a terminal, else now and then on a line of its own."""
+    last = [0.0]
+
+    def show(tally: Tally) -> None:
+        now = time.monotonic()
+        if now - last[0] < (0.2 if out.isatty() else 10.0) and tally.schedules < count:
+            return
+        last[0] = now
+        share = f"{100 * tally.schedules // max(1, count)} % "
+        out.write(f"\r{share}{tally.line()}" if out.isatty() else f"{share}{tally.line()}\n")
+        out.flush()
+
+    return show
+
+
+def first_failure(seeds: Iterable[int], budget_s: float) -> Finding | None:
+    """The first failure of the default search in one process, within a time."""
+    until = time.monotonic() + budget_s
+    iterator = iter(seeds)
+    while time.monotonic() < until:
+        chunk = list(islice(iterator, 1))
+        if not chunk:
+            return None
+        tally = run_chunk(chunk)
+        if tally.findings:
+            return tally.findings[0]
+    return None

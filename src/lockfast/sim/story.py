@@ -1,0 +1,94 @@
+"""A history told to people: timed lanes in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from lockfast.sim.checker import Problem
+from lockfast.sim.history import Entry
+
+_WIDTH = 14
+
+
+class Line(NamedTuple):
+    at: int
+    lane: str
+    text: str
+    bad: bool = False
+
+
+def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator[str]:
+    """The story line by line, a column for each lane."""
+    lines = list(_lines(entries))
+    lanes = lanes_of(entries)
+    yield "     time   " + "".join(lane.ljust(_WIDTH) for lane in lanes)
+    for line in lines:
+        indent = lanes.index(line.lane) * _WIDTH if line.lane in lanes else 0
+        mark = "!" if line.bad else " "
+        yield f"{line.at / 1000:9.1f} {mark} {' ' * indent}{line.text}"
+    found = list(problems)
+    for problem in found:
+        yield f"FAILED {problem}"
+    if not found:
+        yield "All promises kept."
+
+
+def lanes_of(entries: Sequence[Entry]) -> list[str]:
+    """Clients in order of name, then the store and the resource."""
+    clients = {entry["by"] for entry in entries if "ask" in entry}
+    lanes = sorted(clients, key=lambda name: (len(name), name))
+    return [*lanes, "store", "resource"]
+
+
+def short_tokens(entries: Sequence[Entry]) -> dict[int, int]:
+    """A small number for each token, in their order."""
+    tokens = sorted({entry["token"] for entry in entries if entry.get("got") == "granted"})
+    return {token: i for i, token in enumerate(tokens, 1)}
+
+
+def _lines(entries: Sequence[Entry]) -> Iterator[Line]:
+    asked: dict[int, Entry] = {}
+    short = short_tokens(entries)
+    newest: dict[str, int] = {}
+    for entry in entries:
+        at = entry["at"]
+        if "ask" in entry:
+            asked[entry["op"]] = entry
+            if entry["ask"] == "acquire":
+                names = ", ".join(place[1] for place in entry["places"])
+                yield Line(at, entry["by"], f"wants {names}")
+        elif "got" in entry:
+            yield from _answer(entry, asked[entry["op"]], short, at)
+        elif "write" in entry:
+            number = short.get(entry["token"], 0)
+            stale = entry["token"] < newest.get(entry["write"], 0)
+            newest[entry["write"]] = max(entry["token"], newest.get(entry["write"], 0))
+            what = f"{entry['by']} writes {entry['value']} with token {number}"
+            if not entry["admitted"]:
+                yield Line(at, "resource", f"{what}: refused, it is stale", True)
+            elif stale:
+                yield Line(at, "resource", f"{what}: a stale write gets through", True)
+            else:
+                yield Line(at, "resource", what)
+        elif "fault" in entry:
+            lane = entry["on"] if entry["on"] not in ("replica",) else "store"
+            yield Line(at, lane, f"*** {entry['fault']}")
+        elif "resumed" in entry:
+            yield Line(at, entry["resumed"], "*** goes on")
+
+
+def _answer(entry: Entry, asked: Entry, short: dict[int, int], at: int) -> Iterator[Line]:
+    by, what = asked["by"], entry["got"]
+    if asked["ask"] == "release":
+        if what != "done":
+            yield Line(at, by, f"release: {what}")
+    elif what == "granted":
+        yield Line(at, by, f"HOLDS, token {short[entry['token']]}")
+    elif what == "over":
+        why = {"released": "releases", "deadline": "lease is over (deadline)"}
+        yield Line(at, by, why.get(entry["why"], f"lease is over: {entry['why']}"))
+    elif what == "queued":
+        yield Line(at, by, "waits in line")
+    elif what not in ("entered",):
+        yield Line(at, by, what)

@@ -1,0 +1,224 @@
+"""A history as a picture: one HTML page with an SVG timeline, and nothing else needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final, NamedTuple
+
+from lockfast.sim.checker import FAR, Grant, Problem, grants_of
+from lockfast.sim.history import Entry
+from lockfast.sim.story import lanes_of, short_tokens, tell
+
+_LEFT: Final = 110
+_WIDTH: Final = 1100
+_LANE: Final = 46
+_TOP: Final = 40
+_BAR: Final = 22
+_COLOURS: Final = ("#4c78a8", "#59a14f", "#b07aa1", "#e49444", "#499894", "#9c755f", "#d4a6c8")
+
+_STYLE: Final = """
+:root { color-scheme: light dark;
+  --ink: #1d2430; --faint: #d9dee7; --paper: #ffffff; --dim: #6b7585; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ef; --faint: #343b48; --paper: #161a21; --dim: #98a2b3; } }
+body { margin: 2rem auto; max-width: 1240px; padding: 0 1rem;
+  background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text.dim { fill: var(--dim); } svg text.on { fill: #fff; font-weight: 600; }
+.lane { stroke: var(--faint); } .wait { stroke: var(--dim); stroke-dasharray: 3 3; }
+.bad { stroke: #d62839; fill: none; stroke-width: 2.5; } .badfill { fill: #d62839; }
+.lost { stroke: var(--dim); } .ok { fill: #2a9d5c; } .pause { fill: var(--dim); opacity: .18; }
+.verdict { padding: .6rem 1rem; border-radius: .4rem; } .verdict.good { background: #2a9d5c22; }
+.verdict.broken { background: #d6283922; } pre { overflow-x: auto; font-size: 12.5px; }
+ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap;
+  gap: .3rem 1.6rem; color: var(--dim); }
+"""
+
+
+class _Scale(NamedTuple):
+    start: int
+    end: int
+
+    def x(self, at: int) -> float:
+        span = max(1, self.end - self.start)
+        return _LEFT + (min(max(at, self.start), self.end) - self.start) / span * _WIDTH
+
+
+def page(
+    entries: Sequence[Entry], problems: Iterable[Problem], *, title: str, summary: str = ""
+) -> str:
+    """The whole page: the verdict, the picture, the story."""
+    found = list(problems)
+    verdict = "<br>".join(escape(str(problem)) for problem in found) or "All promises were kept."
+    story = escape("\n".join(tell(entries, found)))
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(summary)}</p>"
+        f'<p class="verdict {"broken" if found else "good"}">{verdict}</p>'
+        f"{svg(entries)}{_LEGEND}<h2>The story</h2><pre>{story}</pre></body></html>\n"
+    )
+
+
+_LEGEND: Final = """<ul class="legend"><li>bar: a lease, with the number of its token</li>
+<li>hatched: it is over, and its holder has not looked yet, or another holds too</li>
+<li>dashed: waiting</li><li>grey: paused</li><li>green dot: a write admitted</li>
+<li>red cross: a stale write refused; red dot: one that got through</li>
+<li>crossed arrow: a lost message</li></ul>"""
+
+
+def svg(entries: Sequence[Entry]) -> str:
+    """The picture alone."""
+    lanes = lanes_of(entries)
+    times = [entry["at"] for entry in entries] or [0]
+    scale = _Scale(min(0, *times) if len(times) > 1 else 0, max(times))
+    height = _TOP + _LANE * len(lanes) + 20
+    y_of = {lane: _TOP + _LANE * i + _LANE // 2 for i, lane in enumerate(lanes)}
+    parts = [
+        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 60} {height}" role="img" aria-label="timeline">',
+        '<defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width="3" height="7" fill="#d62839" opacity=".55"/>'
+        "</pattern></defs>",
+        *_axes(scale, y_of, height),
+        *_pauses(entries, scale, y_of),
+        *_leases(entries, scale, y_of),
+        *_lost_messages(entries, scale, y_of),
+        *_writes(entries, scale, y_of),
+        *_faults(entries, scale, y_of),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def _axes(scale: _Scale, y_of: dict[str, int], height: int) -> Iterator[str]:
+    for lane, y in y_of.items():
+        yield f'<line class="lane" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y}" y2="{y}"/>'
+        yield f'<text x="8" y="{y + 4}">{escape(lane)}</text>'
+    span = max(1, scale.end - scale.start)
+    step = next(s for k in range(9) for s in (10**k, 2 * 10**k, 5 * 10**k) if span / s <= 12)
+    for at in range(scale.start, scale.end + 1, step):
+        x = scale.x(at)
+        yield f'<line class="lane" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8}" y2="{height - 16}"/>'
+        yield f'<text class="dim" x="{x + 3:.1f}" y="{_TOP - 14}">{at / 1000:g} ms</text>'
+
+
+def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    grants = grants_of(entries)
+    noticed = {e["of"]: e["at"] for e in entries if e.get("ask") == "release"}
+    short = short_tokens(entries)
+    for i, grant in enumerate(grants):
+        y = y_of[grant.by]
+        end = grant.answered if grant.answered is not None else scale.end
+        yield (
+            f'<line class="wait" x1="{scale.x(grant.asked):.1f}" x2="{scale.x(end):.1f}" '
+            f'y1="{y}" y2="{y}"/>'
+        )
+        if not grant.granted or grant.answered is None:
+            continue
+        colour = _COLOURS[i % len(_COLOURS)]
+        over = min(grant.over, scale.end)
+        x, width = scale.x(grant.answered), max(2.0, scale.x(over) - scale.x(grant.answered))
+        hint = escape(f"{grant.by}: {grant.places[0].name}, token {grant.token}, {grant.why}")
+        yield (
+            f'<rect x="{x:.1f}" y="{y - _BAR / 2}" width="{width:.1f}" height="{_BAR}" rx="3" '
+            f'fill="{colour}"><title>{hint}</title></rect>'
+        )
+        if width > 16:
+            yield f'<text class="on" x="{x + 4:.1f}" y="{y + 4}">{short[grant.token]}</text>'
+        elif len(grants) <= 12:
+            yield f'<text x="{x + width + 3:.1f}" y="{y + 4}">{short[grant.token]}</text>'
+        for start, stop in _only_believed(grant, grants, noticed.get(grant.op), scale.end):
+            x, width = scale.x(start), max(3.0, scale.x(stop) - scale.x(start))
+            yield (
+                f'<rect x="{x:.1f}" y="{y - _BAR / 2}" width="{width:.1f}" height="{_BAR}" '
+                f'fill="url(#hatch)" stroke="#d62839"><title>{hint}</title></rect>'
+            )
+
+
+def _only_believed(
+    grant: Grant, grants: Sequence[Grant], noticed: int | None, end: int
+) -> Iterator[tuple[int, int]]:
+    """When its holder thinks it holds, and does not, or not alone."""
+    if grant.why == "deadline" and noticed is not None and noticed > grant.over:
+        yield grant.over, noticed
+    for other in grants:
+        if (
+            other.token > grant.token
+            and other.granted
+            and other.answered is not None
+            and other.places == grant.places
+            and other.places[0].mode == "exclusive"
+            and other.answered < min(grant.over, end, FAR)
+        ):
+            yield other.answered, min(grant.over, end)
+            return
+
+
+def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    newest: dict[str, int] = {}
+    short = short_tokens(entries)
+    for entry in entries:
+        if "write" not in entry:
+            continue
+        x, y = scale.x(entry["at"]), y_of["resource"]
+        stale = entry["token"] < newest.get(entry["write"], 0)
+        newest[entry["write"]] = max(entry["token"], newest.get(entry["write"], 0))
+        number = short.get(entry["token"], 0)
+        hint = escape(f"{entry['by']} writes {entry['value']} with token {number}")
+        source = y_of.get(entry["by"], y)
+        yield f'<line class="lost" opacity=".5" x1="{x:.1f}" x2="{x:.1f}" y1="{source}" y2="{y}"/>'
+        if not entry["admitted"]:
+            yield (
+                f'<path class="bad" d="M{x - 7:.1f} {y - 7}l14 14m0 -14l-14 14">'
+                f"<title>{hint}: refused</title></path>"
+                f'<text x="{x + 10:.1f}" y="{y - 8}" style="fill:#d62839">'
+                f"token {number} refused</text>"
+            )
+        elif stale:
+            yield (
+                f'<circle class="badfill" cx="{x:.1f}" cy="{y}" r="8">'
+                f"<title>{hint}: stale, and it got through</title></circle>"
+                f'<text x="{x - 10:.1f}" y="{y - 14}" text-anchor="end" style="fill:#d62839">'
+                f"stale token {number} got through</text>"
+            )
+        else:
+            yield f'<circle class="ok" cx="{x:.1f}" cy="{y}" r="5"><title>{hint}</title></circle>'
+
+
+def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    since: dict[str, int] = {}
+    for entry in [*entries, {"at": scale.end, "heal": True}]:
+        if entry.get("fault") == "pause":
+            since[entry["on"]] = entry["at"]
+        ended = list(since) if "heal" in entry else [entry.get("resumed")]
+        for name in ended:
+            if name in since:
+                x = scale.x(since.pop(name))
+                width = scale.x(entry["at"]) - x
+                y = y_of[name] - _LANE / 2 + 3
+                yield (
+                    f'<rect class="pause" x="{x:.1f}" y="{y}" width="{width:.1f}" '
+                    f'height="{_LANE - 6}"/>'
+                )
+
+
+def _faults(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    for entry in entries:
+        if "fault" in entry:
+            x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of["store"])
+            yield f'<path d="M{x:.1f} {y - 12}l5 -9h-10z" fill="#e49444"/>'
+            yield f'<text x="{x + 7:.1f}" y="{y - 14}">{escape(entry["fault"])}</text>'
+
+
+def _lost_messages(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    for entry in entries:
+        if "lost_message" not in entry:
+            continue
+        source, target = y_of.get(entry["lost_message"]), y_of.get(entry["to"])
+        if source is None or target is None:
+            continue
+        x, middle = scale.x(entry["at"]), (source + target) / 2
+        yield f'<line class="lost" x1="{x:.1f}" x2="{x + 6:.1f}" y1="{source}" y2="{middle}"/>'
+        yield f'<path class="bad" d="M{x + 1:.1f} {middle - 5}l10 10m0 -10l-10 10"/>'

@@ -1,0 +1,279 @@
+"""What clients do: each workload is a coroutine for one client, with knobs from the mix.
+
+To write one: an `async def` that takes a client, its own randomness and its knobs, entered in
+WORKLOADS with the knobs' defaults. It takes locks through the client, which records them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from lockfast.core.commands import Place
+from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
+from lockfast.flow.admin import revoke_lock
+from lockfast.flow.holding import Ask
+from lockfast.flow.retained import Keep
+from lockfast.sim.client import SimClient, SimLease
+from lockfast.sim.runtime import Cancelled
+
+Knobs: TypeAlias = Mapping[str, Any]
+Work: TypeAlias = Callable[[SimClient, random.Random, Knobs], Coroutine[Any, Any, None]]
+
+
+class Workload(NamedTuple):
+    work: Work
+    knobs: Knobs
+
+
+def span_ms(rng: random.Random, knobs: Knobs, which: str) -> float:
+    """A span from a knob that gives the least and the most, in milliseconds."""
+    low, high = knobs[which]
+    return float(low + rng.random() * (high - low))
+
+
+async def think(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    await client.host.sleep(span_ms(rng, knobs, "think_ms"))
+
+
+async def hold(client: SimClient, lease: SimLease, rng: random.Random, knobs: Knobs) -> None:
+    await client.host.sleep(span_ms(rng, knobs, "hold_ms"))
+
+
+def lock(rng: random.Random, knobs: Knobs, mode: str = "exclusive") -> Place:
+    return Place("lock", "abcdefgh"[rng.randrange(knobs["names"])], mode)
+
+
+async def turns(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Take a lock, add one to what it protects, give it back."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        lease = await client.acquire(lock(rng, knobs))
+        if lease is not None:
+            await add_one(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def add_one(client: SimClient, lease: SimLease, rng: random.Random, knobs: Knobs) -> None:
+    """Read, think, write one more; as a careless program does, without looking at the lease."""
+    register, ttl_ms = client.world.register, client.world.ttl_ms
+    try:
+        value = await register.read(client.host, lease.name, lease.token, ttl_ms)
+        await hold(client, lease, rng, knobs)
+        await register.write(client.host, lease.name, lease.token, value + 1, ttl_ms)
+    except (StaleTokenError, OutcomeUnknownError):
+        return
+
+
+async def impatient(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Try once, wait a little, or be cancelled while waiting."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        way = rng.randrange(4)
+        place = lock(rng, knobs)
+        if way == 0:
+            lease = await client.acquire(place, timeout_ms=0)
+        elif way == 1:
+            lease = await client.acquire(place, timeout_ms=1 + rng.randrange(80))
+        elif way == 2:
+            lease = await client.acquire(place)
+        else:
+            task = client.host.start(client.acquire(place), f"{client.name}-cancelled")
+            client.host.kernel.after(rng.randrange(1, 60_000), task.cancel)
+            try:
+                lease = await task.join()
+            except Cancelled:
+                continue
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def readers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Mostly read, sometimes write, sometimes read in order to write."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        mode = rng.choice(("shared", "shared", "shared", "exclusive", "update"))
+        patience = rng.choice((None, None, None, 30, 0))
+        lease = await client.acquire(lock(rng, knobs, mode), timeout_ms=patience)
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def permits(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Take some of a few permits."""
+    limit = knobs["limit"]
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        place = Place("semaphore", "p", "permit", rng.randrange(1, limit + 1), limit)
+        lease = await client.acquire(place, timeout_ms=rng.choice((None, None, None, 40, 0)))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def several(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Take one to three locks in one step, in any order of names."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        names = rng.sample("abcd", rng.randrange(1, 4))
+        places = [Place("lock", name, rng.choice(("exclusive", "shared"))) for name in names]
+        lease = await client.acquire(*places, timeout_ms=rng.choice((None, None, None, 50)))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def tree(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Lock a branch, with intentions on all that is above it."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        path = rng.choice(("t", "t/x", "t/y", "t/x/1", "t/x/2"))
+        mode = rng.choice(("exclusive", "shared"))
+        parts = path.split("/")
+        places = [
+            Place("tree", "/".join(parts[:i]), f"intent_{mode}") for i in range(1, len(parts))
+        ]
+        lease = await client.acquire(*places, Place("tree", path, mode))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def priorities(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Some are more urgent than others; nobody waits for ever."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        lease = await client.acquire(lock(rng, knobs), priority=rng.choice((0, 0, 1, 5, -1)))
+        if lease is not None:
+            await add_one(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def bounded(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Hold longer than max_hold allows, now and then."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        lease = await client.acquire(lock(rng, knobs), max_hold_ms=rng.choice((0, 20, 60)))
+        if lease is not None:
+            await add_one(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def many(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Several tasks of one client, in one session."""
+
+    async def task(own: random.Random) -> None:
+        for _ in range(knobs["rounds"]):
+            await think(client, own, knobs)
+            lease = await client.acquire(lock(own, knobs))
+            if lease is not None:
+                await add_one(client, lease, own, knobs)
+                await client.release(lease)
+
+    tasks = [
+        client.host.start(task(random.Random(rng.getrandbits(64))), f"{client.name}-{i}")
+        for i in range(knobs["tasks"])
+    ]
+    for each in tasks:
+        await each.join()
+
+
+async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Take a lock, leave with or without giving it back, connect again."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        lease = await client.acquire(lock(rng, knobs), timeout_ms=rng.choice((None, 60)))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            if rng.random() < 0.5:
+                await client.release(lease)
+                continue
+        await client.core.close()
+        client.connect()
+
+
+async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Take one lock and then another, in any order: some wait for each other for ever."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        names = rng.sample("ab", 2)
+        outer = await client.acquire(Place("lock", names[0], "exclusive"))
+        if outer is None:
+            continue
+        await client.host.sleep(rng.random() * 10)
+        inner = await client.acquire(Place("lock", names[1], rng.choice(("exclusive", "shared"))))
+        if inner is not None:
+            await hold(client, inner, rng, knobs)
+            await client.release(inner)
+        await client.release(outer)
+
+
+async def long_holds(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Hold for longer than a TTL, so that everything rests on keep-alives."""
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        lease = await client.acquire(lock(rng, knobs))
+        if lease is None:
+            continue
+        long = rng.random() < 0.4
+        until_ms = client.host.now_ms() + (span_ms(rng, knobs, "hold_ms") if long else 5)
+        while lease.held() and client.host.now_ms() < until_ms:
+            await client.host.sleep(20)
+        await client.release(lease)
+
+
+async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """One takes locks away from others; all the others take turns."""
+    if client.name != "c1":
+        await turns(client, rng, knobs)
+        return
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        try:
+            await revoke_lock(client.core, "lock", lock(rng, knobs).name, client.name, "meddling")
+        except LockfastError:
+            continue
+
+
+async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Tasks of one client share a lock that stays with it until others want it."""
+    place = Place("lock", "a", "exclusive")
+    keep = Keep(client.core, Ask((place,), client.world.ttl_ms))
+
+    async def task(own: random.Random) -> None:
+        for _ in range(knobs["rounds"]):
+            await think(client, own, knobs)
+            taken = await client.take_kept(keep, place)
+            if taken is not None:
+                await hold(client, taken[0], own, knobs)
+                await client.give_kept(keep, *taken)
+
+    tasks = [
+        client.host.start(task(random.Random(rng.getrandbits(64))), f"{client.name}-{i}")
+        for i in range(2)
+    ]
+    for each in tasks:
+        await each.join()
+
+
+_USUAL: Knobs = {"rounds": 6, "names": 2, "think_ms": (0, 300), "hold_ms": (1, 40)}
+
+WORKLOADS: dict[str, Workload] = {
+    "turns": Workload(turns, {**_USUAL, "names": 1}),
+    "impatient": Workload(impatient, _USUAL),
+    "readers": Workload(readers, _USUAL),
+    "permits": Workload(permits, {**_USUAL, "limit": 3}),
+    "several": Workload(several, _USUAL),
+    "tree": Workload(tree, _USUAL),
+    "priorities": Workload(priorities, _USUAL),
+    "bounded": Workload(bounded, _USUAL),
+    "many": Workload(many, {**_USUAL, "rounds": 3, "tasks": 3}),
+    "comings_and_goings": Workload(comings_and_goings, _USUAL),
+    "meddling": Workload(meddling, _USUAL),
+    "nested": Workload(nested, {**_USUAL, "rounds": 3}),
+    "long_holds": Workload(long_holds, {**_USUAL, "names": 1, "hold_ms": (900, 2500)}),
+    "kept": Workload(kept, {**_USUAL, "rounds": 4, "hold_ms": (1, 15)}),
+}

@@ -1,0 +1,249 @@
+"""A world in virtual time: hosts, clients with the shipped code, a store, and what goes wrong.
+
+A run is decided by a mix and a seed, and by nothing else: it ends with the same history, byte
+for byte, on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockfast.core.commands import Command, Done, Renew, Reply, Revoke, RevokeSession
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.sim.client import SimClient
+from lockfast.sim.faults import FAULTS
+from lockfast.sim.history import Entry, History
+from lockfast.sim.lockserver import LockServer
+from lockfast.sim.mix import Mix
+from lockfast.sim.network import Network
+from lockfast.sim.register import Register
+from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
+from lockfast.sim.workloads import WORKLOADS
+
+PATIENCE_TTLS = 60
+"""After this many TTLs whoever has not ended never will."""
+
+
+@dataclass
+class Run:
+    """What came of a world."""
+
+    mix: Mix
+    seed: int
+    entries: list[Entry]
+    problems: list[str] = field(default_factory=list)
+    operations: int = 0
+    messages: int = 0
+    ended_us: int = 0
+    trace: list[str] = field(default_factory=list)
+
+    def trace_hash(self) -> str:
+        """Of everything the store did and every client was told, in order."""
+        digest = hashlib.sha256()
+        for line in self.trace:
+            digest.update(line.encode() + b"\n")
+        for entry in self.entries:
+            digest.update(json.dumps(entry).encode() + b"\n")
+        return digest.hexdigest()
+
+
+class World:
+    """Everything there is, from the first instant to the last."""
+
+    def __init__(self, mix: Mix, seed: int) -> None:
+        self.mix = mix
+        self.seed = seed
+        self.ttl_ms = mix.ttl_ms
+        self.ageing_step_ms = mix.ageing_step_ms
+        self.chaos_us = mix.chaos_ms * MS
+        self.forgets = mix.forgets
+        self.kernel = Kernel(seed)
+        self.history = History()
+        self.problems: list[str] = []
+        self.trace: list[str] = []
+        self.hosts: dict[str, Host] = {}
+        self.network = Network(self.kernel)
+        self.server = LockServer(self.host("store"), self.network, lagging=mix.forgets)
+        self.server.observers.append(self._observe)
+        self._replica = self.host("replica") if "failover" in mix.faults else None
+        self.register = Register(
+            self.host("resource"), self.network, self.history, fenced=mix.fenced
+        )
+        self.clients = [SimClient(self, f"c{i + 1}") for i in range(mix.clients)]
+        self.director = Host(self.kernel, "director")
+        """Where stories are told from; no machine of the world."""
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._undo_number = 0
+        self._at_work = 0
+        self._healed = False
+
+    def host(self, name: str) -> Host:
+        # Clocks count from when a machine was switched on: they have nothing in common.
+        started_us = 1_000_000 * (1 + len(self.hosts) * 7)
+        host = self.hosts[name] = Host(self.kernel, name, started_us=started_us)
+        return host
+
+    # ── from beginning to end ────────────────────────────────────────────────────────
+
+    def run_story(self, story: Coroutine[Any, Any, None]) -> Run:
+        """Let one thing happen, told from outside, instead of what the mix says of clients."""
+        self.network.on_lost = self._note_lost
+        self._plan_faults()
+        try:
+            self.kernel.run_until_done(self.director.start(story, "story"), 60_000 * MS)
+            self.heal()
+        except Exception as error:
+            self.problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            for host in self.hosts.values():
+                host.crash()
+            self.director.crash()
+        return self._result()
+
+    def _plan_faults(self) -> None:
+        for name in self.mix.faults:
+            rng = random.Random(f"{self.seed} fault {name}")
+            FAULTS[name].plan(self, rng, self.mix.knobs_of_fault(name))
+
+    def run(self) -> Run:
+        """Let everything happen, then look at what is left."""
+        self._plan_faults()
+        self._at_work = len(self.clients)
+        for client in self.clients:
+            self._set_to_work(client)
+        self.kernel.at(self.chaos_us, self.heal)
+        horizon = self.chaos_us + PATIENCE_TTLS * self.ttl_ms * MS
+        try:
+            self.kernel.run(until=horizon)
+            self.heal()
+            if self._at_work:
+                self.problems.append(f"{self._at_work} clients have not ended")
+            self._close()
+        except Exception as error:
+            where = "".join(traceback.format_exception(error)[-3:])
+            self.problems.append(f"{type(error).__name__}: {error}\n{where}")
+        finally:
+            for host in self.hosts.values():
+                host.crash()
+        return self._result()
+
+    def _result(self) -> Run:
+        entries = sorted(self.history.entries, key=lambda entry: int(entry["at"]))
+        return Run(
+            self.mix,
+            self.seed,
+            entries,
+            self.problems,
+            self.history.operations,
+            self.network.messages,
+            self.kernel.now,
+            self.trace,
+        )
+
+    def _set_to_work(self, client: SimClient) -> None:
+        names = list(self.mix.workloads)
+        name = names[self.clients.index(client) % len(names)]
+        life = client.host.process()
+        rng = random.Random(f"{self.seed} work of {client.name} {life}")
+        work = WORKLOADS[name].work(client, rng, self.mix.knobs_of_workload(name))
+        task = client.host.start(work, client.name)
+        task.on_done(lambda: self._ended(task))
+
+    def _ended(self, task: Task[None]) -> None:
+        error = task.error
+        if isinstance(error, Crashed):
+            return  # its client is started again
+        if error is not None:
+            where = "".join(traceback.format_exception(error)[-3:])
+            self.problems.append(f"{task.name} failed: {error!r}\n{where}")
+        self._at_work -= 1
+        if not self._at_work:
+            self.kernel.stop()
+
+    def _close(self) -> None:
+        """Everybody leaves; a TTL later the store must be empty."""
+        closing = [client.host.start(client.core.close(), "close") for client in self.clients]
+        self.kernel.run(until=self.kernel.now + 10_000 * MS)
+        for task in closing:
+            if not task.done or task.error is not None:
+                self.problems.append(f"{task.host.name} could not close: {task.error!r}")
+        self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
+        self.server.apply(Renew("nobody"))
+        rows = self.server.table.rows
+        assert isinstance(rows, MemoryRows)
+        for line in "chrvw":
+            for key, row in rows.scan(f"{line}\x1f", f"{line}\x20", 3):
+                self.problems.append(f"left behind in the store: {key!r} {row}")
+
+    # ── for faults ───────────────────────────────────────────────────────────────────
+
+    def later(self, us: int, callback: Callable[[], None], *, undo: bool = False) -> None:
+        """Call back after a span; what undoes a fault is called at the healing at the latest."""
+        if not undo:
+            self.kernel.after(us, lambda: None if self._healed else callback())
+            return
+        self._undo_number += 1
+        number = self._undo_number
+        self._undo[number] = callback
+
+        def end() -> None:
+            self._undo.pop(number, lambda: None)()
+
+        self.kernel.after(us, end)
+
+    def heal(self) -> None:
+        """From here on nothing goes wrong."""
+        if self._healed:
+            return
+        self._healed = True
+        pending, self._undo = self._undo, {}
+        for undo in pending.values():
+            undo()
+        self.network.heal()
+        self.server.start()
+        self.server.slow_us = 0
+        self.history.note(self.kernel.now, heal=True)
+
+    def note_fault(self, what: str, on: str, **about: object) -> None:
+        self.history.note(self.kernel.now, fault=what, on=on, **about)
+
+    def resume(self, client: SimClient) -> None:
+        if client.host.paused:
+            self.history.note(self.kernel.now, resumed=client.name)
+            client.host.resume()
+
+    def kill(self, client: SimClient) -> None:
+        client.die()
+
+    def revive(self, client: SimClient) -> None:
+        if client.host.dead:
+            client.host.restart()
+            client.connect()
+            self._set_to_work(client)
+
+    def fail_over(self, old: LockServer) -> None:
+        """The replica takes the dead server's place, with what it has heard."""
+        assert self._replica is not None
+        self.server = old.promote(self._replica)
+
+    def _note_lost(self, source: Host, target: Host) -> None:
+        self.history.note(self.kernel.now, lost_message=source.name, to=target.name)
+
+    # ── observing ────────────────────────────────────────────────────────────────────
+
+    def _observe(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
+        of = command[0]
+        about = getattr(reply, "token", "")
+        self.trace.append(
+            f"{self.kernel.now} {type(command).__name__} {of} {command[1:2]} "
+            f"{type(reply).__name__} {about}"
+        )
+        if isinstance(command, Revoke | RevokeSession) and isinstance(reply, Done) and reply.found:
+            n = command.n if isinstance(command, Revoke) else 0
+            self.history.note(self.kernel.now, revoke=command.session, n=n)
