@@ -1,0 +1,36 @@
+"""The Redis store: the lock table as Lua scripts, each command one script and one round trip."""
+
+from __future__ import annotations
+
+from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.ear import RedisEar
+from lockfast.stores.redis.wire import BlockingWire, Shard
+
+
+class RedisStore:
+    """A client's way to a server, for callers that block."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, address: Address) -> None:
+        self.label = address.label
+        self.shard = Shard(address)
+        self._wires: set[Wire] = set()
+
+    def caller_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.shard, self._wires.discard))
+
+    def keeper_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.shard, self._wires.discard))
+
+    def ear(self, session: str, deliver: Deliver) -> Ear:
+        return RedisEar(self.shard, session, deliver)
+
+    def close(self) -> None:
+        for wire in list(self._wires):
+            wire.close()
+
+    def _noted(self, wire: Wire) -> Wire:
+        self._wires.add(wire)
+        return wire

@@ -1,0 +1,124 @@
+"""Where a Redis server is and how to get in, taken from a URL."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from typing import Final, NamedTuple
+
+from lockfast.errors import StoreMisconfiguredError
+from lockfast.stores.registry import StoreUrl
+
+PORT: Final = 6379
+NAMESPACE: Final = "default"
+OPTIONS: Final = ("namespace", "eviction", "ca", "cert", "key", "verify")
+TLS_OPTIONS: Final = ("ca", "cert", "key", "verify")
+
+
+class Address(NamedTuple):
+    """One server, one database in it, one namespace in that."""
+
+    label: str
+    host: str = "localhost"
+    port: int = PORT
+    path: str = ""
+    """Of a Unix socket, in place of host and port."""
+    db: int = 0
+    username: str = ""
+    password: str = ""
+    namespace: str = NAMESPACE
+    tls: ssl.SSLContext | None = None
+    allows_eviction: bool = False
+    """The operator says that losing keys for want of memory is acceptable."""
+
+    def __repr__(self) -> str:
+        return f"<Address {self.label}>"
+
+
+def parse(url: StoreUrl) -> Address:
+    """The address in a URL; raises StoreMisconfiguredError where it makes no sense."""
+    url.refuse_other_options(*OPTIONS)
+    namespace = url.options.get("namespace") or os.environ.get("LOCKFAST_NAMESPACE") or NAMESPACE
+    # Braces would end the hash tag that keeps a shard's keys together.
+    if not re.fullmatch(r"[^\s{}\x00-\x1f\x7f]{1,100}", namespace):
+        raise StoreMisconfiguredError(
+            url.label,
+            f"namespace={namespace!r} cannot be used",
+            "write 1 to 100 characters without spaces, control characters or braces",
+        )
+    common = Address(url.label, namespace=namespace, allows_eviction=_allows_eviction(url))
+    if url.scheme in ("unix", "valkey+unix", "redis+unix"):
+        return _parse_unix(url, common)
+    return _parse_tcp(url, common)
+
+
+def _parse_tcp(url: StoreUrl, common: Address) -> Address:
+    credentials, _, place = url.location.rpartition("@")
+    server, _, db = place.partition("/")
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", server)
+    if found is None or int(found[2] or 1) not in range(1, 65536):
+        raise StoreMisconfiguredError(
+            url.label, "names no server", "write redis://host:6379/0, the port and /0 if need be"
+        )
+    username, password = _credentials(credentials)
+    return common._replace(
+        host=found[1].strip("[]") or "localhost",
+        port=int(found[2] or PORT),
+        db=_database(url, db),
+        username=username,
+        password=password,
+        tls=_tls(url),
+    )
+
+
+def _parse_unix(url: StoreUrl, common: Address) -> Address:
+    credentials, mark, path = url.location.partition("@/")
+    if not mark:
+        credentials, path = "", url.location.removeprefix("/")
+    if not path:
+        raise StoreMisconfiguredError(url.label, "names no socket", "write unix:///path/redis.sock")
+    username, password = _credentials(credentials)
+    return common._replace(path=f"/{path}", username=username, password=password, tls=_tls(url))
+
+
+def _credentials(text: str) -> tuple[str, str]:
+    """`user:password`; without a colon it is the user alone, as the label shows it."""
+    username, _, password = text.partition(":")
+    return username, password
+
+
+def _database(url: StoreUrl, text: str) -> int:
+    if text and not text.isdecimal():
+        raise StoreMisconfiguredError(url.label, f"{text!r} is no database", "write a number")
+    return int(text or 0)
+
+
+def _allows_eviction(url: StoreUrl) -> bool:
+    choice = url.options.get("eviction", "refuse")
+    if choice not in ("refuse", "allow"):
+        raise StoreMisconfiguredError(url.label, f"eviction={choice!r} is neither refuse nor allow")
+    return choice == "allow"
+
+
+def _tls(url: StoreUrl) -> ssl.SSLContext | None:
+    """How to speak TLS; None for schemes that do not."""
+    if url.scheme not in ("rediss", "valkeys"):
+        for name in TLS_OPTIONS:
+            if name in url.options:
+                raise StoreMisconfiguredError(
+                    url.label, f"{name}= is of use with TLS only", "write rediss://"
+                )
+        return None
+    try:
+        context = ssl.create_default_context(cafile=url.options.get("ca"))
+        if "cert" in url.options:
+            context.load_cert_chain(url.options["cert"], url.options.get("key"))
+    except OSError as error:
+        raise StoreMisconfiguredError(
+            url.label, f"a certificate cannot be read ({error})", "look at ca=, cert= and key="
+        ) from None
+    if not url.flag("verify", True):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

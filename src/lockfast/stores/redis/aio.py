@@ -1,0 +1,199 @@
+"""The Redis store for asyncio: one connection per client, shared by all its tasks.
+
+Requests go out as they come and replies arrive in the same order, so tasks need not wait
+for each other. Keeper and ear have threads and connections of their own, as in every face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from lockfast.core.commands import Command, Reply
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.ports import Wire
+from lockfast.stores.redis import RedisStore
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.connection import (
+    PENDING,
+    check_greeting,
+    greeting,
+    in_doubt,
+    new_reader,
+    not_sent,
+    tune,
+    unreachable,
+)
+from lockfast.stores.redis.errors import is_script_missing
+from lockfast.stores.redis.wire import Shard
+
+
+class AsyncRedisStore(RedisStore):
+    """As RedisStore, with callers that give way while a request is under way."""
+
+    def caller_wire(self) -> Wire:
+        return self._noted(AsyncWire(self.shard, self._wires.discard))
+
+
+class _Peer(asyncio.Protocol):
+    """The server's end: replies are handed to those who asked, in order."""
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.loop = loop
+        self.is_usable = True
+        self._transport: asyncio.Transport | None = None
+        self._reader = new_reader()
+        self._asked: deque[asyncio.Future[Any]] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        opened = transport.get_extra_info("socket")
+        if opened is not None and not self.address.path:
+            tune(opened)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not PENDING:
+                asked = self._asked.popleft()
+                if not asked.done():  # else whoever asked has gone meanwhile
+                    asked.set_result(reply)
+        except (hiredis.ProtocolError, IndexError) as error:
+            self._end(OutcomeUnknownError(self.address.label, f"does not speak RESP ({error!r})"))
+        if not self.is_usable:
+            self._close_when_done()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(in_doubt(self.address, error))
+
+    def ask(self, packed: bytes) -> asyncio.Future[Any]:
+        """Send a command; the future has its reply, which may be an exception."""
+        if self._transport is None or self._transport.is_closing():
+            raise not_sent(self.address)
+        asked = self.loop.create_future()
+        self._asked.append(asked)
+        self._transport.write(packed)
+        return asked
+
+    async def answer(self, packed: bytes, timeout_s: float) -> Any:
+        """As `ask`, for at most so long; then nobody else is sent this way."""
+        asked = self.ask(packed)
+        timer = self.loop.call_later(timeout_s, self._give_up, asked)
+        try:
+            return await asked
+        finally:
+            timer.cancel()
+
+    def _give_up(self, asked: asyncio.Future[Any]) -> None:
+        if not asked.done():
+            asked.set_exception(in_doubt(self.address, TimeoutError()))
+        self.retire()
+
+    def retire(self) -> None:
+        """Take no more requests, and close once those under way are answered or given up."""
+        self.is_usable = False
+        self.loop.call_soon(self._close_when_done)
+
+    def _close_when_done(self) -> None:
+        if all(asked.done() for asked in self._asked):
+            self.abort()
+
+    def abort(self) -> None:
+        self.is_usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: Exception) -> None:
+        self.abort()
+        while self._asked:
+            asked = self._asked.popleft()
+            if not asked.done():
+                asked.set_exception(error)
+
+
+class AsyncWire:
+    """Commands of the tasks of one event loop."""
+
+    def __init__(
+        self, shard: Shard, on_close: Callable[[AsyncWire], None] = lambda wire: None
+    ) -> None:
+        self._shard = shard
+        self._on_close = on_close
+        self._peer: _Peer | None = None
+        self._connecting: asyncio.Lock | None = None
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_ms / 1000
+        packed = self._shard.packed(command)
+        peer = self._peer
+        if peer is None or not peer.is_usable or peer.loop is not loop:
+            peer = await self._connected(loop, until_s)
+        found = await peer.answer(packed, until_s - loop.time())
+        if isinstance(found, Exception) and is_script_missing(str(found)):
+            loaded = peer.ask(self._shard.loading(command))
+            found = await peer.answer(packed, until_s - loop.time())
+            await loaded
+        return self._shard.reply(command, found)
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> _Peer:
+        """The connection, made by the first of those who need it now."""
+        former = self._peer
+        if self._connecting is None or (former is not None and former.loop is not loop):
+            self._connecting = asyncio.Lock()
+            self._drop()
+        label = self._shard.address.label
+        try:
+            async with asyncio.timeout_at(until_s), self._connecting:
+                if self._peer is None or not self._peer.is_usable:
+                    self._peer = await self._connect(loop)
+                return self._peer
+        except TimeoutError as error:
+            raise StoreUnavailableError(label, "could not be reached in time") from error
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Peer:
+        shard = self._shard
+        address = shard.address
+        peer = _Peer(address, loop)
+        try:
+            if address.path:
+                await loop.create_unix_connection(lambda: peer, address.path)
+            else:
+                await loop.create_connection(
+                    lambda: peer, address.host, address.port, ssl=address.tls
+                )
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise unreachable(address, error) from error
+        first = not shard.is_known
+        try:
+            asked = [peer.ask(packed) for packed in greeting(address, first=first)]
+            replies = [await one for one in asked]
+            check_greeting(address, replies, first=first)
+        except OutcomeUnknownError as error:
+            peer.abort()
+            raise StoreUnavailableError(address.label, error.what) from error
+        except BaseException:
+            peer.abort()
+            raise
+        shard.is_known = True
+        return peer
+
+    def _drop(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            # Of another loop, which may be closed: then there is nothing left to close.
+            with contextlib.suppress(RuntimeError):
+                peer.loop.call_soon_threadsafe(peer.abort)
+
+    def close(self) -> None:
+        self._on_close(self)
+        self._drop()

@@ -1,0 +1,159 @@
+"""Commands as arguments of their scripts, and the scripts' answers as replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from lockfast.core import commands as c
+from lockfast.core.lines import FAR_MS
+
+Argument: TypeAlias = str | int
+Arguments: TypeAlias = tuple[Argument, ...]
+
+# ── commands ─────────────────────────────────────────────────────────────────────────
+
+_PLAIN_OPTIONS: Final = [0, 0, 0, 0, 1, 0]
+
+
+def _enter(command: c.Enter) -> Arguments:
+    session, n, places, actor, queue, *options, value, opening, window_ms = command
+    options.append(window_ms)
+    arguments: list[Argument] = [
+        session,
+        n,
+        actor,
+        1 if queue else 0,
+        "" if options == _PLAIN_OPTIONS else " ".join(map(str, options)),
+        "" if value is None else f"+{value}",
+        len(places),
+    ]
+    for place in places:
+        arguments += place
+    if opening is not None:
+        arguments += opening
+    return tuple(arguments)
+
+
+def _leave(command: c.Leave) -> Arguments:
+    session, n, places, close_ms = command
+    if len(places) == 1:
+        return (session, n, close_ms, places[0].kind, places[0].name)
+    return (session, n, close_ms)
+
+
+def _break(command: c.Break) -> Arguments:
+    ahead_of = command.ahead_of or ("", 0)
+    witnesses = (
+        value for session, n, held in command.witnesses for value in (session, n, int(held))
+    )
+    return (command.session, command.n, command.detail, *ahead_of, *witnesses)
+
+
+def _listing(command: c.Listing) -> Arguments:
+    first = max(command.prefix, f"{command.after}\0" if command.after else "")
+    return (command.kind, command.prefix, first, command.limit)
+
+
+_ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
+    c.Enter: _enter,
+    c.Break: _break,
+    c.Listing: _listing,
+    c.Leave: _leave,
+    c.Convert: lambda command: (*command[:4], int(command.queue)),
+    c.Renew: lambda command: (*command[:4], *command.waiting),
+    c.Expel: lambda command: (
+        command.session,
+        command.reason,
+        "" if command.renewals is None else command.renewals,
+    ),
+    c.Watch: lambda command: (command.session, int(command.on)),
+    c.Sessions: lambda command: (f"{command.after}\0" if command.after else "", command.limit),
+    c.Events: lambda command: (
+        "" if command.after is None else max(0, command.after),
+        command.limit,
+    ),
+}
+
+
+def arguments_of(command: c.Command) -> Arguments:
+    """What the command's script gets behind the clock."""
+    encode = _ENCODERS.get(type(command))
+    if encode is not None:
+        return encode(command)
+    plain: Any = command
+    return tuple(plain)
+
+
+# ── replies ──────────────────────────────────────────────────────────────────────────
+
+
+def _blockers(found: list[Any]) -> tuple[c.Blocker, ...]:
+    return tuple(
+        c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms)
+        for session, n, owner, process, renewals, held, token, for_ms, _ in found
+    )
+
+
+def _claim_view(found: list[Any]) -> c.ClaimView:
+    places = tuple(c.Place(*place[:5]) for place in found[4])
+    before, after = found[:4], found[5:]
+    fields: Any = (*before, places, *after)
+    return c.ClaimView(*fields)
+
+
+def _resource_view(found: list[Any]) -> c.ResourceView:
+    _, kind, name, holders, waiting, *counts = found
+    return c.ResourceView(
+        kind, name, tuple(map(_claim_view, holders)), tuple(map(_claim_view, waiting)), *counts
+    )
+
+
+def _queued(found: list[Any]) -> c.Queued:
+    _, blockers, look_ms = found
+    return c.Queued(_blockers(blockers), look_ms if look_ms > 0 else FAR_MS)
+
+
+def _renewed(found: list[Any]) -> c.Renewed:
+    looks: Any = tuple((n, decode(look)) for n, look in found[2])
+    return c.Renewed(bool(found[1]), looks)
+
+
+_DECODERS: Final[dict[str, Callable[[list[Any]], c.Reply]]] = {
+    "D": lambda found: c.Done(bool(found[1])),
+    "G": lambda found: c.Granted(found[1], found[2], found[3], bool(found[4])),
+    "Q": _queued,
+    "B": lambda found: c.Busy(_blockers(found[1])),
+    "R": lambda found: c.Refused(*found[1:]),
+    "X": lambda found: c.Gone(*found[1:]),
+    "E": lambda found: c.Ended(*found[1:]),
+    "N": _renewed,
+    "C": lambda found: c.ClaimsReply(tuple(map(_claim_view, found[1]))),
+    "V": _resource_view,
+    "L": lambda found: c.ListingReply(tuple(map(_resource_view, found[1])), bool(found[2])),
+    "S": lambda found: c.SessionsReply(
+        tuple(c.SessionView(*session) for session in found[1]), bool(found[2])
+    ),
+    "T": lambda found: c.EventsReply(
+        tuple(c.Event(*event) for event in found[1]), found[2], found[3], bool(found[4])
+    ),
+}
+
+
+def decode(found: list[Any]) -> c.Reply:
+    """The reply in a script's answer."""
+    return _DECODERS[found[0]](found)
+
+
+def reply_to(command: c.Command, found: Any) -> c.Reply:
+    """As `decode`, also for a number: what the shortcuts of enter and leave answer."""
+    if type(found) is int:
+        if isinstance(command, c.Enter):
+            return c.Granted(found, 0, command.places[0].mode)
+        return c.Done()
+    return decode(found)
+
+
+def decode_wakes(found: list[Any]) -> list[c.Wake]:
+    """The wakes that a script hands back when it is given a clock."""
+    return [c.Wake(*wake) for wake in found]

@@ -1,0 +1,249 @@
+"""A connection of our own: packed commands out, hiredis replies in, nothing tried twice.
+
+Whoever has its outcome in doubt throws the connection away: a late reply must never be
+taken for the answer to another command.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+import hiredis
+
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.errors import translate
+from lockfast.stores.redis.scripts import inbox_of, keys_of, probe
+
+RECEIVE_BYTES: Final = 65536
+PENDING: Final = object()
+"""What a reader returns while a reply is not complete."""
+IDLE_S: Final = 0.05
+"""A connection unused for this long is looked at before it is trusted."""
+EVICTING: Final = "allkeys-"
+"""Policies that take keys without a TTL, as all of ours are. Others never touch them."""
+
+
+def new_reader() -> Any:
+    return hiredis.Reader(encoding="utf-8", errors="replace", notEnoughData=PENDING)
+
+
+def pack(*arguments: str | bytes | int) -> bytes:
+    packing: Any = hiredis.pack_command  # its stub knows one argument only
+    packed: bytes = packing(arguments)
+    return packed
+
+
+# ── the greeting, the same for both faces ────────────────────────────────────────────
+
+
+def greeting(address: Address, *, first: bool) -> list[bytes]:
+    """What is sent on a new connection; `first`: of this store, with a look at the server."""
+    commands = []
+    if address.username:
+        commands.append(pack("AUTH", address.username, address.password))
+    elif address.password:
+        commands.append(pack("AUTH", address.password))
+    if address.db:
+        commands.append(pack("SELECT", address.db))
+    commands.append(pack("CLIENT", "SETNAME", "lockfast"))
+    if first:
+        commands.append(pack("INFO", "memory"))
+        keys = keys_of(address.namespace)
+        channel = inbox_of(address.namespace, "probe")
+        commands.append(pack("EVAL", probe().body, len(keys), *keys, channel))
+    return commands
+
+
+def check_greeting(address: Address, replies: Sequence[Any], *, first: bool) -> None:
+    """Raise unless the server let us in and is fit to keep locks."""
+    needed = list(replies)
+    info = None
+    if first:
+        info = needed.pop(-2)
+    # To have a name is a courtesy to whoever reads CLIENT LIST.
+    needed.pop(-2 if first else -1)
+    for reply in needed:
+        if isinstance(reply, Exception):
+            raise translate(str(reply), address.label)
+    if isinstance(info, str) and not address.allows_eviction:
+        policy = info_field(info, "maxmemory_policy")
+        if policy.startswith(EVICTING):
+            raise StoreMisconfiguredError(
+                address.label,
+                f"maxmemory-policy is {policy}, so the server may drop locks that are held",
+                "set noeviction (or a volatile- policy), or write ?eviction=allow",
+            )
+
+
+def info_field(info: str, name: str) -> str:
+    """One value of an INFO reply; "" if it is not there."""
+    for line in info.splitlines():
+        if line.startswith(f"{name}:"):
+            return line[len(name) + 1 :].strip()
+    return ""
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────
+
+
+def unreachable(address: Address, error: BaseException) -> StoreError:
+    """Why there is no connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StoreMisconfiguredError(
+            address.label,
+            f"its certificate is not accepted ({error.verify_message})",
+            "write ?ca=file, or have the certificate renewed",
+        )
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(address.label, "did not answer in time")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return StoreUnavailableError(address.label, f"cannot be reached ({reason})")
+
+
+def not_sent(address: Address) -> StoreUnavailableError:
+    return StoreUnavailableError(address.label, "the connection broke before the request was sent")
+
+
+def in_doubt(address: Address, error: BaseException | None = None) -> OutcomeUnknownError:
+    """A whole request was sent and no whole answer came."""
+    if isinstance(error, TimeoutError):
+        return OutcomeUnknownError(address.label, "did not answer in time")
+    return OutcomeUnknownError(address.label, "the connection broke before the answer came")
+
+
+# ── blocking ─────────────────────────────────────────────────────────────────────────
+
+
+class Connection:
+    """One socket, for one thread at a time."""
+
+    def __init__(self, address: Address, until_s: float, *, first: bool = False) -> None:
+        self.address = address
+        self.used_s = monotonic()
+        self._reader = new_reader()
+        try:
+            self.socket = _open(address, _left_s(until_s))
+        except OSError as error:
+            raise unreachable(address, error) from error
+        try:
+            commands = greeting(address, first=first)
+            replies = self.exchange_all(commands, until_s)
+            check_greeting(address, replies, first=first)
+        except OutcomeUnknownError as error:
+            self.close()
+            raise StoreUnavailableError(address.label, error.what) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, packed: bytes, until_s: float) -> Any:
+        """Send one command and wait for its reply, which may be an exception."""
+        self.send(packed, until_s)
+        reply = self.receive(until_s)
+        self.used_s = monotonic()
+        return reply
+
+    def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
+        """Send some commands in one go."""
+        self.send(b"".join(commands), until_s)
+        return [self.receive(until_s) for _ in commands]
+
+    def send(self, packed: bytes, until_s: float) -> None:
+        """As long as the last byte is not out, the server cannot have carried it out."""
+        try:
+            self.socket.settimeout(_left_s(until_s))
+            sent = self.socket.send(packed)
+            while sent < len(packed):
+                self.socket.settimeout(_left_s(until_s))
+                sent += self.socket.send(packed[sent:])
+        except OSError as error:
+            raise not_sent(self.address) from error
+
+    def receive(self, until_s: float) -> Any:
+        reader = self._reader
+        try:
+            while (reply := reader.gets()) is PENDING:
+                data = self.socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise in_doubt(self.address)
+                reader.feed(data)
+                self.socket.settimeout(_left_s(until_s))
+        except OSError as error:
+            raise in_doubt(self.address, error) from error
+        except hiredis.ProtocolError as error:
+            raise OutcomeUnknownError(
+                self.address.label, f"does not speak RESP ({error})"
+            ) from error
+        return reply
+
+    def take(self) -> Any:
+        """A reply that is there already, or PENDING; for a connection that only listens."""
+        return self._reader.gets()
+
+    def feed(self, data: bytes) -> None:
+        self._reader.feed(data)
+
+    def is_usable(self) -> bool:
+        """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
+        if monotonic() - self.used_s < IDLE_S:
+            return True
+        try:
+            self.socket.settimeout(0)
+            self.socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _left_s(until_s: float) -> float:
+    left_s = until_s - monotonic()
+    if left_s <= 0:
+        raise TimeoutError("no time left")
+    return left_s
+
+
+def _open(address: Address, timeout_s: float) -> socket.socket:
+    until_s = monotonic() + timeout_s
+    if address.path:
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            opened.settimeout(timeout_s)
+            opened.connect(address.path)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+    opened = socket.create_connection((address.host, address.port), timeout_s)
+    try:
+        tune(opened)
+        if address.tls is not None:
+            opened.settimeout(_left_s(until_s))
+            opened = address.tls.wrap_socket(opened, server_hostname=address.host)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def tune(opened: socket.socket) -> None:
+    """No delay for small requests, and word of a server that is gone without a good-bye."""
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

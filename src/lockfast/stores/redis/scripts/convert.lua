@@ -1,0 +1,75 @@
+-- convert.lua  KEYS: the shard  ARGV: clock, session, n, step, mode, queue  →  granted, queued, busy, refused, gone or ended
+
+local STRENGTH = { shared = 1, update = 2, exclusive = 3 }
+
+write_in_any_case()
+
+local function owners_of_those_who_update(resource)
+  local others = resource.converting ~= '' and { get_claim(resource.converting) } or {}
+  if #others == 0 then
+    for _, other in ipairs(holders_of(resource, 0)) do
+      if place_at(other, resource)[3] == 'update' then
+        others[#others + 1] = other
+      end
+    end
+  end
+  for i, other in ipairs(others) do
+    others[i] = get_session(other.session).owner
+  end
+  return table.concat(others, ', ')
+end
+
+return step(function()
+  local _, over = live(ARGV[2])
+  if over then
+    return over
+  end
+  local claim = get_claim(ARGV[2] .. SEP .. ARGV[3])
+  if not claim then
+    return { 'X', 'it is not held', '' }
+  end
+  local number, new, queue = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
+  if claim.state ~= HOLDING or number == claim.step then
+    return view(claim)
+  elseif number < claim.step then
+    return { 'R', 'finished', 'a newer conversion was asked for', 0, 0 }
+  end
+  local place = claim.places[1]
+  local old = place[3]
+  if #claim.places > 1 or place[1] ~= 'lock' then
+    return { 'R', 'invalid', 'only a lock on one resource can be converted', 0, 0 }
+  elseif not STRENGTH[new] then
+    return { 'R', 'invalid', old .. ' cannot become ' .. new, 0, 0 }
+  end
+  local resource = get_resource(place[1], place[2])
+  claim.step = number
+  put_claim(claim)
+  if resource.converting == claim.ref then
+    resource.converting = ''
+    claim.wants = ''
+  end
+  if STRENGTH[new] <= STRENGTH[old] then
+    if old ~= new then
+      set_mode(claim, resource, new)
+    end
+    settle(claim.places)
+    return view(claim)
+  end
+  if resource.converting ~= '' or (old == 'shared' and resource.held.update) then
+    return { 'R', 'deadlock', owners_of_those_who_update(resource), 0, 0 }
+  elseif new == 'update' or (resource.holders == 1 and resource.closed_ms <= now_ms) then
+    set_mode(claim, resource, new)
+    settle(claim.places)
+    return view(claim)
+  elseif not queue then
+    settle(claim.places)
+    return { 'B', (ahead_of(claim)) }
+  end
+  -- It keeps the granted mode and waits, before all who wait for the resource.
+  claim.wants = new
+  resource.converting = claim.ref
+  take_back(resource, '')
+  log('converting', place, claim, new)
+  tell_keepers(resource)
+  return view(claim)
+end)

@@ -1,0 +1,128 @@
+-- enter.lua  KEYS: the shard  ARGV: clock, session, n, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…, session to open…  →  granted, queued, busy, refused or ended
+--
+-- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
+-- value?: empty for none, else + and the value.
+
+local CLAIMS_MAX, WAITING_MAX, PLACES_MAX = 100000, 100000, 128
+
+local MODES_OF_KIND = {
+  lock = { exclusive = 1, shared = 1, update = 1 },
+  tree = { exclusive = 1, shared = 1, intent_shared = 1, intent_exclusive = 1 },
+  semaphore = { permit = 1 },
+  election = { exclusive = 1 },
+  party = { shared = 1 },
+  once = { exclusive = 1 },
+}
+
+local function invalid(why)
+  return { 'R', 'invalid', why, 0, 0 }
+end
+
+-- Why these places can never be held together, or nil.
+local function refused_places(places)
+  if #places == 0 or #places > PLACES_MAX then
+    return invalid('a claim has 1 to ' .. PLACES_MAX .. ' places, not ' .. #places)
+  end
+  local seen = {}
+  for _, place in ipairs(places) do
+    local kind, name, mode, weight, limit = unpack(place)
+    local modes = MODES_OF_KIND[kind]
+    if #places > 1 then
+      if seen[kind .. SEP .. name] then
+        return invalid('a claim has at most one place at a resource')
+      end
+      seen[kind .. SEP .. name] = true
+    end
+    if not modes or not modes[mode] then
+      return invalid('a ' .. kind .. ' cannot be held ' .. mode)
+    elseif mode == 'permit' and not (1 <= weight and weight <= limit) then
+      return invalid(text(weight) .. ' permits of ' .. text(limit) .. ' cannot be had')
+    end
+  end
+end
+
+-- Why a resource does not take another claim like this, or nil.
+local function refused_by_resources(places, queue)
+  for _, place in ipairs(places) do
+    local resource = get_resource(place[1], place[2])
+    if place[5] ~= 0 and resource.limit ~= 0 and place[5] ~= resource.limit then
+      return { 'R', 'limit differs', place[2], place[5], resource.limit }
+    elseif queue and resource.waiting >= WAITING_MAX then
+      return { 'R', 'queue full', place[2], resource.waiting + 1, WAITING_MAX }
+    end
+  end
+end
+
+return step(function()
+  local id, n, actor, queue, options, value = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7]
+  local at = 9 + 5 * ARGV[8]
+  if ARGV[at] then
+    local opened = open(at)
+    if opened[1] ~= 'D' then
+      return opened
+    end
+  end
+  local session, over = live(id)
+  if over then
+    return over
+  end
+  local ref = id .. SEP .. ARGV[3]
+  if n <= session.highest then
+    local known = get_claim(ref)
+    if known then
+      return view(known)
+    elseif is_seen(session, n) then
+      return { 'R', 'finished', 'this claim has been given up already', 0, 0 }
+    end
+  end
+  if session.claims >= CLAIMS_MAX then
+    return { 'R', 'claims full', 'claims of the session', session.claims + 1, CLAIMS_MAX }
+  end
+  local places = {}
+  for i = 9, at - 1, 5 do
+    places[#places + 1] = {
+      ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), 0,
+    }
+  end
+  local refused = refused_places(places)
+  if not refused and #value - 1 > TEXT_MAX then
+    refused = { 'R', 'too large', 'value', #value - 1, TEXT_MAX }
+  end
+  refused = refused or refused_by_resources(places, queue)
+  if refused then
+    return refused
+  end
+  see(session, n)
+  put_session(session)
+  local priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms = 0, 0, 0, 0, 1, 0
+  if options ~= '' then
+    priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms =
+      string.match(options, '^(%-?%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+)$')
+  end
+  local claim = {
+    ref = ref, session = id, n = n, places = places, state = WAITING,
+    -- The one order of all lines: the head start, then arrival. Every claim that stays writes
+    -- to the log, so the next position is its own.
+    rank = format('%016.0f%016.0f', max(0, now_ms - head_start_ms + 1e15), position + 1),
+    actor = actor, priority = tonumber(priority), entered_ms = now_ms, token = 0, granted_ms = 0,
+    until_ms = 0, max_hold_ms = tonumber(max_hold_ms), lock_delay_ms = tonumber(lock_delay_ms),
+    block = tonumber(block), step = 0, wants = '', reason = '', by = '',
+    window_ms = tonumber(window_ms),
+  }
+  if value ~= '' then
+    claim.value = sub(value, 2)
+  end
+  local held = stand(claim, queue)
+  if not held and not queue then
+    return { 'B', (ahead_of(claim)) }
+  end
+  session.claims = session.claims + 1
+  session.checksum = (session.checksum + mix(n, 0)) % CHECKSUMS
+  list_claim(claim)
+  if not held then
+    for _, place in ipairs(places) do
+      log('waiting', place, claim)
+    end
+  end
+  return view(claim)
+end)

@@ -1,0 +1,32 @@
+-- renew.lua  KEYS: the shard  ARGV: clock, session, count, checksum, lowest, waiting n…  →  renewed or ended
+
+write_in_any_case()
+
+return step(function()
+  local session, over = live(ARGV[2])
+  if over then
+    return over
+  end
+  if now_ms + session.ttl_ms < session.deadline_ms then
+    -- The clock was set back. Else the entry in `due` stays where it is: when that instant
+    -- comes, reap sees that the session was renewed and moves it.
+    set_due(now_ms + session.ttl_ms, session.id)
+  end
+  session.deadline_ms = now_ms + session.ttl_ms
+  session.renewals = session.renewals + 1
+  forget_below(session, tonumber(ARGV[5]))
+  put_session(session)
+  local matches = tonumber(ARGV[3]) == session.claims and tonumber(ARGV[4]) == session.checksum
+  local looks = {}
+  for i = 6, #ARGV do
+    local n = tonumber(ARGV[i])
+    local claim = get_claim(session.id .. SEP .. ARGV[i])
+    if claim then
+      settle(claim.places)
+      looks[#looks + 1] = { n, view(claim) }
+    else
+      looks[#looks + 1] = { n, { 'X', 'it is not in the queue', '' } }
+    end
+  end
+  return { 'N', matches and 1 or 0, looks }
+end)

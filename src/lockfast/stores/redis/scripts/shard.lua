@@ -1,0 +1,418 @@
+-- shard.lua  KEYS: rows, order, due, log  ARGV: clock, …  →  (the state of one shard, for the parts behind it)
+--
+-- All state of a shard is in four keys that are declared in every call; nothing else is touched.
+--   rows   hash   m: schema, shards, last token, log position, next due instant, watchers
+--                 s␟session, t␟session (its metadata), c␟session␟n, r␟kind␟name: a record each
+--   order  zset   all scores 0, so it is in byte order: what has to be found in order
+--   due    zset   by instant: session, session␟n (max_hold), ␟kind␟name (a closed resource)
+--   log    list   the last entry is the one at the position in m
+-- Numbers of more than 14 digits must not be concatenated (Lua prints %.14g): text() prints them.
+-- Strings must not be compared with < (Lua asks the locale of the server): precedes() does it.
+
+local ROWS, ORDER, DUE, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local call, floor, max, min = redis.call, math.floor, math.max, math.min
+local format, sub, find = string.format, string.sub, string.find
+local pack, unpack_from = struct.pack, struct.unpack
+
+local SCHEMA, SHARDS = 1, 1
+local SEP = '\031'
+local FAR_MS = 2 ^ 52
+local LOG_KEPT, LOG_PRUNED_EVERY = 10000, 64
+local AT_ONCE = 1000 -- arguments of one command: Lua unpacks 8,000 at the most
+local LISTED_BYTES_MAX = 400 -- claim numbers that a session lists itself; the others are in order
+
+-- deadline_ms, ttl_ms, renewals, highest, claims, checksum, flags (1 watching, 2 ended), numbers of
+-- claims as ,3,17, / owner, inbox, process, unseen, ended, by
+local SESSION = '<ddddddBI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
+-- n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms, block, priority, step,
+-- window_ms, state, number of places / rank, actor, wants, reason, by, value with a + before it
+local CLAIM = '<dddddddddddBHI4c0I4c0I4c0I4c0I4c0I4c0'
+-- kind, name, mode, weight, limit, reserved
+local PLACE = 'I4c0I4c0I4c0ddB'
+local STATES = { 'waiting', 'holding', 'revoked', waiting = 1, holding = 2, revoked = 3 }
+
+local function text(number)
+  return format('%.0f', number)
+end
+
+-- ── clock and counters ──────────────────────────────────────────────────────────────
+
+local now_ms, wall_us
+if ARGV[1] == '' then
+  local time = call('TIME')
+  now_ms = time[1] * 1000 + floor(time[2] / 1000)
+  wall_us = time[1] * 1000000 + time[2]
+else
+  -- Only the comparison with the reference sets the clock.
+  local at = find(ARGV[1], ' ', 1, true)
+  now_ms = tonumber(sub(ARGV[1], 1, at - 1))
+  wall_us = tonumber(sub(ARGV[1], at + 1))
+end
+
+local token, position, due_ms, watchers = 0, 0, FAR_MS, 0
+local counters = call('HGET', ROWS, 'm')
+if counters then
+  local schema, shards
+  schema, shards, token, position, due_ms, watchers = unpack_from('<dddddd', counters)
+  if schema ~= SCHEMA or shards ~= SHARDS then
+    return redis.error_reply('LOCKFAST has schema ' .. schema .. ' in ' .. shards .. ' shards, not ' .. SCHEMA
+      .. ' in ' .. SHARDS)
+  end
+elseif call('EXISTS', ROWS, ORDER, DUE, LOG) > 0 then
+  return redis.error_reply('LOCKFAST lost its counters in ' .. ROWS)
+end
+local first_position = position
+
+-- ── rows: read once, changed in place, written at the end ────────────────────────────
+
+local cache = {} -- key → record, or false
+local sessions_changed, claims_changed, resources_used = {}, {}, {}
+local added, removed, ordered = {}, {}, false
+local texts = {} -- metadata to write
+local dropped = {} -- keys of rows to delete
+local wakes = {}
+
+local function get_session(id)
+  local key = 's' .. SEP .. id
+  local found = cache[key]
+  if found == nil then
+    local raw = call('HGET', ROWS, key)
+    if raw then
+      local deadline_ms, ttl_ms, renewals, highest, claims, checksum, flags, listed, owner, inbox,
+        process, unseen, ended, by = unpack_from(SESSION, raw)
+      found = {
+        id = id, ttl_ms = ttl_ms, owner = owner, inbox = inbox, process = process,
+        deadline_ms = deadline_ms, renewals = renewals, highest = highest, unseen = unseen,
+        claims = claims, checksum = checksum, watching = flags == 1, ended = ended, by = by,
+        listed = listed,
+      }
+    else
+      found = false
+    end
+    cache[key] = found
+  end
+  return found
+end
+
+local function put_session(s)
+  cache['s' .. SEP .. s.id] = s
+  sessions_changed[s.id] = s
+end
+
+local function get_claim(ref)
+  local key = 'c' .. SEP .. ref
+  local found = cache[key]
+  if found == nil then
+    local raw = call('HGET', ROWS, key)
+    if raw then
+      local n, granted, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms, block, priority,
+        step, window_ms, state, count, rank, actor, wants, reason, by, value, at = unpack_from(CLAIM, raw)
+      local places = {}
+      for i = 1, count do
+        local kind, name, mode, weight, limit, reserved
+        kind, name, mode, weight, limit, reserved, at = unpack_from('<' .. PLACE, raw, at)
+        places[i] = { kind, name, mode, weight, limit, reserved }
+      end
+      found = {
+        ref = ref, session = sub(ref, 1, find(ref, SEP, 1, true) - 1), n = n, places = places,
+        state = STATES[state], rank = rank, actor = actor, priority = priority,
+        entered_ms = entered_ms, token = granted, granted_ms = granted_ms, until_ms = until_ms,
+        max_hold_ms = max_hold_ms, lock_delay_ms = lock_delay_ms, block = block, step = step,
+        wants = wants, reason = reason, by = by, window_ms = window_ms,
+        value = value ~= '' and sub(value, 2) or nil,
+      }
+    else
+      found = false
+    end
+    cache[key] = found
+  end
+  return found
+end
+
+local function put_claim(claim)
+  cache['c' .. SEP .. claim.ref] = claim
+  claims_changed[claim.ref] = claim
+end
+
+local function in_order(member)
+  ordered = true
+  if removed[member] then
+    removed[member] = nil
+  end
+  added[member] = true
+end
+
+local function out_of_order(member)
+  ordered = true
+  if added[member] then
+    added[member] = nil
+  end
+  removed[member] = true
+end
+
+local function claim_member(claim)
+  return 'c' .. SEP .. claim.session .. SEP .. format('%016.0f', claim.n)
+end
+
+-- Puts a claim on the list of its session, as long as that is short.
+local function list_claim(claim)
+  local session = get_session(claim.session)
+  if #session.listed < LISTED_BYTES_MAX then
+    session.listed = (session.listed == '' and ',' or session.listed) .. text(claim.n) .. ','
+    put_session(session)
+  else
+    in_order(claim_member(claim))
+  end
+end
+
+local function delete_claim(claim)
+  cache['c' .. SEP .. claim.ref] = false
+  claims_changed[claim.ref] = nil
+  dropped[#dropped + 1] = 'c' .. SEP .. claim.ref
+  local session = get_session(claim.session)
+  local first, last = find(session.listed, ',' .. text(claim.n) .. ',', 1, true)
+  if first then
+    session.listed = sub(session.listed, 1, first) .. sub(session.listed, last + 1)
+    if session.listed == ',' then
+      session.listed = ''
+    end
+    put_session(session)
+  else
+    out_of_order(claim_member(claim))
+  end
+end
+
+local function get_resource(kind, name)
+  local key = 'r' .. SEP .. kind .. SEP .. name
+  local found = cache[key]
+  if found == nil then
+    local raw = call('HGET', ROWS, key)
+    if raw and sub(raw, 1, 1) == '!' then
+      -- One holder and nothing else, the usual case: !mode␟rank␟session␟n
+      local at = find(raw, SEP, 2, true)
+      found = {
+        kind = kind, name = name, held = { [sub(raw, 2, at - 1)] = 1 }, reserved = {}, holders = 1,
+        waiting = 0, reservations = 0, sole = sub(raw, at + 1), converting = '', limit = 0,
+        closed_ms = 0, closed_for_ms = 0, kept = 0,
+      }
+    elseif raw then
+      local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms,
+        closed_for_ms, kept = cmsgpack.unpack(raw)
+      if closed_ms > now_ms + closed_for_ms then
+        closed_ms = now_ms + closed_for_ms -- the clock was set back
+      end
+      found = {
+        kind = kind, name = name, held = held, reserved = reserved, holders = holders,
+        waiting = waiting, reservations = reservations, sole = sole, converting = converting,
+        limit = limit, closed_ms = closed_ms, closed_for_ms = closed_for_ms, kept = kept,
+      }
+    else
+      found = {
+        kind = kind, name = name, held = {}, reserved = {}, holders = 0, waiting = 0,
+        reservations = 0, sole = '', converting = '', limit = 0, closed_ms = 0, closed_for_ms = 0,
+        kept = 0, fresh = true,
+      }
+    end
+    cache[key] = found
+    resources_used[key] = found
+  end
+  return found
+end
+
+-- ── order ────────────────────────────────────────────────────────────────────────────
+
+-- Calls a command for all members, a thousand at a time.
+local function for_all(command, key, members, before)
+  local arguments, count = {}, 0
+  for member in pairs(members) do
+    if before then
+      count = count + 1
+      arguments[count] = before
+    end
+    count = count + 1
+    arguments[count] = member
+    if count >= AT_ONCE then
+      call(command, key, unpack(arguments))
+      arguments, count = {}, 0
+    end
+  end
+  if count > 0 then
+    call(command, key, unpack(arguments))
+  end
+end
+
+local function write_order()
+  if ordered then
+    for_all('ZREM', ORDER, removed)
+    for_all('ZADD', ORDER, added, '0')
+    added, removed, ordered = {}, {}, false
+  end
+end
+
+-- Members from `first` (included) to `last` (excluded), at most `limit` (0: all).
+local function scan(first, last, limit)
+  write_order()
+  if limit == 0 then
+    return call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. last)
+  end
+  return call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. last, 'LIMIT', 0, limit)
+end
+
+-- Of two strings, whether the first sorts before the second, byte by byte.
+local function precedes(one, other)
+  local length = min(#one, #other)
+  for i = 1, length do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then
+      return a < b
+    end
+  end
+  return #one < #other
+end
+
+local function set_due(at_ms, member)
+  call('ZADD', DUE, text(at_ms), member)
+  if at_ms < due_ms then
+    due_ms = at_ms
+  end
+end
+
+-- ── telling ──────────────────────────────────────────────────────────────────────────
+
+local function wake(claim, what, told_token)
+  local session = get_session(claim.session)
+  if session then
+    wakes[#wakes + 1] = { session.inbox, claim.session, claim.n, what, told_token or 0, claim }
+  end
+end
+
+local function log(what, place, claim, detail)
+  position = position + 1
+  local session = get_session(claim.session)
+  call('RPUSH', LOG, pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1] .. SEP
+    .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '') .. SEP
+    .. (detail or ''))
+  if position % LOG_PRUNED_EVERY == 0 then
+    call('LTRIM', LOG, -LOG_KEPT, -1)
+  end
+end
+
+-- ── the end of a step ────────────────────────────────────────────────────────────────
+
+local function publish()
+  if position > first_position and watchers > 0 then
+    for _, member in ipairs(scan('x' .. SEP, 'x ', 1000)) do
+      local session = get_session(sub(member, 3))
+      if session then
+        wakes[#wakes + 1] = { session.inbox, session.id, 0, 'events', 0 }
+      end
+    end
+  end
+  for _, told in ipairs(wakes) do
+    local inbox, session, n, what, told_token, claim = unpack(told)
+    if what == 'granted' and claim.max_hold_ms > 0 then
+      what = 'look' -- how long it has held already is in the answer only
+    end
+    if inbox ~= '' then
+      call('PUBLISH', inbox, session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token))
+    end
+  end
+end
+
+local function packed_session(s)
+  local flags = s.ended ~= '' and 2 or s.watching and 1 or 0
+  return pack(SESSION, s.deadline_ms, s.ttl_ms, s.renewals, s.highest, s.claims, s.checksum, flags,
+    #s.listed, s.listed, #s.owner, s.owner, #s.inbox, s.inbox, #s.process, s.process,
+    #s.unseen, s.unseen, #s.ended, s.ended, #s.by, s.by)
+end
+
+-- Lua keeps every string once and finds it by a hash of each k-th byte, k growing with the length.
+-- Records that differ in a few bytes only would all have one hash, and each be compared with
+-- thousands of dead ones: 20 µs instead of one. So they end in bytes that differ wherever one looks.
+local function salt(x)
+  local a, b, c = x % 251, floor(x / 251) % 251, floor(x / 63001) % 251
+  return string.char(a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b, c, c, c, c, c, c, c, c)
+end
+
+local function packed_claim(c)
+  local value = c.value and '+' .. c.value or ''
+  local values = {
+    c.n, c.token, c.entered_ms, c.granted_ms, c.until_ms, c.max_hold_ms, c.lock_delay_ms, c.block,
+    c.priority, c.step, c.window_ms, STATES[c.state], #c.places, #c.rank, c.rank, #c.actor, c.actor,
+    #c.wants, c.wants, #c.reason, c.reason, #c.by, c.by, #value, value,
+  }
+  for _, p in ipairs(c.places) do
+    for _, part in ipairs({ #p[1], p[1], #p[2], p[2], #p[3], p[3], p[4], p[5], p[6] }) do
+      values[#values + 1] = part
+    end
+  end
+  values[#values + 1] = salt(math.fmod(c.n * 40503 + c.token + c.entered_ms, 67108859))
+  -- In one go: each part would be a string of its own, without salt.
+  return pack(CLAIM .. string.rep(PLACE, #c.places) .. 'c24', unpack(values))
+end
+
+local function packed_resource(r)
+  if r.sole ~= '' and r.waiting + r.reservations + r.limit + r.closed_ms + r.kept == 0
+    and r.converting == '' then
+    return '!' .. next(r.held) .. SEP .. r.sole
+  end
+  return cmsgpack.pack(r.held, r.reserved, r.holders, r.waiting, r.reservations, r.sole, r.converting,
+    r.limit, r.closed_ms, r.closed_for_ms, r.kept)
+end
+
+-- Writes what the step changed; a resource that nobody uses leaves nothing behind.
+local function flush()
+  local fields, count = {}, 0
+  local function put(key, value)
+    fields[count + 1] = key
+    fields[count + 2] = value
+    count = count + 2
+  end
+  for key, r in pairs(resources_used) do
+    if r.holders > 0 or r.waiting > 0 or r.reservations > 0 or r.closed_ms > now_ms then
+      put(key, packed_resource(r))
+      if r.fresh then
+        in_order(key)
+      end
+    elseif not r.fresh then
+      dropped[#dropped + 1] = key
+      out_of_order(key)
+    end
+  end
+  for id, session in pairs(sessions_changed) do
+    put('s' .. SEP .. id, packed_session(session))
+  end
+  for ref, claim in pairs(claims_changed) do
+    put('c' .. SEP .. ref, packed_claim(claim))
+  end
+  for key, value in pairs(texts) do
+    put(key, value)
+  end
+  for first = 1, #dropped, AT_ONCE do
+    call('HDEL', ROWS, unpack(dropped, first, min(first + AT_ONCE - 1, #dropped)))
+  end
+  for first = 1, count, AT_ONCE do
+    call('HSET', ROWS, unpack(fields, first, min(first + AT_ONCE - 1, count)))
+  end
+  write_order()
+  publish()
+  call('HSET', ROWS, 'm', pack('<dddddd', SCHEMA, SHARDS, token, position, due_ms, watchers))
+end
+
+-- Called first by everything that must go on when the server is out of memory: a script that
+-- has written once is not refused any more, and to delete is never refused.
+local function write_in_any_case()
+  call('HDEL', ROWS, '')
+end
+
+-- What the caller gets; with a clock of its own also the wakes, to be compared.
+local function answer(reply)
+  if ARGV[1] == '' then
+    return reply
+  end
+  local told = {}
+  for i, one in ipairs(wakes) do
+    told[i] = { one[1], one[2], one[3], one[4], one[5] }
+  end
+  return { reply, told }
+end

@@ -1,0 +1,286 @@
+-- table.lua  (behind lines.lua)  →  sessions, and what several commands share: core/table.py
+--
+-- Anything whose time has come is ended before the command itself is carried out.
+
+local ENDED_KEPT_MS = 600000
+local REAPED_PER_STEP = 64
+local EXPIRED = 'its session expired'
+local UNKNOWN_SESSION = 'the store does not know the session'
+local TEXT_MAX = 4096
+
+-- ── the end of a claim ───────────────────────────────────────────────────────────────
+
+-- Takes a claim out of every line and off its session's account.
+local function remove(claim, what, detail)
+  local held = claim.state == HOLDING
+  withdraw(claim)
+  delete_claim(claim)
+  local session = get_session(claim.session)
+  session.claims = session.claims - 1
+  session.checksum = (session.checksum - mix(claim.n, held and claim.token or 0)) % CHECKSUMS
+  put_session(session)
+  if not held and (what == 'released' or what == 'expired') then
+    what = 'gave_up'
+  end
+  for _, place in ipairs(claim.places) do
+    log(what, place, claim, detail)
+  end
+end
+
+-- Keeps closed what was lost, for those who cannot check tokens.
+local function delay(claim)
+  if claim.lock_delay_ms > 0 then
+    for _, place in ipairs(claim.places) do
+      close_for(place, claim.lock_delay_ms)
+    end
+  end
+end
+
+-- Ends a claim against its session's will and leaves word; returns its places, to be settled.
+local function take_away(claim, what, reason, by)
+  local places = claim.places
+  local held = claim.state == HOLDING
+  remove(claim, what, reason)
+  if held then
+    delay(claim)
+  end
+  claim.state = REVOKED
+  claim.reason = reason
+  claim.by = by
+  claim.wants = ''
+  claim.places = {}
+  put_claim(claim)
+  list_claim(claim)
+  wake(claim, 'look')
+  return places
+end
+
+-- ── the end of a session ─────────────────────────────────────────────────────────────
+
+local function set_watching(session, on)
+  session.watching = on
+  if on then
+    in_order('x' .. SEP .. session.id)
+    watchers = watchers + 1
+  else
+    out_of_order('x' .. SEP .. session.id)
+    watchers = watchers - 1
+  end
+end
+
+-- All claims of a session, by number.
+local function claims_of(session_id)
+  local numbers, found = {}, {}
+  for n in string.gmatch(get_session(session_id).listed, '%d+') do
+    numbers[#numbers + 1] = tonumber(n)
+  end
+  local prefix = 'c' .. SEP .. session_id .. SEP
+  for _, member in ipairs(scan(prefix, after_prefix(prefix), 0)) do
+    numbers[#numbers + 1] = tonumber(sub(member, -16))
+  end
+  table.sort(numbers)
+  for i, n in ipairs(numbers) do
+    found[i] = get_claim(session_id .. SEP .. text(n))
+  end
+  return found
+end
+
+-- Ends a session with all its claims; returns the places, to be settled.
+local function finish(session, reason, what, by)
+  session.ended = reason
+  session.by = by or ''
+  local abnormal = what ~= 'released'
+  local places, lost = {}, {}
+  for _, claim in ipairs(claims_of(session.id)) do
+    if claim.state == REVOKED then
+      delete_claim(claim)
+    else
+      if abnormal and claim.state == HOLDING then
+        lost[#lost + 1] = claim
+      end
+      remove(claim, what, reason)
+      for _, place in ipairs(claim.places) do
+        places[#places + 1] = place
+      end
+    end
+  end
+  for _, claim in ipairs(lost) do
+    delay(claim)
+  end
+  if session.watching then
+    set_watching(session, false)
+  end
+  session.claims = 0
+  session.checksum = 0
+  session.unseen = ''
+  session.deadline_ms = now_ms + ENDED_KEPT_MS
+  put_session(session)
+  set_due(session.deadline_ms, session.id)
+  if abnormal then
+    wakes[#wakes + 1] = { session.inbox, session.id, 0, 'ended', 0 }
+  end
+  return places
+end
+
+local function forget_session(session)
+  local key = 's' .. SEP .. session.id
+  cache[key] = false
+  sessions_changed[session.id] = nil
+  dropped[#dropped + 1] = key
+  dropped[#dropped + 1] = 't' .. SEP .. session.id
+  out_of_order(key)
+end
+
+-- Ends what is due by the server's clock.
+local function reap()
+  local places = {}
+  local function to_settle(more)
+    for _, place in ipairs(more) do
+      places[#places + 1] = place
+    end
+  end
+  local due = call('ZRANGEBYSCORE', DUE, '-inf', text(now_ms), 'LIMIT', 0, REAPED_PER_STEP)
+  if #due > 0 then
+    call('ZREM', DUE, unpack(due)) -- before anything is noted anew
+  end
+  for _, member in ipairs(due) do
+    local at = find(member, SEP, 1, true)
+    if at == 1 then
+      local behind = find(member, SEP, 2, true)
+      places[#places + 1] = { sub(member, 2, behind - 1), sub(member, behind + 1) }
+    elseif at then
+      local claim = get_claim(member)
+      if claim and claim.state == HOLDING then
+        to_settle(take_away(claim, 'expired', 'its max_hold is over', ''))
+      end
+    else
+      local session = get_session(member)
+      if not session then
+        -- nothing to end
+      elseif session.deadline_ms > now_ms then
+        set_due(session.deadline_ms, member)
+      elseif session.ended ~= '' then
+        forget_session(session)
+      else
+        to_settle(finish(session, EXPIRED, 'expired'))
+      end
+    end
+  end
+  -- Only when all are gone: else one who is due as well might be granted first.
+  settle(places)
+  due_ms = tonumber(call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or FAR_MS)
+end
+
+-- The session, or what became of it.
+local function live(session_id)
+  local session = get_session(session_id)
+  if not session then
+    return nil, { 'E', UNKNOWN_SESSION, '' }
+  end
+  if session.ended == '' and session.deadline_ms <= now_ms then
+    settle(finish(session, EXPIRED, 'expired'))
+  end
+  if session.ended ~= '' then
+    return nil, { 'E', session.ended, session.by }
+  end
+  return session
+end
+
+-- Ends a session that lives by command; what is answered to that.
+local function finish_by_command(session_id, reason, what, by)
+  local session = get_session(session_id)
+  if not session or session.ended ~= '' then
+    return { 'D', 0 }
+  end
+  settle(finish(session, reason, what, by))
+  return { 'D', 1 }
+end
+
+-- ── claim numbers: which ones were seen ──────────────────────────────────────────────
+
+local function each_unseen(session)
+  return string.gmatch(session.unseen, '(%d+)%-(%d+),')
+end
+
+local function range(low, high)
+  return low <= high and text(low) .. '-' .. text(high) .. ',' or ''
+end
+
+local function is_seen(session, n)
+  for low, high in each_unseen(session) do
+    if tonumber(low) <= n and n <= tonumber(high) then
+      return false
+    end
+  end
+  return n <= session.highest
+end
+
+-- Notes a claim number; those skipped stay open, for they may still be on their way.
+local function see(session, n)
+  if n > session.highest then
+    session.unseen = session.unseen .. range(session.highest + 1, n - 1)
+    session.highest = n
+  elseif session.unseen ~= '' then
+    local left = {}
+    for low, high in each_unseen(session) do
+      low, high = tonumber(low), tonumber(high)
+      if low <= n and n <= high then
+        left[#left + 1] = range(low, n - 1) .. range(n + 1, high)
+      else
+        left[#left + 1] = range(low, high)
+      end
+    end
+    session.unseen = table.concat(left)
+  end
+end
+
+-- Takes every number below `lowest` for finished: its client will not use them.
+local function forget_below(session, lowest)
+  session.highest = max(session.highest, lowest - 1)
+  if session.unseen ~= '' then
+    local left = {}
+    for low, high in each_unseen(session) do
+      left[#left + 1] = range(max(tonumber(low), lowest), tonumber(high))
+    end
+    session.unseen = table.concat(left)
+  end
+end
+
+-- ── opening, which may ride with the first claim ─────────────────────────────────────
+
+-- `at` is where id, ttl_ms, owner, metadata, inbox, process begin in ARGV.
+local function open(at)
+  local id, ttl_ms, owner, metadata = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  if get_session(id) then
+    local _, over = live(id)
+    return over or { 'D', 1 }
+  end
+  if #owner > TEXT_MAX then
+    return { 'R', 'too large', 'owner', #owner, TEXT_MAX }
+  elseif #metadata > TEXT_MAX then
+    return { 'R', 'too large', 'metadata', #metadata, TEXT_MAX }
+  end
+  put_session({
+    id = id, ttl_ms = ttl_ms, owner = owner, inbox = ARGV[at + 4], process = ARGV[at + 5],
+    deadline_ms = now_ms + ttl_ms, renewals = 0, highest = 0, unseen = '', claims = 0, checksum = 0,
+    watching = false, ended = '', by = '', listed = '',
+  })
+  in_order('s' .. SEP .. id)
+  if metadata ~= '' then
+    texts['t' .. SEP .. id] = metadata
+  end
+  set_due(now_ms + ttl_ms, id)
+  return { 'D', 0 }
+end
+
+-- ── from beginning to end ────────────────────────────────────────────────────────────
+
+-- Carries out a command that changes something.
+local function step(command)
+  if now_ms >= due_ms then
+    reap()
+  end
+  local reply = command()
+  flush()
+  return answer(reply)
+end

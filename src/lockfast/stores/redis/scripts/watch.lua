@@ -1,0 +1,13 @@
+-- watch.lua  KEYS: the shard  ARGV: clock, session, on  →  done or ended
+
+return step(function()
+  local session, over = live(ARGV[2])
+  if over then
+    return over
+  end
+  if session.watching ~= (ARGV[3] == '1') then
+    set_watching(session, ARGV[3] == '1')
+    put_session(session)
+  end
+  return { 'D', 1 }
+end)

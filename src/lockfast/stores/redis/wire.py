@@ -1,0 +1,125 @@
+"""Commands to the server and replies back, for callers that block."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from lockfast.core.commands import Command, Reply, Wake
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import arguments_of, decode_wakes, reply_to
+from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.errors import is_script_missing, translate
+from lockfast.stores.redis.scripts import keys_of, script_of
+
+IDLE_MAX: Final = 32
+"""Connections kept for the next burst of callers."""
+
+_inherited: Final[list[Connection]] = []
+"""Connections of a parent process: neither used nor closed here."""
+
+
+class Shard:
+    """What goes over a connection: the same for both faces."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.is_known = False
+        """The server has been looked at and found fit."""
+        self._keys = keys_of(address.namespace)
+        self._heads: dict[type, tuple[bytes | int, ...]] = {}
+
+    def packed(self, command: Command, clock: str = "") -> bytes:
+        kind: type = type(command)
+        head = self._heads.get(kind)
+        if head is None:
+            sha = script_of(kind).sha
+            head = self._heads[kind] = (b"EVALSHA", sha, len(self._keys), *self._keys)
+        return pack(*head, clock, *arguments_of(command))
+
+    def loading(self, command: Command) -> bytes:
+        """To be sent when the server does not have the command's script."""
+        kind: type = type(command)
+        return pack("SCRIPT", "LOAD", script_of(kind).body)
+
+    def reply(self, command: Command, found: Any) -> Reply:
+        return reply_to(command, self.checked(found))
+
+    def checked(self, found: Any) -> Any:
+        if isinstance(found, Exception):
+            raise translate(str(found), self.address.label)
+        return found
+
+
+class BlockingWire:
+    """Commands from any number of threads, each on a connection that no other uses then."""
+
+    def __init__(
+        self, shard: Shard, on_close: Callable[[BlockingWire], None] = lambda wire: None
+    ) -> None:
+        self._shard = shard
+        self._on_close = on_close
+        self._idle: deque[Connection] = deque()
+        self._process = os.getpid()
+        self._closed = False
+        self.connections = 0
+        """How many were made: a new one may lead to another server."""
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        return self._shard.reply(command, self.exchange(command, timeout_ms))
+
+    def step(self, command: Command, now_ms: int, wall_us: int) -> tuple[Reply, list[Wake]]:
+        """As send, but at an instant of our choice: for the comparison with the reference."""
+        found = self.exchange(command, 10_000, f"{now_ms} {wall_us}")
+        reply, wakes = self._shard.checked(found)
+        return reply_to(command, reply), decode_wakes(wakes)
+
+    def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
+        until_s = monotonic() + timeout_ms / 1000
+        packed = self._shard.packed(command, clock)
+        connection = self._take(until_s)
+        try:
+            found = connection.exchange(packed, until_s)
+            if isinstance(found, Exception) and is_script_missing(str(found)):
+                # Surely not carried out. Both in one go: what is loaded may be flushed again.
+                _, found = connection.exchange_all([self._shard.loading(command), packed], until_s)
+        except BaseException:
+            connection.close()
+            raise
+        self._give(connection)
+        return found
+
+    def _take(self, until_s: float) -> Connection:
+        if self._process != os.getpid():
+            _inherited.extend(self._idle)
+            self._idle = deque()
+            self._process = os.getpid()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if connection.is_usable():
+                return connection
+            connection.close()
+        shard = self._shard
+        connection = Connection(shard.address, until_s, first=not shard.is_known)
+        shard.is_known = True
+        self.connections += 1
+        return connection
+
+    def _give(self, connection: Connection) -> None:
+        if self._closed or len(self._idle) >= IDLE_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        self._closed = True
+        self._on_close(self)
+        if self._process == os.getpid():
+            while self._idle:
+                self._idle.pop().close()

@@ -1,0 +1,16 @@
+"""Every test of the Redis store runs against each real server there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.redis import RedisServer, binaries
+
+
+@pytest.fixture(scope="session", params=binaries())
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server that lives as long as the tests; each uses a namespace of its own."""
+    with RedisServer(binaries()[request.param]) as started:
+        yield started

@@ -1,0 +1,23 @@
+"""The Redis store keeps the contract of every store, command by command and as users see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockfast.conformance.contract import ApiContract, WireContract
+from lockfast.conformance.harness import Harness
+from lockfast.stores.redis import RedisStore
+from tests.servers.redis import RedisServer
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def harness(request: pytest.FixtureRequest, server: RedisServer) -> Harness:
+    return Harness(server.url(), request.param, RedisStore.capabilities)
+
+
+class TestWire(WireContract):
+    pass
+
+
+class TestApi(ApiContract):
+    pass

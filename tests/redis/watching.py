@@ -1,0 +1,70 @@
+"""What a server sees of its clients, by its own account."""
+
+from __future__ import annotations
+
+import re
+from time import monotonic
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.scripts import Script
+from tests.servers.redis import RedisServer
+
+_LINE = re.compile(r'^[\d.]+ \[\d+ (\S+)\] "([^"]+)"(?: "([^"]*)")?')
+_END = "lockfast-test-end"
+PATIENCE_S = 30.0
+
+
+class Seen(NamedTuple):
+    by: str
+    """`lua` for what a script calls, else the client's address."""
+    command: str
+    first: str
+    """Its first argument."""
+
+
+class Monitor:
+    """Everything a server is told to do within a block."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+
+    def __enter__(self) -> Self:
+        until_s = monotonic() + PATIENCE_S
+        path = str(self._server.socket)
+        self._connection = Connection(Address(path, path=path), until_s)
+        assert self._connection.exchange(pack("MONITOR"), until_s) == "OK"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def seen(self) -> list[Seen]:
+        """All commands so far."""
+        self._server.run("ECHO", _END)
+        found: list[Seen] = []
+        while True:
+            line = self._connection.receive(monotonic() + PATIENCE_S)
+            match = _LINE.match(line)
+            assert match is not None, line
+            seen = Seen(match[1], match[2].upper(), match[3] or "")
+            if seen[1:] == ("ECHO", _END):
+                return found
+            found.append(seen)
+
+    def by_clients(self) -> list[Seen]:
+        """Commands that clients sent, without what a new connection says first."""
+        greetings = ("CLIENT", "INFO", "EVAL", "SUBSCRIBE", "SCRIPT")
+        return [seen for seen in self.seen() if seen.by != "lua" and seen.command not in greetings]
+
+
+def calls_of(script: Script, seen: list[Seen]) -> int:
+    sha = script.sha.decode()
+    return sum((one.command, one.first) == ("EVALSHA", sha) for one in seen)
