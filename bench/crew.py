@@ -1,0 +1,162 @@
+"""Real processes that contend for one lock, and the orders they carry out.
+
+An order is a function of the contestant that each member opened for itself; its
+result travels back. Instants are CLOCK_MONOTONIC, which all processes of a
+machine share.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from bench.contestants import Contestant
+
+__all__ = ["Crew", "CrewError", "Hold", "Member", "acquire", "release", "take_turns"]
+
+ANSWER_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 5.0
+# Wide enough for two holders at once to be seen, short beside any hand-over.
+HOLD_NS = 20_000
+
+Result = TypeVar("Result")
+
+
+class CrewError(Exception):
+    """A member failed, or did not answer in time: the figures would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One grant, from the request to just before the release."""
+
+    requested_ns: int
+    granted_ns: int
+    releasing_ns: int
+
+
+def acquire(lock: Contestant) -> int:
+    """The instant at which the lock was ours."""
+    lock.acquire()
+    return time.monotonic_ns()
+
+
+def release(lock: Contestant) -> int:
+    """The instant just before we began to give the lock back."""
+    releasing_ns = time.monotonic_ns()
+    lock.release()
+    return releasing_ns
+
+
+def take_turns(lock: Contestant, *, grants: int, start_ns: int = 0) -> list[Hold]:
+    """From `start_ns` on, acquire, hold for a moment and release, `grants` times."""
+    time.sleep(max(0, start_ns - time.monotonic_ns()) / 1e9)
+    holds = []
+    for _ in range(grants):
+        requested_ns = time.monotonic_ns()
+        lock.acquire()
+        granted_ns = releasing_ns = time.monotonic_ns()
+        while releasing_ns < granted_ns + HOLD_NS:
+            releasing_ns = time.monotonic_ns()
+        lock.release()
+        holds.append(Hold(requested_ns, granted_ns, releasing_ns))
+    return holds
+
+
+class Member:
+    """One process of a crew."""
+
+    def __init__(self, kind: type[Contestant], directory: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._kind = kind
+        self._pipe, theirs = context.Pipe()
+        # A daemon: a run that is broken off leaves nobody behind, blocked in acquire.
+        self._process = context.Process(target=_serve, args=(theirs, kind, directory), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def start(self, order: Callable[[Contestant], Result]) -> Callable[[], Result]:
+        """Give an order; the function returned waits for its result. Results come in order."""
+        self._pipe.send(order)
+
+        def result() -> Result:
+            answer: Result = self._receive()
+            return answer
+
+        return result
+
+    def carry_out(self, order: Callable[[Contestant], Result]) -> Result:
+        return self.start(order)()
+
+    def _receive(self) -> Any:
+        if not self._pipe.poll(ANSWER_TIMEOUT_S):
+            raise CrewError(f"{self._kind.name}: no answer within {ANSWER_TIMEOUT_S:g} s")
+        try:
+            failure, answer = self._pipe.recv()
+        except EOFError:
+            raise CrewError(f"{self._kind.name}: a process ended unexpectedly") from None
+        if failure:
+            raise CrewError(f"{self._kind.name}: a process failed\n{failure}")
+        return answer
+
+    def close(self, *, grace_s: float = STOP_TIMEOUT_S) -> None:
+        self._pipe.close()
+        self._process.join(grace_s)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+class Crew:
+    """`size` processes with the same lock open, ready for orders when the crew is."""
+
+    def __init__(self, kind: type[Contestant], directory: Path, size: int) -> None:
+        self.name = kind.name
+        self.members = [Member(kind, directory) for _ in range(size)]
+
+    def __enter__(self) -> Self:
+        # Everybody has the lock once: no first-time cost is left to be measured.
+        for member in self.members:
+            member.carry_out(acquire)
+            member.carry_out(release)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After a failure somebody may be blocked in acquire for ever.
+        for member in self.members:
+            member.close(grace_s=STOP_TIMEOUT_S if error is None else 0)
+
+
+def _serve(pipe: Connection, kind: type[Contestant], directory: Path) -> None:
+    """Carry out orders until the pipe is closed."""
+    # Ctrl-C is for the parent; we end with its end of the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lock: Contestant | None = None
+    while True:
+        try:
+            order = pipe.recv()
+        except EOFError:
+            break
+        try:
+            if lock is None:
+                lock = kind(directory)
+            answer = ("", order(lock))
+        except Exception:
+            answer = (traceback.format_exc(), None)
+        pipe.send(answer)
+    if lock is not None:
+        lock.close()
