@@ -1,0 +1,59 @@
+"""The code that users copy from README and docs runs as it stands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import NAMES, PAGES, ROOT, python_of
+
+WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if python_of(page).strip()]
+
+RUN = """
+import sys
+from pathlib import Path
+page, setup = sys.argv[1:]
+names = {"__name__": "__main__"}
+if setup:
+    exec(compile(Path(setup).read_text(), setup, "exec"), names)
+exec(compile(sys.stdin.read(), page, "exec"), names)
+"""
+
+
+def test_there_is_code_to_run() -> None:
+    """README and the guide show code."""
+    assert {"README.md", "docs/index.md"} <= set(WITH_CODE)
+
+
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
+    """Every block of a page, one after another, in an empty directory and lock file."""
+    setup = setup_of(name)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUN, name, str(setup or "")],
+        input=python_of(ROOT / name).replace("/tmp/", f"{tmp_path}/"),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def setup_of(name: str) -> Path | None:
+    """What a page takes for granted: a file for the page itself, or for its folder."""
+    places = Path(__file__).parent / "setup"
+    page = Path(name).relative_to("docs") if name.startswith("docs/") else Path(name)
+    candidates = [places / page.with_suffix(".py"), places / f"{page.parent}.py"]
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def environment(state: Path) -> dict[str, str]:
+    """Ours, with a state directory of its own and no settings of Lockfast."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKFAST_")}
+    return {**kept, "XDG_STATE_HOME": str(state)}

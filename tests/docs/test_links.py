@@ -1,0 +1,43 @@
+"""What the pages point at is there."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import NAMES, ROOT, prose_of
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+DEV = re.compile(r"\./dev ([a-z]+)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    """A relative link names a file, and a fragment names one of its headings."""
+    page = ROOT / name
+    broken = []
+    for target in LINK.findall(prose_of(page)):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, fragment = target.partition("#")
+        aim = (page.parent / path) if path else page
+        if not aim.exists() or (fragment and fragment not in fragments(aim.read_text("utf-8"))):
+            broken.append(target)
+    assert broken == []
+
+
+def fragments(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_words_of_dev_exist() -> None:
+    """Every `./dev WORD` that a page mentions is one that ./dev knows."""
+    usage = subprocess.run(
+        [sys.executable, str(ROOT / "dev"), "help"], capture_output=True, text=True, check=True
+    ).stdout
+    known = set(re.findall(r"^  ([a-z]+) ", usage, re.MULTILINE))
+    mentioned = {word for name in NAMES for word in DEV.findall((ROOT / name).read_text("utf-8"))}
+    assert mentioned
+    assert mentioned <= known
