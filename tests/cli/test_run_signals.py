@@ -128,14 +128,15 @@ print("survived", flush=True)
 
 def test_killing_run_kills_the_command_and_the_lock_stays_for_its_ttl(cli: Cli) -> None:
     """Nobody may begin before the command is surely gone: the store goes by the TTL."""
-    holder = cli.start("run", "a", "--ttl", "3", "--", *python(STUBBORN))
+    # Long enough to start two programs in, however busy the machine is.
+    holder = cli.start("run", "a", "--ttl", "12", "--", *python(STUBBORN))
     assert holder.line() == "ready"
     before = cli.show("a")["holders"][0]
     holder.signal(signal.SIGKILL)
     assert holder.rest() == ""  # the end of its output: the command is gone, too
     assert cli.show("a")["holders"][0]["token"] == before["token"]
     assert cli.run("run", "a", "--no-wait", "--", "true").returncode == 75
-    heir = cli.run("run", "a", "--timeout", "20", "--", "sh", "-c", "echo $LOCKFAST_FENCE")
+    heir = cli.run("run", "a", "--timeout", "60", "--", "sh", "-c", "echo $LOCKFAST_FENCE")
     assert int(heir.stdout) > before["token"]
     watcher = cli.start("watch", "--after", "0", "--json")
     events = [json.loads(watcher.line()) for _ in range(4)]
