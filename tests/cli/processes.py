@@ -24,6 +24,34 @@ READ = ("sh", "-c", "echo ready; read line; echo got $line")
 """A command that says when it runs, and runs until it is told something."""
 
 
+HEARING = """
+import select, signal, socket, sys
+heard, told = socket.socketpair()
+told.setblocking(False)
+signal.set_wakeup_fd(told.fileno())
+def signals(*names):
+    for name in names:
+        signal.signal(getattr(signal, name), lambda number, frame: None)
+    print("ready", flush=True)
+    while heard in select.select([heard, sys.stdin], [], [])[0]:
+        yield from map(signal.Signals, heard.recv(64))
+"""
+"""For a command that hears signals until it is told something.
+
+From a socket: Python would not run a handler for a signal that arrives just before a read.
+"""
+
+NAMING = (
+    HEARING
+    + """
+for number in signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"):
+    print(number.name, flush=True)
+sys.exit(9)
+"""
+)
+"""A command that names every signal it gets, once for each time."""
+
+
 class Process:
     """A process whose output is read line by line."""
 

@@ -8,17 +8,16 @@ import signal
 from pathlib import Path
 
 import lockfast
-from tests.cli.processes import READ, Cli, Process, python, until
+from tests.cli.processes import HEARING, READ, Cli, Process, python, until
 
-POLITE = """
-import signal, sys
-def stop(number, frame):
+POLITE = (
+    HEARING
+    + """
+for number in signals("SIGTERM"):
     print("stopping", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
-print("ready", flush=True)
-sys.stdin.readline()
+    break
 """
+)
 
 STUBBORN_FAMILY = """
 import os, signal, sys
@@ -39,13 +38,14 @@ while True:
     signal.pause()
 """
 
-TELLING = """
-import signal, sys
-signal.signal(signal.SIGUSR1, lambda number, frame: print("told", flush=True))
-print("ready", flush=True)
-sys.stdin.readline()
+TELLING = (
+    HEARING
+    + """
+for number in signals("SIGUSR1"):
+    print("told", flush=True)
 sys.exit(7)
 """
+)
 
 
 def revoke(cli: Cli, name: str) -> None:

@@ -8,26 +8,14 @@ import signal
 
 import pytest
 
-from tests.cli.processes import LOCKFAST, READ, Cli, children_of, is_alive, python, until
-
-REPORTER = """
-import signal, sys
-def report(number, frame):
-    print(signal.Signals(number).name, flush=True)
-for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH"):
-    signal.signal(getattr(signal, "SIG" + name), report)
-print("ready", flush=True)
-sys.stdin.readline()
-sys.exit(9)
-"""
-"""A command that names every signal it gets, once for each time."""
+from tests.cli.processes import LOCKFAST, NAMING, READ, Cli, children_of, is_alive, python, until
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "WINCH"])
 def test_a_signal_reaches_the_command_exactly_once(cli: Cli, name: str) -> None:
     """Also one to our whole group, as `kill %1` and the terminal send it."""
     number = signal.Signals[f"SIG{name}"]
-    holder = cli.start("run", "a", "--", *python(REPORTER))
+    holder = cli.start("run", "a", "--", *python(NAMING))
     assert holder.line() == "ready"
     holder.signal(number)
     assert holder.line() == number.name

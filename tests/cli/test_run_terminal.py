@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.processes import LOCKFAST, Cli, children_of, is_alive, python
+from tests.cli.processes import LOCKFAST, NAMING, Cli, children_of, is_alive, python
 from tests.cli.terminals import CTRL_C, CTRL_Z, Terminal, open_terminal, start_job
 
 READER = """
@@ -17,15 +17,6 @@ import signal
 signal.signal(signal.SIGTTIN, lambda number, frame: print("SIGTTIN", flush=True))
 print("ready", flush=True)
 print("got", input(), flush=True)
-"""
-REPORTER = """
-import signal, sys
-def report(number, frame):
-    print(signal.Signals(number).name, flush=True)
-for name in ("INT", "USR2"):
-    signal.signal(getattr(signal, "SIG" + name), report)
-print("ready", flush=True)
-sys.stdin.readline()
 """
 PAUSE = ("sh", "-c", "echo ready; read line")
 
@@ -57,7 +48,7 @@ def test_the_command_reads_the_terminal(cli: Cli, terminal: Terminal) -> None:
 
 
 def test_ctrl_c_reaches_the_command_exactly_once(cli: Cli, terminal: Terminal) -> None:
-    start_job(cli, terminal, *LOCKFAST, "run", "a", "--", *python(REPORTER))
+    start_job(cli, terminal, *LOCKFAST, "run", "a", "--", *python(NAMING))
     run = pid_of(terminal)
     assert terminal.line() == "ready"
     terminal.type(CTRL_C)
@@ -65,12 +56,12 @@ def test_ctrl_c_reaches_the_command_exactly_once(cli: Cli, terminal: Terminal) -
     os.kill(run, signal.SIGUSR2)
     assert terminal.line() == "SIGUSR2"
     terminal.type(b"\n")
-    assert terminal.line() == "[exit 0]"
+    assert terminal.line() == "[exit 9]"
 
 
 def test_in_a_pipe_ctrl_c_reaches_the_command_exactly_once(cli: Cli, terminal: Terminal) -> None:
     """There it is we who get it from the terminal, and pass it on."""
-    pipe = quoted(*LOCKFAST, "run", "a", "--", *python(REPORTER)) + " | (trap '' INT; cat)"
+    pipe = quoted(*LOCKFAST, "run", "a", "--", *python(NAMING)) + " | (trap '' INT; cat)"
     start_job(cli, terminal, "sh", "-c", f"trap '' USR2; trap : INT; {pipe}")
     job = pid_of(terminal)
     assert terminal.line() == "ready"

@@ -2,7 +2,8 @@
 
 Once closed, it raised a bare RuntimeError. And a command that stood behind others for the
 worker began to count its timeout when its turn came: of ten callers who wanted to wait half
-a second, the last waited for five.
+a second for a store that was shut, the last waited for five. Counted always, it made the
+last of ten thousand callers give up on a store that was only busy with the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def test_a_closed_client_says_so(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_time_behind_others_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answers", [False, True])
+def test_time_behind_others_counts_while_nothing_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
     async def story() -> None:
         store = AsyncSqliteStore(tmp_path / "locks.db")
         wire = store.caller_wire()
@@ -41,32 +45,47 @@ def test_time_behind_others_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def apply(command: Any, timeout_ms: int) -> Any:
             given.append(timeout_ms)
             go_on.wait(60)
+            if not answers:
+                raise lockfast.StoreUnavailableError(store.label, "kept shut", "try again")
 
         monkeypatch.setattr(file, "apply", apply)
+        patience_ms = TRY_MS + 1
         first = asyncio.create_task(wire.send(Inspect("lock", "a"), 60_000))
-        second = asyncio.create_task(wire.send(Inspect("lock", "a"), 1))
+        second = asyncio.create_task(wire.send(Inspect("lock", "a"), patience_ms))
         while not given:
             await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.01, go_on.set)
-        await asyncio.gather(first, second)
+        asyncio.get_running_loop().call_later(patience_ms / 1000, go_on.set)
+        await asyncio.gather(first, second, return_exceptions=True)
 
-        assert given[1] == TRY_MS
+        assert given[1] == (patience_ms if answers else TRY_MS)
         wire.close()
         store.close()
 
     asyncio.run(story())
 
 
-def test_a_cancelled_close_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_cancelled_close_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         client = lockfast.aio.connect(f"sqlite://{tmp_path}/locks.db")
+        file = client._core.store._file  # type: ignore[attr-defined]
+        cancelled = threading.Event()
+        real = file.apply
+
+        def apply(command: Any, timeout_ms: int) -> Any:
+            cancelled.wait(60)
+            return real(command, timeout_ms)
+
         async with client.lock("a"):
+            monkeypatch.setattr(file, "apply", apply)
             closing = asyncio.create_task(client.close())
             await asyncio.sleep(0)  # it waits for its keeper now
             closing.cancel()
+            cancelled.set()
             with pytest.raises(asyncio.CancelledError):
                 await closing
-            assert client._core.store._file.users == 0  # type: ignore[attr-defined]
+            assert file.users == 0
 
     with pytest.raises(lockfast.LeaseLostError):
         asyncio.run(story())

@@ -37,6 +37,8 @@ class _WorkerWire:
     def _start(self) -> None:
         self._process = os.getpid()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="lockfast-sqlite")
+        self._answers = True
+        """Whether the store answered the last command that reached it."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         if self._process != os.getpid():
@@ -44,18 +46,22 @@ class _WorkerWire:
         loop = asyncio.get_running_loop()
         until = time.monotonic() + timeout_ms / 1000
         try:
-            job = loop.run_in_executor(self._worker, self._apply, command, until)
+            job = loop.run_in_executor(self._worker, self._apply, command, timeout_ms, until)
         except RuntimeError:  # the worker takes nothing on any more
             raise StoreUnavailableError(
                 self._store.label, "the client is closed", "connect again"
             ) from None
         return await job
 
-    def _apply(self, command: Command, until: float) -> Reply:
-        # The time it stood behind other commands counts. But the line may be long and the
-        # store well: whose time is over still gets a try that a keeper at work cannot spoil.
-        left_ms = round((until - time.monotonic()) * 1000)
-        return self._store.file().apply(command, max(TRY_MS, left_ms))
+    def _apply(self, command: Command, timeout_ms: int, until: float) -> Reply:
+        # The time it stood behind other commands counts only while the store does not answer:
+        # else a long line would make the store of it look unavailable.
+        if not self._answers:
+            timeout_ms = round((until - time.monotonic()) * 1000)
+        self._answers = False
+        reply = self._store.file().apply(command, max(TRY_MS, timeout_ms))
+        self._answers = True
+        return reply
 
     def close(self) -> None:
         if self._process == os.getpid():
