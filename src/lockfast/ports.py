@@ -104,7 +104,7 @@ class Ear(Protocol):
 
 
 Deliver = Callable[[Wake], None]
-"""Takes a wake that comes from a step of this very process, so it may be believed."""
+"""Takes a wake that surely comes from a step of this store, so it may be believed."""
 
 
 class Capabilities(NamedTuple):

@@ -108,7 +108,7 @@ def test_the_first_look_after_a_pause_tells_the_truth(
 def test_a_keep_alive_that_fails_makes_a_lease_uncertain_and_one_that_succeeds_certain(
     client: lockfast.Client, store: CuttableStore
 ) -> None:
-    lease = client.lock("a", ttl=3).acquire()
+    lease = client.lock("a", ttl=9).acquire()
     store.cut(c.Renew)
     until(lambda: lease.state is LeaseState.UNCERTAIN)
     lease.check()

@@ -100,11 +100,22 @@ def test_a_writer_that_trusts_what_it_knows_is_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison would notice if the condition on the version were left out."""
-    monkeypatch.setattr(rows, "_replace_if_unchanged", _replace_whatever_happened)
+    blind = rows._UPDATE.replace("WHERE version = ?", "WHERE ? >= 0")
+    monkeypatch.setattr(rows, "_UPDATE", blind)
     with pytest.raises(MismatchError):
         compare(make_subject(2), model, 1, STEPS)
 
 
-def _replace_whatever_happened(count: int) -> str:
-    values = ", ".join(["(?, ?)"] * count)
-    return f"REPLACE INTO rows (k, v) SELECT column1, column2 FROM (VALUES {values}) WHERE ? <> ''"
+def test_rows_that_get_lost_on_their_way_to_the_table_are_found_out(
+    make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison fills the head many times over."""
+    real = rows.SqliteRows._empty_head
+
+    def forget_one(self: rows.SqliteRows) -> None:
+        self._recent.popitem()
+        real(self)
+
+    monkeypatch.setattr(rows.SqliteRows, "_empty_head", forget_one)
+    with pytest.raises((MismatchError, AssertionError)):
+        compare(make_subject(2), model, 1, STEPS)

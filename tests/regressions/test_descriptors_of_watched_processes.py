@@ -33,7 +33,7 @@ def descriptors() -> int:
 
 
 def test_callers_open_and_close_nothing() -> None:
-    ear = SqliteEar("ours", True, lambda inbox: None)
+    ear = SqliteEar("ours", True, lambda wake: None, lambda inbox: None)
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         before = descriptors()
         ear.watch_over(1, [blocker(first, "first")])

@@ -18,7 +18,7 @@ from tests.processes.crew import until
 def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     store = CuttableStore()
     use(monkeypatch, CuttableStore(table=store.table))
-    holder = lockfast.connect("memory://", ttl=0.3)
+    holder = lockfast.connect("memory://")
     use(monkeypatch, store)
     waiter = lockfast.connect("memory://", ttl=0.3, connect_timeout=0.05)
     held = holder.lock("a").acquire()

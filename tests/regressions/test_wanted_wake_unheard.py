@@ -18,11 +18,12 @@ KINDS = sorted(value for name, value in vars(commands).items() if name.startswit
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_wake_is_heard(kind: str) -> None:
-    ear = SqliteEar("session", death_watch=False, on_close=lambda inbox: None)
+    heard: list[Wake] = []
+    ear = SqliteEar("session", False, heard.append, lambda inbox: None)
     mouth = Mouth()
     try:
         mouth.tell(Wake(ear.inbox, "session", 7, kind))
-        heard = run(ear.listen(10_000))
+        run(ear.listen(10_000))
     finally:
         mouth.close()
         ear.close()

@@ -1,4 +1,4 @@
-"""How a session on a lock file hears: datagrams from anybody, deaths from the kernel."""
+"""How a session on a lock file hears: datagrams from its peers, deaths from the kernel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import lockfast
-from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Blocker, Wake
+from lockfast.core.commands import WAKE_EVENTS, WAKE_GRANTED, WAKE_LOOK, Blocker, Wake
+from lockfast.flow.acquire import acquire
+from lockfast.flow.holding import Phase
 from lockfast.ports import WAKE_DIED
 from lockfast.runtimes.threads import run
 from lockfast.stores.sqlite import processes
@@ -24,8 +27,13 @@ PATIENCE_MS = 30_000
 
 
 @pytest.fixture
-def ear() -> Iterator[SqliteEar]:
-    made = SqliteEar("session-1", True, lambda inbox: None)
+def heard() -> list[Wake]:
+    return []
+
+
+@pytest.fixture
+def ear(heard: list[Wake]) -> Iterator[SqliteEar]:
+    made = SqliteEar("session-1", True, heard.append, lambda inbox: None)
     yield made
     made.close()
 
@@ -49,6 +57,17 @@ def hear(ear: SqliteEar, timeout_ms: int = PATIENCE_MS) -> Sequence[Wake]:
     return run(ear.listen(timeout_ms))
 
 
+def until(ear: SqliteEar, condition: Callable[[], object]) -> None:
+    """Listen until it is so."""
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while not condition() and time.monotonic() < give_up:
+        hear(ear, 100)
+
+
+def port_of(inbox: str) -> int:
+    return int(inbox.partition("@")[0])
+
+
 def deaths(ear: SqliteEar, timeout_ms: int = PATIENCE_MS) -> list[str]:
     """The sessions of processes that died, waiting for at least one."""
     until = time.monotonic() + timeout_ms / 1000
@@ -70,66 +89,77 @@ def blocker(process: str, session: str = "dead") -> Blocker:
 # ── datagrams ────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_told_is_heard(ear: SqliteEar, mouth: Mouth) -> None:
-    mouth.tell(Wake(ear.inbox, "session-1", 7, WAKE_GRANTED, 17))
-    (wake,) = hear(ear)
-    assert (wake.session, wake.n, wake.what) == ("session-1", 7, WAKE_GRANTED)
-    assert wake.token == 0, "a token that came by a datagram could be anybody's"
+def test_what_is_told_is_heard(ear: SqliteEar, mouth: Mouth, heard: list[Wake]) -> None:
+    wake = Wake(ear.inbox, "session-1", 7, WAKE_GRANTED, 17)
+    mouth.tell(wake)
+    hear(ear)
+    assert heard == [wake]
 
 
-def test_words_for_others_are_not_heard(ear: SqliteEar, mouth: Mouth) -> None:
+def test_words_for_others_are_not_heard(ear: SqliteEar, mouth: Mouth, heard: list[Wake]) -> None:
     """A port may have been another session's before."""
     mouth.tell(Wake(ear.inbox, "session-0", 7, WAKE_GRANTED))
     mouth.tell(Wake(ear.inbox, "session-1", 8, WAKE_LOOK))
-    heard = [*hear(ear)]
-    if not heard:
-        heard += hear(ear)
+    until(ear, lambda: heard)
     assert [(wake.session, wake.n) for wake in heard] == [("session-1", 8)]
 
 
-def test_words_for_another_machine_or_namespace_are_not_sent(ear: SqliteEar, mouth: Mouth) -> None:
+def test_words_for_another_machine_or_namespace_are_not_sent(
+    ear: SqliteEar, mouth: Mouth, heard: list[Wake]
+) -> None:
     port, _, here = ear.inbox.partition("@")
-    nowhere = ("", port, f"{port}@", f"{port}@elsewhere", "nonsense", "nonsense@", "@")
+    nowhere = ("", port, f"{port}@", f"{port}@elsewhere", "nonsense", "nonsense@", "@", "#", "@#")
     nonsense = (f"x@{here}", f"-1@{here}", f"{10**30}@{here}", f"70000@{here}", f"@{here}")
     for inbox in (*nowhere, *nonsense):
         mouth.tell(Wake(inbox, "session-1", 1, WAKE_LOOK))
-    assert hear(ear, 20) == []
+    hear(ear, 20)
+    assert heard == []
 
 
-def test_nonsense_is_not_heard_and_hurts_nobody(ear: SqliteEar, mouth: Mouth) -> None:
-    """Anybody on the machine may write to a port."""
-    port = int(ear.inbox.partition("@")[0])
+def test_what_comes_without_the_secret_is_not_heard(
+    ear: SqliteEar, mouth: Mouth, heard: list[Wake]
+) -> None:
+    """Anybody on the machine may write to a port; only who reads the lock file knows it."""
+    port = port_of(ear.inbox)
+    secret = ear.inbox.partition("#")[2].encode()
+    words = b"session-1 1 granted 17"
     noise = random.Random(7)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        for text in (b"", b" ", b"session-1", b"session-1 x granted", b"session-1 1 nonsense"):
+        for text in (b"", b" ", b"session-1", words, b" " + words, b"0" * 16 + b" " + words):
             stranger.sendto(text, ("127.0.0.1", port))
+        for text in (b"x", b"1 nonsense 17", b"1 granted x", b"1 granted", words[:-1] + b"\xff"):
+            stranger.sendto(secret + b" session-1 " + text, ("127.0.0.1", port))
         for _ in range(100):
             stranger.sendto(noise.randbytes(noise.randrange(600)), ("127.0.0.1", port))
-        stranger.sendto(b"session-1 9 look", ("127.0.0.1", port))
-    heard: list[Wake] = []
-    until = time.monotonic() + PATIENCE_MS / 1000
-    while not heard and time.monotonic() < until:
-        heard += hear(ear, 100)
+        stranger.sendto(secret + b" session-1 9 look 0", ("127.0.0.1", port))
+    until(ear, lambda: heard)
     assert [(wake.n, wake.what) for wake in heard] == [(9, WAKE_LOOK)]
 
 
-def test_a_forged_word_changes_nothing(tmp_path: Path) -> None:
-    """Wakes are hints: whoever hears one looks for itself."""
-    with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
-        lease = client.lock("a").acquire()
-        session = lease._holding.session
-        assert session is not None
-        port = int(session.ear.inbox.partition("@")[0])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            for n in (0, 1, 2, -1, 10**30):
-                for what in ("granted", "look", "ended", "events", "wanted"):
-                    stranger.sendto(f"{session.id} {n} {what}".encode(), ("127.0.0.1", port))
-        before = client.sessions()[0].renewals
-        with client.lock("b", ttl=0.1) as other:
-            while client.sessions()[0].renewals < before:
-                assert not other.lost.wait(0.01)
-        lease.check()
-        lease.release()
+def test_a_forged_word_lets_nobody_in(tmp_path: Path, mouth: Mouth) -> None:
+    """A grant is believed without a look, so it must not be anybody's word."""
+    url = f"sqlite://{tmp_path}/locks.db"
+    with lockfast.connect(url) as holder, lockfast.connect(url) as client:
+        with holder.lock("a"):
+            waiting = client._core.holding(client.lock("a")._ask("a"))
+            thread = threading.Thread(target=lambda: run(acquire(client._core, waiting, None)))
+            thread.start()
+            while waiting.phase is not Phase.WAITING:
+                time.sleep(0.001)
+            session = waiting.session
+            assert session is not None
+            port = port_of(session.ear.inbox)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                for secret in ("", " ", "0000000000000000 "):
+                    words = f"{secret}{session.id} {waiting.n} granted 99"
+                    stranger.sendto(words.encode(), ("127.0.0.1", port))
+            told = threading.Event()
+            session.events_changed.append(told.set)
+            mouth.tell(Wake(session.ear.inbox, session.id, 0, WAKE_EVENTS))
+            assert told.wait(PATIENCE_MS / 1000), "it reads what was sent before"
+            assert waiting.phase is Phase.WAITING
+        thread.join()
+        assert waiting.phase is Phase.HELD
 
 
 def test_a_poke_ends_listening_from_any_thread(ear: SqliteEar) -> None:
@@ -141,7 +171,7 @@ def test_a_poke_ends_listening_from_any_thread(ear: SqliteEar) -> None:
 
 def test_a_closed_ear_can_be_poked_and_told(mouth: Mouth) -> None:
     closed: list[str] = []
-    made = SqliteEar("session-1", True, closed.append)
+    made = SqliteEar("session-1", True, lambda wake: None, closed.append)
     inbox = made.inbox
     made.close()
     made.close()

@@ -36,6 +36,7 @@ from lockfast.stores.registry import Face, open_store
 
 L = TypeVar("L", bound="LeaseBase")
 
+RELEASED = Phase.RELEASED
 EXIT_MS = 2000
 LIMIT_MAX = 1_000_000_000
 
@@ -43,16 +44,18 @@ LIMIT_MAX = 1_000_000_000
 class LeaseBase:
     """A lease without its verbs: what it is and how it stands."""
 
+    _holding: Holding
+    _keep: Keep | None = None
+    _use: Use | None = None
+    _depth = 1
+    _on_released: Callable[[], None] | None = None
+    _callbacks: tuple[Callable[[], None], ...] = ()
+
     def __init__(self, core: Core, holding: Holding) -> None:
         self._core = core
         self._holding = holding
-        if not holding.ask.block > 1:  # a kept claim outlives the lease of each of its users
+        if holding.ask.block <= 1:  # a kept claim outlives the lease of each of its users
             holding.owner = weakref.ref(self)
-        self._keep: Keep | None = None
-        self._use: Use | None = None
-        self._depth = 1
-        self._on_released: Callable[[], None] | None = None
-        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def name(self) -> str:
@@ -114,7 +117,7 @@ class LeaseBase:
             with session.mutex:
                 waiting = self._holding.phase is Phase.HELD
                 if waiting:
-                    self._holding.on_over.append(callback)
+                    self._holding.on_over += (callback,)
         if not waiting:
             callback()
 
@@ -123,13 +126,16 @@ class LeaseBase:
         assert session is not None
         if session.process == session.runtime.process():
             with session.mutex:
-                if callback in self._holding.on_over:
-                    self._holding.on_over.remove(callback)
+                callbacks = list(self._holding.on_over)
+                if callback in callbacks:
+                    callbacks.remove(callback)
+                    self._holding.on_over = tuple(callbacks)
 
     def _forget_callbacks(self) -> None:
         """The claim goes on without this lease: for others, who do not care for its loss."""
-        while self._callbacks:
-            self._not_any_more(self._callbacks.pop())
+        callbacks, self._callbacks = self._callbacks, ()
+        for callback in callbacks:
+            self._not_any_more(callback)
 
     def _re_enter(self) -> None:
         self.check()
@@ -184,17 +190,18 @@ class LeaseBase:
         )
 
     def __del__(self) -> None:
-        use = getattr(self, "_use", None)
+        use = self._use
+        # It may have been interrupted before it had one.
         holding = getattr(self, "_holding", None) if use is None else use.holding
-        if holding is None or holding.session is None:
+        if holding is None or holding.phase is RELEASED or holding.session is None:
             return
-        if holding.phase in (Phase.RELEASED, Phase.OVER):
+        if holding.phase is Phase.OVER:
             return
-        if self._use is not None:
-            if self._use.over:
+        if use is not None:
+            if use.over:
                 return
             assert self._keep is not None
-            holding.session.drop_use(self._keep, self._use)
+            holding.session.drop_use(self._keep, use)
         else:
             holding.session.drop(holding)
         held = holding.phase is Phase.HELD

@@ -33,8 +33,6 @@ SESSION_PREFIX = f"s{SEPARATOR}"
 DUE_PREFIX = f"d{SEPARATOR}"
 WATCHER_PREFIX = f"x{SEPARATOR}"
 
-LINE_OF = {"held": "h", "reserved": "v", "waiting": "w"}
-
 _RANK_OFFSET = 1 << 62
 """Keeps ranks positive, so that as text they sort as numbers do."""
 

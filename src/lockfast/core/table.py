@@ -59,6 +59,13 @@ class Table(Reading):
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         """Carry out one command; the wakes are to be sent once it is durable."""
+        simple: c.Reply | None = None
+        if type(command) is c.Enter:
+            simple = enter_free(self.rows, command, now_ms, wall_us, self.limits.claims_max)
+        elif type(command) is c.Leave:
+            simple = leave_alone(self.rows, command, now_ms, wall_us)
+        if simple is not None:
+            return simple, []
         self.begin(now_ms, wall_us)
         handler = _WRITES.get(type(command))
         if handler is None:
@@ -241,12 +248,6 @@ class Table(Reading):
         if isinstance(session, c.Ended):
             return session
         n = command.n
-        # A shortcut reads the rows, so not while a step before it is still unwritten.
-        if not self._resources and session.claims < self.limits.claims_max:
-            granted = enter_free(self.rows, self.shard, session, command, self.now_ms, self.wall_us)
-            if granted is not None:
-                self._logged = True
-                return granted
         if n <= session.highest:
             known = self.claim(command.session, n)
             if known is not None:
@@ -317,11 +318,6 @@ class Table(Reading):
         if claim.state == REVOKED:
             self.rows.delete(r.claim_key(claim.session, claim.n))
             return c.Gone(claim.reason, claim.by)
-        if not self._resources and leave_alone(
-            self.rows, self.shard, session, claim, command, self.wall_us
-        ):
-            self._logged = True
-            return c.Done()
         self._remove(claim, "released" if claim.state == HOLDING else "gave_up")
         if command.close_ms:
             for place in claim.places:

@@ -99,16 +99,16 @@ async def _enter(
     `was_queued`, and lost its place with its session, tries again until `until_ms`.
     """
     runtime = core.runtime
-    give_up_ms = runtime.now_ms() + core.connect_timeout_ms
+    session = core.enlist(holding)
+    sent_ms = runtime.now_ms()
+    give_up_ms = sent_ms + core.connect_timeout_ms
     if was_queued:
         give_up_ms = until_ms if until_ms is not None else NEVER_MS
     elif until_ms is not None and timeout_ms:
         give_up_ms = min(give_up_ms, until_ms)
     retry_ms = RETRY_MS
-    session = core.enlist(holding)
     while True:
-        opening = session.opening()
-        sent_ms = runtime.now_ms()
+        opening = None if session.snapshot.opened else session.opening()
         try:
             reply = await core.wire.send(
                 holding.enter(timeout_ms != 0, opening),
@@ -126,11 +126,13 @@ async def _enter(
                 retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
             if not session.alive():
                 session = core.enlist(holding)
+            sent_ms = runtime.now_ms()
             continue
         if isinstance(reply, Ended):
             session.end(f"session {session.id} is over: {reply.reason}", reply.by)
             logger.warning("%s; entering %r again", session.snapshot.ended, holding.ask.name)
             session = core.enlist(holding)
+            sent_ms = runtime.now_ms()
             continue
         if opening is not None:
             session.opened()

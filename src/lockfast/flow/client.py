@@ -81,10 +81,9 @@ class Core:
 
     def enlist(self, holding: Holding) -> Session:
         """Register a claim in the session of its TTL, opening one if need be."""
-        while True:
-            session = self.session(holding.ask.ttl_ms)
-            if session.register(holding):
-                return session
+        while not (session := self.session(holding.ask.ttl_ms)).register(holding):
+            pass  # it ended just now: the next is another
+        return session
 
     def session(self, ttl_ms: int | None = None) -> Session:
         """The session that lives for this TTL; its keeper is at work."""

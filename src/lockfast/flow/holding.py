@@ -63,85 +63,54 @@ class Holding:
     can give it back. Its fields change under its session's mutex only.
     """
 
-    __slots__ = (
-        "actor",
-        "ahead",
-        "ask",
-        "by",
-        "changed",
-        "converting",
-        "ended_ms",
-        "granted_at_ms",
-        "hold_deadline_ms",
-        "leaving",
-        "looked_ms",
-        "mode",
-        "n",
-        "on_over",
-        "on_wanted",
-        "owner",
-        "phase",
-        "reason",
-        "session",
-        "since_ms",
-        "step",
-        "token",
-        "wanted",
-    )
+    # Most claims never need more than these to say: what is the same for all of them is
+    # kept once, here.
+    session: Session | None = None
+    n = 0
+    phase = Phase.ENTERING
+    token = 0
+    step = 0
+    converting = False
+    granted_at_ms = 0
+    """On our clock, no later than the grant."""
+    since_ms = 0
+    """When it began to wait."""
+    looked_ms = 0
+    """When it was last looked at for a deadlock."""
+    hold_deadline_ms: int | None = None
+    leaving = False
+    """Its release is on the way: that the store has no record of it is no loss."""
+    ahead: tuple[Blocker, ...] = ()
+    """Who was in the way of a claim that did not want to wait."""
+    reason = ""
+    by = ""
+    ended_ms: int | None = None
+    changed: Signal | None = None
+    """Set when the phase moves on; there while somebody waits for that."""
+    on_over: tuple[Callable[[], None], ...] = ()
+    """Called when a held claim is lost or released, on whichever thread notices."""
+    on_wanted: Callable[[], None] | None = None
+    """Called when others wait for a claim that is kept for later use."""
+    wanted = False
+    owner: Callable[[], object | None] | None = None
+    """A weak reference to the lease: when that is gone, nobody can give this back."""
 
     def __init__(self, ask: Ask, actor: str) -> None:
         self.ask = ask
         self.actor = actor
-        self.session: Session | None = None
-        self.n = 0
-        self.phase = Phase.ENTERING
-        self.token = 0
         self.mode = ask.places[0].mode
-        self.step = 0
-        self.converting = False
-        self.granted_at_ms = 0
-        """On our clock, no later than the grant."""
-        self.since_ms = 0
-        """When it began to wait."""
-        self.looked_ms = 0
-        """When it was last looked at for a deadlock."""
-        self.hold_deadline_ms: int | None = None
-        self.leaving = False
-        """Its release is on the way: that the store has no record of it is no loss."""
-        self.ahead: tuple[Blocker, ...] = ()
-        """Who was in the way of a claim that did not want to wait."""
-        self.reason = ""
-        self.by = ""
-        self.ended_ms: int | None = None
-        self.changed: Signal | None = None
-        """Set when the phase moves on; there while somebody waits for that."""
-        self.on_over: list[Callable[[], None]] = []
-        """Called when a held claim is lost or released, on whichever thread notices."""
-        self.on_wanted: Callable[[], None] | None = None
-        """Called when others wait for a claim that is kept for later use."""
-        self.wanted = False
-        self.owner: Callable[[], object | None] | None = None
-        """A weak reference to the lease: when that is gone, nobody can give this back."""
 
     def enter(self, queue: bool, opening: Open | None) -> Enter:
         """The command that puts this claim in line."""
         assert self.session is not None
-        ask = self.ask
+        (
+            places, _, priority, head_start_ms, max_hold_ms, lock_delay_ms, block, value,
+            window_ms,
+        ) = self.ask  # fmt: skip
         return Enter(
-            self.session.id,
-            self.n,
-            ask.places,
-            self.actor,
-            queue,
-            ask.priority,
-            ask.head_start_ms,
-            ask.max_hold_ms,
-            ask.lock_delay_ms,
-            ask.block,
-            ask.value,
-            opening,
-            ask.window_ms,
-        )
+            self.session.id, self.n, places, self.actor, queue, priority, head_start_ms,
+            max_hold_ms, lock_delay_ms, block, value, opening, window_ms,
+        )  # fmt: skip
 
 
 def is_orphan(holding: Holding) -> bool:

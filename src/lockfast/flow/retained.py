@@ -166,7 +166,7 @@ class Keep:
         self._wanted_at_arrival = None
         self._served = 0
         holding.on_wanted = functools.partial(self._on_wanted, holding)
-        holding.on_over.append(self._on_over)
+        holding.on_over += (self._on_over,)
         self._holding = holding
         if holding.wanted:
             self._note_wanted()

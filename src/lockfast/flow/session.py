@@ -45,6 +45,10 @@ RENEWALS_PER_TTL: Final = 3
 WAITING_PER_RENEWAL: Final = 64
 DEADLOCK_AFTER_MS: Final = 1000
 DEADLOCK_EVERY_MS_MAX: Final = 10_000
+ENTERING, WAITING, HELD = Phase.ENTERING, Phase.WAITING, Phase.HELD
+OVER, RELEASED = Phase.OVER, Phase.RELEASED
+LOST, IS_HELD = LeaseState.LOST, LeaseState.HELD
+"""To look them up in their classes takes its time, and every use of a lease does."""
 FORKED: Final = "the process was forked and its leases stay with the parent"
 
 
@@ -170,9 +174,10 @@ class Session:
                 return False
             holding.session = self
             holding.n = n = self._next_n
-            holding.phase = Phase.ENTERING
-            # It may have been granted before, in a session that is over.
-            holding.hold_deadline_ms = holding.ended_ms = None
+            if holding.phase is not ENTERING:
+                # It was granted before, in a session that is over.
+                holding.phase = ENTERING
+                holding.hold_deadline_ms = holding.ended_ms = None
             self._next_n = n + 1
             self._holdings[n] = holding
             return True
@@ -208,9 +213,9 @@ class Session:
     def granted(self, holding: Holding, reply: Granted, sent_ms: int) -> None:
         """The store says the claim holds; `sent_ms` is from before it was asked."""
         with self.mutex:
-            if holding.phase in (Phase.OVER, Phase.RELEASED):
+            if holding.phase is OVER or holding.phase is RELEASED:
                 return
-            if holding.phase is Phase.WAITING:
+            if holding.phase is WAITING:
                 self._out_of_line(holding)
             effect = self._hold(holding, reply, sent_ms)
         if effect is not None:
@@ -220,12 +225,12 @@ class Session:
         """The store says the claim waits."""
         now_ms = self.runtime.now_ms()
         with self.mutex:
-            if holding.phase is Phase.ENTERING:
-                holding.phase = Phase.WAITING
+            if holding.phase is ENTERING:
+                holding.phase = WAITING
                 holding.since_ms = now_ms
                 for place in holding.ask.places:
                     self._lines.setdefault(place[:2], {})[holding.n] = None
-            elif holding.phase is not Phase.WAITING and not holding.converting:
+            elif holding.phase is not WAITING and not holding.converting:
                 return
             sooner = (holding.converting or self._is_foremost(holding)) and self._look_by(
                 now_ms + reply.look_ms
@@ -248,7 +253,8 @@ class Session:
         """The store never had the claim, or has let go of it."""
         with self.mutex:
             effects = self._let_go(holding)
-        carry_out(effects)
+        if effects:
+            carry_out(effects)
 
     def abandon(self, holding: Holding, close_ms: int = 0) -> None:
         """Nobody wants the claim any more: the keeper gives it back, whatever became of it."""
@@ -285,7 +291,7 @@ class Session:
         if isinstance(reply, Granted):
             # While this was on its way its holder may have converted it. What a look can
             # bring that is news to a holder is the writer's mode, with a higher token.
-            if holding.phase is not Phase.HELD or reply.token > holding.token:
+            if holding.phase is not HELD or reply.token > holding.token:
                 self.granted(holding, reply, sent_ms)
             elif holding.changed is not None:
                 holding.changed.set()  # whoever converts it asks for itself
@@ -313,7 +319,7 @@ class Session:
         It may be granted by now, so the caller says which mode that is to be.
         """
         with self.mutex:
-            if holding.phase is not Phase.HELD or self.snapshot.ended:
+            if holding.phase is not HELD or self.snapshot.ended:
                 return
             holding.step += 1
             self._outbox[holding.n] = Convert(self.id, holding.n, holding.step, mode)
@@ -333,13 +339,14 @@ class Session:
             self.ear.watch_over(holding.n, ())
 
     def _hold(self, holding: Holding, reply: Granted, sent_ms: int) -> Callable[[], None] | None:
-        holding.phase = Phase.HELD
+        holding.phase = HELD
         self._held[holding.n] = holding
-        holding.token = reply.token
-        holding.wanted |= reply.wanted
-        holding.granted_at_ms = sent_ms - reply.for_ms
-        if reply.mode:
-            holding.mode = reply.mode
+        holding.token, for_ms, mode, wanted = reply
+        holding.granted_at_ms = sent_ms - for_ms
+        if wanted:
+            holding.wanted = True
+        if mode:
+            holding.mode = mode
         if holding.ask.max_hold_ms and holding.hold_deadline_ms is None:
             span_ms = holding.ask.max_hold_ms
             holding.hold_deadline_ms = holding.granted_at_ms + span_ms - margin_ms(span_ms)
@@ -350,26 +357,26 @@ class Session:
         return changed.set if changed is not None else None
 
     def _finish(self, holding: Holding, reason: str, by: str = "") -> list[Callable[[], None]]:
-        if holding.phase in (Phase.OVER, Phase.RELEASED):
+        if holding.phase in (OVER, RELEASED):
             return []
-        was_held = holding.phase is Phase.HELD
+        was_held = holding.phase is HELD
         holding.reason = reason
         holding.by = by
         holding.ended_ms = self.runtime.now_ms()
-        self._drop(holding, Phase.OVER)
+        self._drop(holding, OVER)
         effects = list(holding.on_over) if was_held else []
         if holding.changed is not None:
             effects.append(holding.changed.set)
         return effects
 
-    def _let_go(self, holding: Holding) -> list[Callable[[], None]]:
-        self._drop(holding, Phase.RELEASED)
-        return list(holding.on_over) if holding.on_over else []
+    def _let_go(self, holding: Holding) -> Sequence[Callable[[], None]]:
+        self._drop(holding, RELEASED)
+        return holding.on_over
 
     def _drop(self, holding: Holding, phase: Phase) -> None:
-        if holding.phase is Phase.WAITING:
+        if holding.phase is WAITING:
             self._out_of_line(holding)
-        if holding.phase is not Phase.OVER:
+        if holding.phase is not OVER:
             holding.phase = phase
         # Last, for as long as it is on record the claim is given back if this is cut short.
         self._held.pop(holding.n, None)
@@ -420,16 +427,14 @@ class Session:
     def state_of(self, holding: Holding) -> LeaseState:
         """How a lease stands, by the clock and not by what a thread has got round to."""
         if self.process != self.runtime.process():
-            return LeaseState.LOST
-        if holding.phase is Phase.HELD:
+            return LOST
+        if holding.phase is HELD:
             bound = holding.hold_deadline_ms
             if bound is not None and self.runtime.now_ms() >= bound:
                 self.outlive(holding)
             elif self.alive():
-                return LeaseState.HELD if self.snapshot.confirmed else LeaseState.UNCERTAIN
-        if holding.phase is Phase.RELEASED:
-            return LeaseState.RELEASED
-        return LeaseState.LOST
+                return IS_HELD if self.snapshot.confirmed else LeaseState.UNCERTAIN
+        return LeaseState.RELEASED if holding.phase is RELEASED else LOST
 
     def deadline_of(self, holding: Holding) -> int:
         """The local instant to stop at, unless the session is renewed before."""
@@ -441,7 +446,7 @@ class Session:
         """The claim has held as long as it may: it is over, and is given back."""
         with self.mutex:
             effects = self._finish(holding, "its max_hold is over")
-            if effects or holding.phase is Phase.OVER:
+            if effects or holding.phase is OVER:
                 # Its work may go on until it looks: a loss and no release.
                 ask = holding.ask
                 self._outbox[holding.n] = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
@@ -525,11 +530,11 @@ class Session:
             queued: list[int] = []
             overlooked: list[Signal] = []
             for n, holding in self._holdings.items():
-                if holding.phase is Phase.HELD:
+                if holding.phase is HELD:
                     held[n] = holding.token
                     if holding.changed is not None and not holding.converting:
                         overlooked.append(holding.changed)
-                elif holding.phase is Phase.WAITING:
+                elif holding.phase is WAITING:
                     queued.append(n)
             foremost = {next(iter(line)) for line in self._lines.values() if line}
             foremost |= {n for n in held if self._needs_look(self._holdings[n])}
@@ -570,7 +575,7 @@ class Session:
         views = {view.n: view for view in stored}
         for n, token in proof.held.items():
             holding = self._holdings.get(n)
-            if holding is None or holding.phase is not Phase.HELD or holding.token != token:
+            if holding is None or holding.phase is not HELD or holding.token != token:
                 continue
             if holding.leaving or n in self._outbox:
                 continue
@@ -586,7 +591,7 @@ class Session:
                 self.over(holding, "the store granted it anew")
         for n in proof.queued:
             holding = self._holdings.get(n)
-            if holding is None or holding.phase is not Phase.WAITING:
+            if holding is None or holding.phase is not WAITING:
                 continue
             view = views.get(n)
             if view is None:
@@ -693,7 +698,7 @@ class Session:
         orphans = [holding for holding in found if is_orphan(holding)]
         for holding in orphans:
             self.abandon(holding)
-        return [holding for holding in found if holding.phase is Phase.HELD]
+        return [holding for holding in found if holding.phase is HELD]
 
     def wanted(self, n: int) -> None:
         """Others wait for a claim of ours."""
@@ -716,7 +721,7 @@ class Session:
             # The bound of max_hold counts from the grant, and we may have been stopped
             # since: only a look tells how long ago that was.
             bounded = holding is not None and holding.ask.max_hold_ms
-            if holding is not None and holding.phase is Phase.WAITING and not bounded:
+            if holding is not None and holding.phase is WAITING and not bounded:
                 self.granted(holding, Granted(wake.token), self.runtime.now_ms())
                 return
         with self.mutex:

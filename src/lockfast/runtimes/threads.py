@@ -73,8 +73,7 @@ class ThreadsRuntime:
     def __init__(self) -> None:
         self._random = random.SystemRandom()
 
-    def now_ms(self) -> int:
-        return now_ms()
+    now_ms = staticmethod(now_ms)
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal()
@@ -101,7 +100,8 @@ class ThreadsRuntime:
             actor = _here.actor = f"thread-{next(_actor_numbers)}"
         return actor
 
-    def process(self) -> int:
+    @staticmethod
+    def process() -> int:
         return _process
 
 

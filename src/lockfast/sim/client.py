@@ -170,7 +170,7 @@ class SimClient:
         lease = SimLease(self, op, holding, places)
         self.leases[op] = lease
         if lease.held():
-            holding.on_over.append(lambda: lease.over("lost"))
+            holding.on_over += (lambda: lease.over("lost"),)
         else:
             lease.over("lost")
         return lease
@@ -199,7 +199,7 @@ class SimClient:
         history.got(host.kernel.now, op, "granted", token=use.token)
         lease = SimLease(self, op, use.holding, (place,))
         self.leases[op] = lease
-        use.holding.on_over.append(lambda: lease.over("lost"))
+        use.holding.on_over += (lambda: lease.over("lost"),)
         return lease, use
 
     async def give_kept(self, keep: Keep, lease: SimLease, use: Use) -> None:

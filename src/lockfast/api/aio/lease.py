@@ -72,7 +72,7 @@ class Lease(LeaseBase):
             if lost is not None and lost.state is LeaseState.LOST:
                 tell(loop, callback, lost)
 
-        self._callbacks.append(fire)
+        self._callbacks += (fire,)
         self._when_over(fire)
 
     async def release(self) -> None:

@@ -67,7 +67,7 @@ class Lease(LeaseBase):
 
                 ThreadsRuntime().spawn(call, "lockfast-on-lost")
 
-        self._callbacks.append(fire)
+        self._callbacks += (fire,)
         self._when_over(fire)
 
     def release(self) -> None:

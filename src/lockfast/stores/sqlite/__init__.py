@@ -39,7 +39,7 @@ class SqliteStore:
 
     def ear(self, session: str, deliver: Deliver) -> Ear:
         file = self.file()
-        ear = SqliteEar(session, self._death_watch, file.detach)
+        ear = SqliteEar(session, self._death_watch, deliver, file.detach)
         file.attach(ear.inbox, deliver)
         return ear
 

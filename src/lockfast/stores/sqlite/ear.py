@@ -19,10 +19,10 @@ from lockfast.core.commands import (
     Blocker,
     Wake,
 )
-from lockfast.ports import WAKE_DIED
+from lockfast.ports import WAKE_DIED, Deliver
 from lockfast.stores.sqlite import processes
 
-_DATAGRAM_MAX = 256
+_DATAGRAM_MAX = 512
 _WAKES_PER_LISTEN = 256
 _WATCHED_IDLE_MAX = 32
 """As many processes stay watched though nobody waits for them now: they will again."""
@@ -37,10 +37,11 @@ class Mouth:
         self._socket.setblocking(False)
 
     def tell(self, wake: Wake) -> None:
-        port, _, namespace = wake.inbox.partition("@")
+        address, _, secret = wake.inbox.partition("#")
+        port, _, namespace = address.partition("@")
         if not port or namespace != processes.network_namespace():
             return
-        message = f"{wake.session} {wake.n} {wake.what}".encode()
+        message = f"{secret} {wake.session} {wake.n} {wake.what} {wake.token}".encode()
         # Whatever stands in the file as somebody's inbox: the step is done, and counts.
         with contextlib.suppress(OSError, ValueError, OverflowError):
             self._socket.sendto(message, ("127.0.0.1", int(port)))
@@ -52,13 +53,24 @@ class Mouth:
 class SqliteEar:
     """One session's socket, and the processes it watches over."""
 
-    def __init__(self, session: str, death_watch: bool, on_close: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        session: str,
+        death_watch: bool,
+        deliver: Deliver,
+        on_close: Callable[[str], None],
+    ) -> None:
         self._session = session
+        self._deliver = deliver
         self._on_close = on_close
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind(("127.0.0.1", 0))
-        self.inbox = f"{self._socket.getsockname()[1]}@{processes.network_namespace()}"
+        # Anybody may write to a port, but only who can read the lock file knows the secret:
+        # what comes with it is the word of a step that was committed.
+        self._secret = os.urandom(8).hex()
+        port = self._socket.getsockname()[1]
+        self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
         # A pair of sockets and not a pipe: to write to a closed socket object is an
         # error, to write to a closed descriptor may hit whatever has its number now.
@@ -88,7 +100,7 @@ class SqliteEar:
                 with contextlib.suppress(BlockingIOError):
                     self._poked.recv(4096)
             elif descriptor == self._socket.fileno():
-                self._read_datagrams(wakes)
+                self._read_datagrams()
             else:
                 self._note_death(self._by_descriptor[descriptor])
         while self._deaths:
@@ -100,16 +112,16 @@ class SqliteEar:
             return self._poll.poll(None if timeout_ms is None else timeout_ms / 1000)
         return self._poll.poll(timeout_ms)
 
-    def _read_datagrams(self, wakes: list[Wake]) -> None:
+    def _read_datagrams(self) -> None:
         for _ in range(_WAKES_PER_LISTEN):
             try:
                 message = self._socket.recv(_DATAGRAM_MAX)
             except (BlockingIOError, ConnectionError):
                 return
-            with contextlib.suppress(ValueError):  # anybody may write to a port
-                session, n, what = message.decode().split(" ")
-                if session == self._session and what in _KNOWN:
-                    wakes.append(Wake(self.inbox, session, int(n), what))
+            with contextlib.suppress(ValueError):
+                secret, session, n, what, token = message.decode().split(" ")
+                if secret == self._secret and session == self._session and what in _KNOWN:
+                    self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
     def poke(self) -> None:
         # A full buffer is as good as a poke; a closed socket has nobody left to poke.

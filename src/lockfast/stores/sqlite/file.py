@@ -34,6 +34,7 @@ SCHEMA_VERSION: Final = 1
 CHECKPOINT_PAGES: Final = 1000
 CLOSE_S: Final = 1.0
 UNKNOWN: Final = "(unknown)"
+TRY_TO_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 SPIN_FIRST_S: Final = 0.00005
 SPIN_MAX_S: Final = 0.001
 
@@ -89,7 +90,8 @@ class SqliteFile:
 
     def apply(self, command: Command, timeout_ms: int) -> Reply:
         """Carry out one command in one transaction and tell whom it concerns."""
-        if self._mutex._is_owned():  # type: ignore[attr-defined]
+        mutex = self._mutex
+        if mutex._is_owned():  # type: ignore[attr-defined]
             raise StoreUnavailableError(
                 self.label,
                 "asked from a signal handler or finalizer that interrupted a transaction",
@@ -102,20 +104,17 @@ class SqliteFile:
         # or not it was done: both releases are harmless if nothing was taken.
         try:
             try:
-                if not self._mutex.acquire(timeout=max(0.0, timeout_ms / 1000)):
+                if not mutex.acquire(timeout=max(0.0, timeout_ms / 1000)):
                     raise self._kept_busy()
-                if self.users <= 0:
-                    raise StoreUnavailableError(self.label, "the client is closed", "connect again")
-                if self._connection is None:
-                    self._check_not_retired()
-                    self._open(until)
+                if self._connection is None or self.users <= 0:
+                    self._open_again(until)
                 if type(command) in READS:
                     reply = self._read(command)
                 else:
                     reply = self._write(command, until, wakes)
             finally:
                 try:
-                    self._mutex.release()
+                    mutex.release()
                 except RuntimeError:
                     pass
             for wake in wakes:
@@ -137,15 +136,13 @@ class SqliteFile:
                 if self._connection.in_transaction:
                     self._undo()
                 try:
-                    reply = self._step(command, wakes)
+                    return self._step(command, wakes)
                 except Exception as error:
                     # Worked out on rows of two instants, a guess may fail in any way.
                     if not (rows.guessing or isinstance(error, Stale)):
                         raise
                     self._undo()
-                    reply = self._step(command, wakes)
-                rows.prune_log()
-                return reply
+                    return self._step(command, wakes)
             except BaseException as error:
                 self._undo()
                 if isinstance(error, self._driver.errors):
@@ -200,7 +197,7 @@ class SqliteFile:
         pause = SPIN_FIRST_S
         while True:
             try:
-                fcntl.lockf(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(self._gate, TRY_TO_LOCK)
                 if os.fstat(self._gate).st_nlink or self._retired or not self._make_gate_anew():
                     return
             except (BlockingIOError, PermissionError):
@@ -247,6 +244,12 @@ class SqliteFile:
 
     # ── opening and closing ──────────────────────────────────────────────────────────
 
+    def _open_again(self, until: float) -> None:
+        if self.users <= 0:
+            raise StoreUnavailableError(self.label, "the client is closed", "connect again")
+        self._check_not_retired()
+        self._open(until)
+
     def _open(self, until: float | None = None) -> None:
         """Open gate and database, and make or check the schema, all behind the gate."""
         until = until if until is not None else time.monotonic() + 5
@@ -262,8 +265,8 @@ class SqliteFile:
             self._connection = self._driver.connect(str(self.path))
             self._execute = self._connection.execute
             self._inode = os.stat(self.path).st_ino
-            self._set_up()
             self._rows = SqliteRows(self._connection, self._driver.changes)
+            self._set_up()
             self._table = Table(self._rows, self._limits)
         except self._driver.errors as error:
             self._discard()
@@ -306,27 +309,14 @@ class SqliteFile:
                     execute(statement)
                 execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._forget_former_boots()
+            boot = processes.boot_id()
+            if execute("SELECT boot FROM head").fetchone()[0] != boot:
+                self._rows.start_anew(boot)
             execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 execute("ROLLBACK")
             raise
-
-    def _forget_former_boots(self) -> None:
-        """Nobody survives a reboot: end everything but the token counter and the log."""
-        execute = self._execute
-        boot = processes.boot_id()
-        found = execute("SELECT v FROM rows WHERE k = 'b'").fetchone()
-        if found is not None and found[0] == boot:
-            return
-        execute("DELETE FROM rows WHERE k NOT IN ('m', 'b') AND k < 'z'")
-        shard = execute("SELECT v FROM rows WHERE k = 'm'").fetchone()
-        if shard is not None:
-            version, token, position, _, _ = shard[0].split()
-            fresh = f"{int(version) + 1} {token} {position} {1 << 60} 0"
-            execute("UPDATE rows SET v = ? WHERE k = 'm'", (fresh,))
-        execute("REPLACE INTO rows (k, v) VALUES ('b', ?)", (boot,))
 
     def is_there(self) -> bool:
         """Whether the path still leads to the file we have open."""
