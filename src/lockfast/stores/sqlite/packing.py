@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from json.encoder import encode_basestring as quote
-from json.scanner import make_scanner
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,8 +20,7 @@ from lockfast.core.rows import Claim, ResourceRow, Session
 SESSIONS_CACHED: Final = 256
 
 encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-_make_scanner: Callable[[json.JSONDecoder], Callable[[str, int], tuple[Any, int]]] = make_scanner
-_scan: Final = _make_scanner(json.JSONDecoder())
+_scan: Final = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 """What `decode` calls in the end, without the calls in between."""
 
 
