@@ -1,9 +1,12 @@
 """`on_lost` on leases of a kept lock was remembered for ever, one more with every use.
 
-The claim outlives the lease of each of its users, and so did their callbacks.
+The claim outlives the lease of each of its users, and so did their callbacks. And whoever
+waited for the loss of such a lease was not told that it had been released.
 """
 
 from __future__ import annotations
+
+import threading
 
 import lockfast
 
@@ -19,3 +22,18 @@ def test_a_lease_that_is_given_back_is_forgotten() -> None:
                 lease.on_lost(lambda lost: None)
 
         assert len(lease._holding.on_over) == before
+
+
+def test_a_release_ends_the_wait_for_a_loss() -> None:
+    with lockfast.connect("memory://kept-wait") as client:
+        lease = client.lock("a", retain=True).acquire()
+        lost: list[bool] = []
+        waiter = threading.Thread(target=lambda: lost.append(lease.lost.wait()))
+        waiter.start()
+        use = lease._use
+        assert use is not None
+        while not use.on_over:
+            pass  # until it waits
+        lease.release()
+        waiter.join(30)
+        assert lost == [False]

@@ -28,12 +28,14 @@ from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding, LeaseState, Phase
 from lockfast.flow.retained import Keep, Use
+from lockfast.flow.session import without
 from lockfast.flow.witness import Witness
 from lockfast.ports import Runtime
 from lockfast.runtimes.clock import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
 from lockfast.stores.registry import Face, open_store
 
+A = TypeVar("A")
 L = TypeVar("L", bound="LeaseBase")
 
 RELEASED = Phase.RELEASED
@@ -49,7 +51,6 @@ class LeaseBase:
     _use: Use | None = None
     _depth = 1
     _on_released: Callable[[], None] | None = None
-    _callbacks: tuple[Callable[[], None], ...] = ()
 
     def __init__(self, core: Core, holding: Holding) -> None:
         self._core = core
@@ -113,7 +114,11 @@ class LeaseBase:
         assert session is not None
         waiting = False
         # In a forked child the mutex may stay locked.
-        if session.process == session.runtime.process():
+        if session.process != session.runtime.process():
+            pass
+        elif self._keep is not None and self._use is not None:
+            waiting = self._keep.when_over(self._use, callback)
+        else:
             with session.mutex:
                 waiting = self._holding.phase is Phase.HELD
                 if waiting:
@@ -124,18 +129,13 @@ class LeaseBase:
     def _not_any_more(self, callback: Callable[[], None]) -> None:
         session = self._holding.session
         assert session is not None
-        if session.process == session.runtime.process():
-            with session.mutex:
-                callbacks = list(self._holding.on_over)
-                if callback in callbacks:
-                    callbacks.remove(callback)
-                    self._holding.on_over = tuple(callbacks)
-
-    def _forget_callbacks(self) -> None:
-        """The claim goes on without this lease: for others, who do not care for its loss."""
-        callbacks, self._callbacks = self._callbacks, ()
-        for callback in callbacks:
-            self._not_any_more(callback)
+        if session.process != session.runtime.process():
+            return
+        if self._keep is not None and self._use is not None:
+            self._keep.not_any_more(self._use, callback)
+            return
+        with session.mutex:
+            self._holding.on_over = without(self._holding.on_over, callback)
 
     def _re_enter(self) -> None:
         self.check()
@@ -313,7 +313,7 @@ class RecipeBase:
         return f"<{type(self).__name__} {self._name!r} on {self._core.store.label}>"
 
 
-def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
+def lease_of_block(entered: dict[A, list[L]], actor: A) -> L:
     """Of those entered with a recipe, the lease of the block that an actor leaves now."""
     if actor not in entered:
         # A generator ends in the thread or task that collects it, not in that which ran it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lockfast.core.modes import EXCLUSIVE
@@ -17,6 +18,7 @@ from lockfast.errors import AcquireTimeoutError, DeadlockError, LeaseLostError, 
 from lockfast.flow import acquire as claims
 from lockfast.flow.holding import Ask, Holding, LeaseState, Phase
 from lockfast.flow.log import logger
+from lockfast.flow.session import carry_out, without
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
@@ -36,7 +38,7 @@ class Use:
     It is made before it is let in, so that whoever is interrupted has what to give back.
     """
 
-    __slots__ = ("actor", "holding", "over", "token")
+    __slots__ = ("actor", "holding", "on_over", "over", "token")
 
     def __init__(self, actor: str) -> None:
         self.actor = actor
@@ -44,6 +46,8 @@ class Use:
         """The grant it uses; None until it is let in."""
         self.token = 0
         self.over = False
+        self.on_over: tuple[Callable[[], None], ...] = ()
+        """Called when it loses the lock or gives it back."""
 
 
 class _Waiter:
@@ -185,21 +189,18 @@ class Keep:
 
     def _admits(self, arrival: int) -> bool:
         """Whether one more local user may follow now."""
+        if self._users and not self._shared:
+            return False
         holding = self._holding
-        if holding is None or holding.phase is not Phase.HELD:
+        if holding is None or holding.session is None or self._next_token > self._last_token:
             return False
-        session = holding.session
-        if session is None or session.state_of(holding) is LeaseState.LOST:
-            return False
-        if self._next_token > self._last_token or (self._users and not self._shared):
-            return False
-        if self._wanted_at_arrival is None:
-            return True
-        return (
+        if self._wanted_at_arrival is not None and not (
             arrival <= self._wanted_at_arrival
             and self._served < SERVED_WHILE_WANTED
             and self._core.runtime.now_ms() < self._wanted_until_ms
-        )
+        ):
+            return False
+        return holding.session.state_of(holding) in (LeaseState.HELD, LeaseState.UNCERTAIN)
 
     def _admit(self, use: Use) -> None:
         use.token = self._next_token
@@ -263,10 +264,25 @@ class Keep:
                 self._appoint()
             # Last: if this is cut short (Ctrl-C), it is done again when the lease is collected.
             use.over = True
+        if use.on_over:
+            carry_out(use.on_over)
         if surplus is not None:
             await self._return(surplus)
         if lost:
             raise claims.lost_error(holding)
+
+    def when_over(self, use: Use, callback: Callable[[], None]) -> bool:
+        """Call back when a user loses the lock or gives it back; False if that is past."""
+        with self._mutex:
+            if use not in self._users:
+                return False
+            use.on_over += (callback,)
+            return True
+
+    def not_any_more(self, use: Use, callback: Callable[[], None]) -> None:
+        """Undo `when_over`."""
+        with self._mutex:
+            use.on_over = without(use.on_over, callback)
 
     async def _return(self, holding: Holding) -> None:
         try:
@@ -317,14 +333,15 @@ class Keep:
     def _on_over(self) -> None:
         """The grant is lost or went back; on whichever thread noticed."""
         with self._mutex:
-            # Those who lost it are told when they look. Nobody here waits for that: whoever
-            # gets the lock next, here or elsewhere, has a higher token.
-            self._users = [
-                use
-                for use in self._users
-                if use.holding is not None and use.holding.phase is Phase.HELD
-            ]
+            # Nobody here waits until those who lost it have noticed: whoever gets the lock
+            # next, here or elsewhere, has a higher token.
+            users, self._users = self._users, []
+            lost: list[Use] = []
+            for use in users:
+                held = use.holding is not None and use.holding.phase is Phase.HELD
+                (self._users if held else lost).append(use)
             self._appoint()
+        carry_out([callback for use in lost for callback in use.on_over])
 
     def _abandon(self, holding: Holding) -> None:
         session = holding.session

@@ -70,6 +70,16 @@ def carry_out(effects: Sequence[Callable[[], None]]) -> None:
             raise
 
 
+def without(
+    callbacks: tuple[Callable[[], None], ...], callback: Callable[[], None]
+) -> tuple[Callable[[], None], ...]:
+    """All but one; those of a lease are few."""
+    rest = list(callbacks)
+    if callback in rest:
+        rest.remove(callback)
+    return tuple(rest)
+
+
 class Snapshot(NamedTuple):
     """How the session stands; replaced as a whole."""
 

@@ -72,7 +72,6 @@ class Lease(LeaseBase):
             if lost is not None and lost.state is LeaseState.LOST:
                 tell(loop, callback, lost)
 
-        self._callbacks += (fire,)
         self._when_over(fire)
 
     async def release(self) -> None:
@@ -84,10 +83,7 @@ class Lease(LeaseBase):
         if not self._leave_once():
             self.check()
         elif self._keep is not None and self._use is not None:
-            try:
-                await self._keep.give(self._use)
-            finally:
-                self._forget_callbacks()
+            await self._keep.give(self._use)
         else:
             await claims.release(self._core, self._holding)
 
@@ -159,7 +155,7 @@ class _Block:
             raise RuntimeError("a lease can guard a block of a task only")
         self._lease = lease
         self._task = task
-        self._loop = asyncio.get_running_loop()
+        self._loop = task.get_loop()
         self._cancelling_before = task.cancelling()
         self._inside = True
         self._cancelled = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -53,7 +54,7 @@ class Recipe(RecipeBase, Generic[L]):
         retain: bool = False,
     ) -> None:
         super().__init__(client, name, places, options, reentrant=reentrant, retain=retain)
-        self._entered: dict[str, list[L]] = {}
+        self._entered: dict[asyncio.Task[Any] | None, list[L]] = {}
 
     async def _take(self, ask: Ask, timeout_ms: int | None) -> L:
         core = self._core
@@ -89,8 +90,8 @@ class Recipe(RecipeBase, Generic[L]):
         lease._holding = use.holding
         return lease
 
-    async def _wait_for(self, ask: Ask, timeout: Seconds | None) -> L:
-        return await self._take(ask, settings.timeout_to_ms(timeout))
+    def _wait_for(self, ask: Ask, timeout: Seconds | None) -> Coroutine[Any, Any, L]:
+        return self._take(ask, settings.timeout_to_ms(timeout))
 
     async def _try(self, ask: Ask) -> L | None:
         try:
@@ -101,7 +102,7 @@ class Recipe(RecipeBase, Generic[L]):
     async def __aenter__(self) -> L:
         lease = await self._wait_for(self._ask(self._name), None)
         lease._open_block()
-        self._entered.setdefault(self._core.runtime.actor(), []).append(lease)
+        self._entered.setdefault(asyncio.current_task(), []).append(lease)
         return lease
 
     async def __aexit__(
@@ -110,7 +111,7 @@ class Recipe(RecipeBase, Generic[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lease = lease_of_block(self._entered, self._core.runtime.actor())
+        lease = lease_of_block(self._entered, asyncio.current_task())
         await lease.__aexit__(kind, error, trace)
 
 

@@ -67,7 +67,6 @@ class Lease(LeaseBase):
 
                 ThreadsRuntime().spawn(call, "lockfast-on-lost")
 
-        self._callbacks += (fire,)
         self._when_over(fire)
 
     def release(self) -> None:
@@ -79,10 +78,7 @@ class Lease(LeaseBase):
         if not self._leave_once():
             self.check()
         elif self._keep is not None and self._use is not None:
-            try:
-                run(self._keep.give(self._use))
-            finally:
-                self._forget_callbacks()
+            run(self._keep.give(self._use))
         else:
             run(claims.release(self._core, self._holding))
 
