@@ -141,7 +141,7 @@ def test_a_forged_word_lets_nobody_in(tmp_path: Path, mouth: Mouth) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
     with lockfast.connect(url) as holder, lockfast.connect(url) as client:
         with holder.lock("a"):
-            waiting = client._core.holding(client.lock("a")._ask("a"))
+            waiting = client._core.holding(client.lock("a")._ask())
             thread = threading.Thread(target=lambda: run(acquire(client._core, waiting, None)))
             thread.start()
             while waiting.phase is not Phase.WAITING:

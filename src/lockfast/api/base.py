@@ -224,7 +224,14 @@ class Options(NamedTuple):
 
 
 PlacesOf = Callable[[str], tuple[Place, ...]]
-"""From the name of a recipe to what it claims."""
+"""From a name to what is claimed under it."""
+
+
+class Part(NamedTuple):
+    """One name of a recipe. Most have one; those for several locks at once have more."""
+
+    name: str
+    places_of: PlacesOf
 
 
 def lock_places(mode: str) -> PlacesOf:
@@ -242,6 +249,8 @@ def tree_places(mode: str) -> PlacesOf:
 
 def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
     """Several claims as one; what two of them want of one resource is joined."""
+    if len(parts) == 1:
+        return parts[0]
     joined: dict[tuple[str, str], Place] = {}
     for place in (place for places in parts for place in places):
         key = (place.kind, place.name)
@@ -261,8 +270,7 @@ class RecipeBase:
     def __init__(
         self,
         client: ClientBase,
-        name: str,
-        places: PlacesOf,
+        parts: tuple[Part, ...],
         options: Options,
         *,
         reentrant: bool = False,
@@ -270,12 +278,12 @@ class RecipeBase:
     ) -> None:
         self._client = client
         self._core = client._core
-        self._name = name
-        self._places = places
+        self._parts = parts
+        self._name = ", ".join(part.name for part in parts)
         self._options = options
         self._reentrant = reentrant
         self._retain = retain
-        self._own_ask = self._ask_for_name(name)
+        self._own_ask = self._ask_for_names([part.name for part in parts])
         self._own_keep: Keep | None = None
 
     @property
@@ -283,13 +291,14 @@ class RecipeBase:
         """The lock's name."""
         return self._name
 
-    def _ask(self, name: str) -> Ask:
-        return self._own_ask if name is self._name else self._ask_for_name(name)
+    def _ask(self) -> Ask:
+        return self._own_ask
 
-    def _ask_for_name(self, name: str) -> Ask:
+    def _ask_for_names(self, names: Sequence[str]) -> Ask:
         options = self._options
+        parts = zip(self._parts, names, strict=True)
         return Ask(
-            self._places(name),
+            joined_places([part.places_of(name) for part, name in parts]),
             options.ttl_ms,
             options.priority,
             options.priority * self._core.ageing_step_ms,

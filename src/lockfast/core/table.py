@@ -333,15 +333,20 @@ class Table(Reading):
         self.settle(self._take_away(claim, "revoked", reason, command.by))
         return c.Done()
 
-    def proclaim(self, command: c.Proclaim) -> c.Reply:
-        session = self._live(command.session)
+    def _held(self, session_id: str, n: int) -> Claim | c.Reply:
+        """The claim, to change, or what became of it."""
+        session = self._live(session_id)
         if isinstance(session, c.Ended):
             return session
-        claim = self.claim(command.session, command.n)
+        claim = self.claim(session_id, n)
         if claim is None:
             return c.Gone("it is not held")
-        if claim.state != HOLDING:
-            return self.view(claim)
+        return claim if claim.state == HOLDING else self.view(claim)
+
+    def proclaim(self, command: c.Proclaim) -> c.Reply:
+        claim = self._held(command.session, command.n)
+        if not isinstance(claim, Claim):
+            return claim
         size = len(command.value.encode())
         if size > self.limits.text_max:
             return c.Refused(c.WHY_TOO_LARGE, "value", size, self.limits.text_max)
@@ -352,27 +357,17 @@ class Table(Reading):
         return c.Done()
 
     def adopt(self, command: c.Adopt) -> c.Reply:
-        session = self._live(command.session)
-        if isinstance(session, c.Ended):
-            return session
-        claim = self.claim(command.session, command.n)
-        if claim is None:
-            return c.Gone("it is not held")
-        if claim.state != HOLDING:
-            return self.view(claim)
+        claim = self._held(command.session, command.n)
+        if not isinstance(claim, Claim):
+            return claim
         claim.actor = command.actor
         self.put(claim)
         return c.Done()
 
     def convert(self, command: c.Convert) -> c.Reply:
-        session = self._live(command.session)
-        if isinstance(session, c.Ended):
-            return session
-        claim = self.claim(command.session, command.n)
-        if claim is None:
-            return c.Gone("it is not held")
-        if claim.state != HOLDING:
-            return self.view(claim)
+        claim = self._held(command.session, command.n)
+        if not isinstance(claim, Claim):
+            return claim
         if command.step < claim.step:
             return c.Refused(c.WHY_FINISHED, "a newer conversion was asked for")
         if command.step == claim.step:

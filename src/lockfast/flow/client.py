@@ -146,7 +146,7 @@ class Core:
             try:
                 return await self.wire.send(command, max(1, give_up_ms - runtime.now_ms()))
             except (StoreUnavailableError, OutcomeUnknownError):
-                if runtime.now_ms() + RETRY_MS >= give_up_ms:
+                if self.closed or runtime.now_ms() + RETRY_MS >= give_up_ms:
                     raise
                 await runtime.signal().wait(RETRY_MS)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast.api import settings
 from lockfast.api.aio.lease import Lease, Membership, Term
 from lockfast.api.aio.recipes import Recipe
-from lockfast.api.base import Options
+from lockfast.api.base import Options, Part
 from lockfast.api.blocking.recipes import is_async
 from lockfast.api.settings import Seconds
 from lockfast.api.template import title
@@ -52,7 +52,8 @@ class Election(Recipe[Term]):
     _lease = Term
 
     def __init__(self, client: Client, name: str, options: Options) -> None:
-        super().__init__(client, name, lambda name: (Place(ELECTION, name, EXCLUSIVE),), options)
+        part = Part(name, lambda name: (Place(ELECTION, name, EXCLUSIVE),))
+        super().__init__(client, (part,), options)
 
     async def campaign(
         self,
@@ -69,7 +70,7 @@ class Election(Recipe[Term]):
         `term.deadline`; the next leader's epoch is higher.
         """
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
-        term = await self._wait_for(self._ask(self._name)._replace(value=value), timeout)
+        term = await self._wait_for(self._ask()._replace(value=value), timeout)
         if on_lost is not None:
             term.on_lost(on_lost)
         if on_elected is not None:
@@ -115,12 +116,13 @@ class Party(Recipe[Membership]):
     _lease = Membership
 
     def __init__(self, client: Client, name: str, options: Options) -> None:
-        super().__init__(client, name, lambda name: (Place(PARTY, name, SHARED),), options)
+        part = Part(name, lambda name: (Place(PARTY, name, SHARED),))
+        super().__init__(client, (part,), options)
 
     async def join(self, value: str = "") -> Membership:
         """Join with a value that others see; leave by leaving the membership."""
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
-        return await self._wait_for(self._ask(self._name)._replace(value=value), None)
+        return await self._wait_for(self._ask()._replace(value=value), None)
 
     async def members(self) -> tuple[Member, ...]:
         """Who is there at this instant, in the order they came."""

@@ -12,7 +12,7 @@ from lockfast.api import settings
 from lockfast.api.aio.lease import Lease, Permit
 from lockfast.api.base import (
     Options,
-    PlacesOf,
+    Part,
     RecipeBase,
     check_limit,
     check_permits,
@@ -46,14 +46,13 @@ class Recipe(RecipeBase, Generic[L]):
     def __init__(
         self,
         client: Client,
-        name: str,
-        places: PlacesOf,
+        parts: tuple[Part, ...],
         options: Options,
         *,
         reentrant: bool = False,
         retain: bool = False,
     ) -> None:
-        super().__init__(client, name, places, options, reentrant=reentrant, retain=retain)
+        super().__init__(client, parts, options, reentrant=reentrant, retain=retain)
         self._entered: dict[asyncio.Task[Any] | None, list[L]] = {}
 
     async def _take(self, ask: Ask, timeout_ms: int | None) -> L:
@@ -100,7 +99,7 @@ class Recipe(RecipeBase, Generic[L]):
             return None
 
     async def __aenter__(self) -> L:
-        lease = await self._wait_for(self._ask(self._name), None)
+        lease = await self._wait_for(self._ask(), None)
         lease._open_block()
         self._entered.setdefault(asyncio.current_task(), []).append(lease)
         return lease
@@ -133,11 +132,11 @@ class Lock(Recipe[Lease]):
         Raises AcquireTimeoutError after `timeout` seconds (None: wait for ever), having
         left the queue.
         """
-        return await self._wait_for(self._ask(self._name), timeout)
+        return await self._wait_for(self._ask(), timeout)
 
     async def try_acquire(self) -> Lease | None:
         """Take the lock if it can be had at once, else return None."""
-        return await self._try(self._ask(self._name))
+        return await self._try(self._ask())
 
     def __call__(self, function: F) -> F:
         """Run every call of `function` under this lock.
@@ -146,11 +145,12 @@ class Lock(Recipe[Lease]):
         """
         if not is_async(function):
             raise TypeError(f"{title(function)} is not async: use a lock of lockfast")
-        name_of = namer(self._name, function)
+        namers = [namer(part.name, function) for part in self._parts]
 
         @functools.wraps(function)
         async def locked(*args: Any, **kwargs: Any) -> Any:
-            async with await self._wait_for(self._ask(name_of(*args, **kwargs)), None):
+            names = [name_of(*args, **kwargs) for name_of in namers]
+            async with await self._wait_for(self._ask_for_names(names), None):
                 return await function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
@@ -181,7 +181,8 @@ class RWLock:
         return self._lock(UPDATE, False)
 
     def _lock(self, mode: str, retain: bool) -> Lock:
-        return Lock(self._client, self._name, lock_places(mode), self._options, retain=retain)
+        part = Part(self._name, lock_places(mode))
+        return Lock(self._client, (part,), self._options, retain=retain)
 
 
 class Tree:
@@ -194,11 +195,14 @@ class Tree:
 
     def read(self) -> Lock:
         """To read the node and all below it: together with other readers."""
-        return Lock(self._client, self._name, tree_places(SHARED), self._options)
+        return self._lock(SHARED)
 
     def write(self) -> Lock:
         """To write the node and all below it: alone there; siblings are not disturbed."""
-        return Lock(self._client, self._name, tree_places(EXCLUSIVE), self._options)
+        return self._lock(EXCLUSIVE)
+
+    def _lock(self, mode: str) -> Lock:
+        return Lock(self._client, (Part(self._name, tree_places(mode)),), self._options)
 
 
 class Semaphore(Recipe[Permit]):
@@ -208,18 +212,18 @@ class Semaphore(Recipe[Permit]):
 
     def __init__(self, client: Client, name: str, limit: int, options: Options) -> None:
         self._limit = check_limit(limit)
-        super().__init__(client, name, self._of_one, options)
+        super().__init__(client, (Part(name, self._of_one),), options)
 
     def _of_one(self, name: str) -> tuple[Place, ...]:
         return (Place(SEMAPHORE, name, PERMIT, 1, self._limit),)
 
-    def _ask(self, name: str) -> Ask:
-        return self._ask_for_name(name)  # anew each time: resize() changes the limit
+    def _ask(self) -> Ask:
+        return self._ask_for_names([self._name])  # anew each time: resize() changes the limit
 
     def _ask_for(self, permits: int) -> Ask:
         weight = check_permits(permits, self._limit)
         place = Place(SEMAPHORE, self._name, PERMIT, weight, self._limit)
-        return self._ask(self._name)._replace(places=(place,))
+        return self._ask()._replace(places=(place,))
 
     @property
     def limit(self) -> int:

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from lockfast.api import settings
-from lockfast.api.base import ClientBase, joined_places, lock_places
 from lockfast.api.blocking.groups import Election, Once, Party
 from lockfast.api.blocking.recipes import Lock, RWLock, Semaphore, Tree
+from lockfast.api.factory import RecipeFactory
 from lockfast.api.settings import Seconds
-from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.names import check_name, check_prefix
 from lockfast.flow import admin, deadlock
 from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.client import Core
-from lockfast.flow.once import Window
 from lockfast.flow.watch import Watcher
 from lockfast.runtimes.threads import ThreadsRuntime, run
 
@@ -46,11 +44,19 @@ class Watch:
         self._watcher.close()
 
 
-class Client(ClientBase):
+class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]):
     """A connection to a store. Opens its session with the first lock taken.
 
     Close it, or use it in a `with` block: everything it holds is given back then.
     """
+
+    _lock_type = Lock
+    _rwlock_type = RWLock
+    _tree_type = Tree
+    _semaphore_type = Semaphore
+    _election_type = Election
+    _party_type = Party
+    _once_type = Once
 
     def __init__(
         self,
@@ -78,132 +84,6 @@ class Client(ClientBase):
             death_watch=death_watch,
             debug=debug,
         )
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Seconds | None = None,
-        priority: int = 0,
-        reentrant: bool = False,
-        max_hold: Seconds | None = None,
-        lock_delay: Seconds | None = None,
-        retain: bool = False,
-    ) -> Lock:
-        """A lock of this name, as a recipe; nothing is sent yet.
-
-        `ttl` is how long the lock outlives its holder's last sign of life. `priority` is
-        a head start in the queue, `ageing_step` seconds each. A `reentrant` lock can be
-        taken again by the thread (task) that has it. `max_hold` ends a lease whose holder
-        lives but is stuck. `lock_delay` keeps the lock closed for a while after a holder
-        lost it, for resources that cannot check tokens. `retain` keeps the lock with this
-        client after release, so that its next use costs nothing until others want it.
-        """
-        options = self._options(ttl, priority, max_hold, lock_delay)
-        return Lock(
-            self,
-            check_name(name),
-            lock_places(EXCLUSIVE),
-            options,
-            reentrant=reentrant,
-            retain=retain,
-        )
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Seconds | None = None,
-        priority: int = 0,
-        max_hold: Seconds | None = None,
-        lock_delay: Seconds | None = None,
-        retain: bool = False,
-    ) -> RWLock:
-        """A read-write lock of this name: `.read()`, `.write()`, `.update()`.
-
-        It is the same resource as `lock(name)`, which is its writer. With `retain`,
-        readers cost nothing until a writer comes.
-        """
-        options = self._options(ttl, priority, max_hold, lock_delay)
-        return RWLock(self, check_name(name), options, retain)
-
-    def tree(
-        self,
-        name: str,
-        *,
-        ttl: Seconds | None = None,
-        priority: int = 0,
-        max_hold: Seconds | None = None,
-    ) -> Tree:
-        """A node in a tree of names, with all below it: `.read()`, `.write()`."""
-        return Tree(self, check_name(name), self._options(ttl, priority, max_hold))
-
-    def semaphore(
-        self,
-        name: str,
-        limit: int,
-        *,
-        ttl: Seconds | None = None,
-        priority: int = 0,
-        max_hold: Seconds | None = None,
-    ) -> Semaphore:
-        """At most `limit` permits at once over the whole fleet."""
-        return Semaphore(self, check_name(name), limit, self._options(ttl, priority, max_hold))
-
-    def all(
-        self,
-        *names_or_locks: str | Lock,
-        ttl: Seconds | None = None,
-        priority: int = 0,
-        max_hold: Seconds | None = None,
-    ) -> Lock:
-        """Several locks as one: it holds nothing until it holds everything.
-
-        Names stand for locks of that name; locks, readers and writers of read-write and
-        tree locks may be mixed. Two of these never deadlock, whatever the order of names.
-        """
-        if not names_or_locks:
-            raise TypeError("all() takes at least one name or lock")
-        parts = []
-        for item in names_or_locks:
-            if isinstance(item, Lock):
-                parts.append(item._places(item._name))
-            else:
-                parts.append(lock_places(EXCLUSIVE)(check_name(item)))
-        places = joined_places(parts)
-        name = ", ".join(item.name if isinstance(item, Lock) else item for item in names_or_locks)
-        return Lock(self, name, lambda _: places, self._options(ttl, priority, max_hold))
-
-    def election(self, name: str, *, ttl: Seconds | None = None, priority: int = 0) -> Election:
-        """An election of one leader among the candidates of this name."""
-        return Election(self, check_name(name), self._options(ttl, priority))
-
-    def party(self, name: str, *, ttl: Seconds | None = None) -> Party:
-        """A party of this name: members with values."""
-        return Party(self, check_name(name), self._options(ttl))
-
-    def once(
-        self,
-        name: str,
-        *,
-        at_least: Seconds,
-        at_most: Seconds,
-        retry_crashed: bool = False,
-        ttl: Seconds | None = None,
-    ) -> Once:
-        """At most one run per window over the whole fleet, as a decorator.
-
-        From the start of a run on nobody else starts one for `at_least` seconds, even if
-        it crashed (unless `retry_crashed`). A run that takes longer than `at_most` is
-        taken for stuck. The decorated function returns None where it was not its turn.
-        """
-        at_least_ms = settings.to_ms(at_least, "at_least")
-        at_most_ms = settings.max_hold_to_ms(settings.to_ms(at_most, "at_most") / 1000)
-        if at_most_ms < at_least_ms:
-            raise ValueError(f"at_most={at_most!r} is shorter than at_least={at_least!r}")
-        ttl_ms = self._options(ttl).ttl_ms
-        window = Window(at_least_ms, at_most_ms, retry_crashed, ttl_ms)
-        return Once(self, check_name(name), window)
 
     def inspect(self, name: str, *, kind: str = "lock") -> LockInfo:
         """Who holds a lock, since when, and who waits."""

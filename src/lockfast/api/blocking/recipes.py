@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lockfast.api import settings
 from lockfast.api.base import (
     Options,
-    PlacesOf,
+    Part,
     RecipeBase,
     check_limit,
     check_permits,
@@ -68,14 +68,13 @@ class Recipe(RecipeBase, Generic[L]):
     def __init__(
         self,
         client: Client,
-        name: str,
-        places: PlacesOf,
+        parts: tuple[Part, ...],
         options: Options,
         *,
         reentrant: bool = False,
         retain: bool = False,
     ) -> None:
-        super().__init__(client, name, places, options, reentrant=reentrant, retain=retain)
+        super().__init__(client, parts, options, reentrant=reentrant, retain=retain)
         self._entered: dict[str, list[L]] = {}
 
     def _take(self, ask: Ask, timeout_ms: int | None) -> L:
@@ -123,7 +122,7 @@ class Recipe(RecipeBase, Generic[L]):
 
     def __enter__(self) -> L:
         actor = self._core.runtime.actor()
-        lease = self._wait_for(self._ask(self._name), None)
+        lease = self._wait_for(self._ask(), None)
         # An interruption (Ctrl-C) strikes after a call. After the last one here the lease
         # belongs to this frame alone, so it is given back; then it belongs to the block.
         self._entered[actor] = [*self._entered.get(actor, ()), lease]
@@ -157,11 +156,11 @@ class Lock(Recipe[Lease]):
         Raises AcquireTimeoutError after `timeout` seconds (None: wait for ever), having
         left the queue.
         """
-        return self._wait_for(self._ask(self._name), timeout)
+        return self._wait_for(self._ask(), timeout)
 
     def try_acquire(self) -> Lease | None:
         """Take the lock if it can be had at once, else return None."""
-        return self._try(self._ask(self._name))
+        return self._try(self._ask())
 
     def __call__(self, function: F) -> F:
         """Run every call of `function` under this lock.
@@ -171,11 +170,12 @@ class Lock(Recipe[Lease]):
         if is_async(function):
             raise TypeError(f"{title(function)} is async: use a lock of lockfast.aio")
         refuse_generator(function)
-        name_of = namer(self._name, function)
+        namers = [namer(part.name, function) for part in self._parts]
 
         @functools.wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
-            with self._wait_for(self._ask(name_of(*args, **kwargs)), None):
+            names = [name_of(*args, **kwargs) for name_of in namers]
+            with self._wait_for(self._ask_for_names(names), None):
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
@@ -206,7 +206,8 @@ class RWLock:
         return self._lock(UPDATE, False)
 
     def _lock(self, mode: str, retain: bool) -> Lock:
-        return Lock(self._client, self._name, lock_places(mode), self._options, retain=retain)
+        part = Part(self._name, lock_places(mode))
+        return Lock(self._client, (part,), self._options, retain=retain)
 
 
 class Tree:
@@ -219,11 +220,14 @@ class Tree:
 
     def read(self) -> Lock:
         """To read the node and all below it: together with other readers."""
-        return Lock(self._client, self._name, tree_places(SHARED), self._options)
+        return self._lock(SHARED)
 
     def write(self) -> Lock:
         """To write the node and all below it: alone there; siblings are not disturbed."""
-        return Lock(self._client, self._name, tree_places(EXCLUSIVE), self._options)
+        return self._lock(EXCLUSIVE)
+
+    def _lock(self, mode: str) -> Lock:
+        return Lock(self._client, (Part(self._name, tree_places(mode)),), self._options)
 
 
 class Semaphore(Recipe[Permit]):
@@ -233,18 +237,18 @@ class Semaphore(Recipe[Permit]):
 
     def __init__(self, client: Client, name: str, limit: int, options: Options) -> None:
         self._limit = check_limit(limit)
-        super().__init__(client, name, self._of_one, options)
+        super().__init__(client, (Part(name, self._of_one),), options)
 
     def _of_one(self, name: str) -> tuple[Place, ...]:
         return (Place(SEMAPHORE, name, PERMIT, 1, self._limit),)
 
-    def _ask(self, name: str) -> Ask:
-        return self._ask_for_name(name)  # anew each time: resize() changes the limit
+    def _ask(self) -> Ask:
+        return self._ask_for_names([self._name])  # anew each time: resize() changes the limit
 
     def _ask_for(self, permits: int) -> Ask:
         weight = check_permits(permits, self._limit)
         place = Place(SEMAPHORE, self._name, PERMIT, weight, self._limit)
-        return self._ask(self._name)._replace(places=(place,))
+        return self._ask()._replace(places=(place,))
 
     @property
     def limit(self) -> int:
