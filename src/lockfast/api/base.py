@@ -35,7 +35,6 @@ from lockfast.runtimes.clock import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
 from lockfast.stores.registry import Face, open_store
 
-A = TypeVar("A")
 L = TypeVar("L", bound="LeaseBase")
 
 RELEASED = Phase.RELEASED
@@ -322,7 +321,7 @@ class RecipeBase:
         return f"<{type(self).__name__} {self._name!r} on {self._core.store.label}>"
 
 
-def lease_of_block(entered: dict[A, list[L]], actor: A) -> L:
+def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
     """Of those entered with a recipe, the lease of the block that an actor leaves now."""
     if actor not in entered:
         # A generator ends in the thread or task that collects it, not in that which ran it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -53,7 +52,7 @@ class Recipe(RecipeBase, Generic[L]):
         retain: bool = False,
     ) -> None:
         super().__init__(client, parts, options, reentrant=reentrant, retain=retain)
-        self._entered: dict[asyncio.Task[Any] | None, list[L]] = {}
+        self._entered: dict[str, list[L]] = {}
 
     async def _take(self, ask: Ask, timeout_ms: int | None) -> L:
         core = self._core
@@ -101,7 +100,7 @@ class Recipe(RecipeBase, Generic[L]):
     async def __aenter__(self) -> L:
         lease = await self._wait_for(self._ask(), None)
         lease._open_block()
-        self._entered.setdefault(asyncio.current_task(), []).append(lease)
+        self._entered.setdefault(self._core.runtime.actor(), []).append(lease)
         return lease
 
     async def __aexit__(
@@ -110,7 +109,7 @@ class Recipe(RecipeBase, Generic[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lease = lease_of_block(self._entered, asyncio.current_task())
+        lease = lease_of_block(self._entered, self._core.runtime.actor())
         await lease.__aexit__(kind, error, trace)
 
 
