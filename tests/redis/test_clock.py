@@ -13,19 +13,13 @@ import pytest
 import lockfast
 from lockfast.core import commands as c
 from lockfast.errors import LeaseLostError
-from lockfast.stores.redis.address import parse
-from lockfast.stores.redis.wire import BlockingWire, Shard
-from lockfast.stores.registry import parse_url
+from tests.redis.stepping import ScriptSteps
 from tests.servers.redis import RedisServer
 
 HOUR_MS = 3_600_000
 LOCK = (c.Place("lock", "orders/42", "exclusive"),)
 TTL = 0.6
 PATIENCE_S = 30.0
-
-
-def wire_to(url: str) -> BlockingWire:
-    return BlockingWire(Shard(parse(parse_url(url))))
 
 
 def server_ms() -> int:
@@ -35,15 +29,15 @@ def server_ms() -> int:
 def test_a_dead_holder_is_expelled_though_the_clock_was_set_back(server: RedisServer) -> None:
     """By the server's clock it lives for another hour; its counter stands still."""
     url = server.url()
-    wire = wire_to(url)
+    steps = ScriptSteps(url, watched=False)
     ahead_ms = server_ms() + HOUR_MS
-    wire.step(c.Enter("dead", 1, LOCK, open=c.Open("dead", 600, "a dead one")), ahead_ms, 1)
+    steps.apply(c.Enter("dead", 1, LOCK, open=c.Open("dead", 600, "a dead one")), ahead_ms, 1)
     with lockfast.connect(url, ttl=TTL) as client:
         lease = client.lock("orders/42").acquire(timeout=PATIENCE_S)
         ended = {info.session: info.ended for info in client.sessions()}
         assert ended["dead"] == "its keep-alives stopped"
         lease.release()
-    wire.close()
+    steps.close()
 
 
 def test_a_living_holder_is_not_expelled(server: RedisServer) -> None:
@@ -60,23 +54,23 @@ def test_a_living_holder_is_not_expelled(server: RedisServer) -> None:
 def test_a_closed_resource_opens_though_the_clock_was_set_back(server: RedisServer) -> None:
     """Closed for 300 ms an hour ahead: it stays closed for 300 ms, not for an hour."""
     url = server.url()
-    wire = wire_to(url)
+    steps = ScriptSteps(url, watched=False)
     ahead_ms = server_ms() + HOUR_MS
-    wire.step(c.Enter("past", 1, LOCK, open=c.Open("past", 600, "p")), ahead_ms, 1)
-    wire.step(c.Leave("past", 1, close_ms=300), ahead_ms, 1)
+    steps.apply(c.Enter("past", 1, LOCK, open=c.Open("past", 600, "p")), ahead_ms, 1)
+    steps.apply(c.Leave("past", 1, close_ms=300), ahead_ms, 1)
     with lockfast.connect(url, ttl=TTL) as client:
         client.lock("orders/42").acquire(timeout=PATIENCE_S).release()
-    wire.close()
+    steps.close()
 
 
 def test_a_holder_is_told_when_the_clock_was_set_forward(server: RedisServer) -> None:
     """Another took the lock over: the next keep-alive says so, well before the TTL is over."""
     url = server.url()
-    wire = wire_to(url)
+    steps = ScriptSteps(url, watched=False)
     with lockfast.connect(url, ttl=6) as holder:
         held = holder.lock("orders/42").acquire()
         ahead_ms = server_ms() + HOUR_MS
-        taken, _ = wire.step(
+        taken, _ = steps.apply(
             c.Enter("new", 1, LOCK, open=c.Open("new", 600, "n")), ahead_ms, held.token + 1000
         )
         assert isinstance(taken, c.Granted)
@@ -84,4 +78,4 @@ def test_a_holder_is_told_when_the_clock_was_set_forward(server: RedisServer) ->
         assert held.lost.wait(6)
         with pytest.raises(LeaseLostError):
             held.check()
-    wire.close()
+    steps.close()

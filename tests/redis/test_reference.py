@@ -7,39 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockfast.conformance.commands import compare
-from lockfast.core import commands as c
-from lockfast.core.lines import FAR_MS
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Table
-from lockfast.stores.redis.address import parse
-from lockfast.stores.redis.wire import BlockingWire, Shard
-from lockfast.stores.registry import parse_url
+from tests.redis.stepping import ScriptSteps
 from tests.servers.redis import RedisServer
 
 STEPS = 220
 SEEDS = range(30)
-
-
-class ScriptSteps:
-    """The scripts behind `apply`, with a clock that the test sets."""
-
-    def __init__(self, url: str) -> None:
-        self._wire = BlockingWire(Shard(parse(parse_url(url))))
-        self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
-
-    def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        if isinstance(command, c.Enter):
-            self._places.setdefault(command[:2], command.places)
-        elif isinstance(command, c.Leave):
-            # As clients do: it opens the scripts' short way out.
-            command = command._replace(places=self._places.get(command[:2], ()))
-        reply, wakes = self._wire.step(command, now_ms, wall_us)
-        if isinstance(reply, c.Queued) and reply.look_ms == FAR_MS:
-            reply = reply._replace(look_ms=FAR_MS - now_ms)
-        return reply, wakes
-
-    def close(self) -> None:
-        self._wire.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ A server that does not start is an error, never a reason to skip.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import importlib.util
 import itertools
 import os
@@ -38,7 +39,8 @@ def binaries() -> dict[str, Path]:
     servers = {"wheel": Path(found.origin).parent / "bin" / "redis-server"}
     for name in ("redis-server", "valkey-server"):
         on_path = shutil.which(name)
-        if on_path is not None:
+        # The wheel puts a copy of its server there, which is tried already.
+        if on_path is not None and not filecmp.cmp(on_path, servers["wheel"]):
             servers[name] = Path(on_path)
     return servers
 

@@ -6,13 +6,19 @@ import pytest
 
 from lockfast.conformance.faces import Watch
 from lockfast.conformance.harness import Contract, Stage, story
-from lockfast.core.commands import Place
+from lockfast.core.commands import Events, Place
 from lockfast.errors import WatchGapError
 from lockfast.flow.admin import WatchEvent
 
 
 async def next_events(watch: Watch, count: int) -> list[WatchEvent]:
     return [await watch.__anext__() for _ in range(count)]
+
+
+async def begin_log(stage: Stage) -> None:
+    """A store may write its log only from the first look at it on."""
+    (caller,) = stage.callers("looker")
+    await caller.send(Events(None))
 
 
 class InspectStories(Contract):
@@ -92,6 +98,7 @@ class WatchStories(Contract):
     @story("watch", "queue")
     async def test_watch_tells_what_happens_in_order(self, stage: Stage) -> None:
         one, other, looker = stage.client(owner="one"), stage.client(owner="other"), stage.client()
+        await begin_log(stage)
         watch = looker.watch("a", after=0)
         watching = stage.start(next_events(watch, 5))
         lease = await one.lock("a/1").acquire()
@@ -127,6 +134,7 @@ class WatchStories(Contract):
     @story("watch")
     async def test_watch_goes_on_from_a_position(self, stage: Stage) -> None:
         client = stage.client()
+        await begin_log(stage)
         for _ in range(3):
             await (await client.lock("a").acquire()).release()
         events = await next_events(client.watch("a", after=0), 6)
@@ -137,6 +145,7 @@ class WatchStories(Contract):
     async def test_a_watcher_that_waits_is_woken(self, stage: Stage) -> None:
         # With a TTL so long that only a wake can be in time.
         one, looker = stage.client(), stage.client(ttl=3600)
+        await begin_log(stage)
         await (await one.lock("before").acquire()).release()
         (_, last) = await next_events(looker.watch(after=0), 2)
         watch = looker.watch(after=last.position)
@@ -172,8 +181,9 @@ class WatchStories(Contract):
     @story("watch")
     async def test_a_position_too_long_ago_is_an_error_with_a_snapshot(self, stage: Stage) -> None:
         client = stage.client()
-        held = await client.lock("held").acquire()
+        await begin_log(stage)
         (caller,) = stage.callers("busy")
+        held = await client.lock("held").acquire()
         for n in range(1, stage.harness.log_kept // 2 + 200):
             await caller.hold(n, Place("lock", "a", "exclusive"))
             await caller.leave(n)

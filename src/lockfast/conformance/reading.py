@@ -95,9 +95,12 @@ class ReadingStories(Contract):
 
 
 class LogStories(Contract):
+    """A store may write its log only from the first look at it on."""
+
     @story("watch", "queue", "revoke")
     async def test_the_log_tells_everything_in_order(self, stage: Stage) -> None:
         one, other = stage.callers("one", "other")
+        await one.send(c.Events(None))
         granted = await one.hold(1, lock("a"))
         await other.queue(1, lock("a"))
         await other.queue(2, lock("a"))
@@ -148,6 +151,7 @@ class LogStories(Contract):
     async def test_the_log_is_bounded_and_says_where_it_begins(self, stage: Stage) -> None:
         (caller,) = stage.callers("s")
         kept = stage.harness.log_kept
+        await caller.send(c.Events(None))
         written = 0
         for n in range(1, kept // 2 + 200):
             await caller.hold(n, lock("a"))

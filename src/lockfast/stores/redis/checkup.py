@@ -193,7 +193,7 @@ class _Checkup:
     def _schema(self) -> Finding:
         keys = keys_of(self._address.namespace)
         script = script_of(Sessions)
-        reply = self._run("EVAL", script.body, len(keys), *keys, "", "", 1000)
+        reply = self._run("EVAL", script.body, len(keys), *keys, "", 1000)
         namespace = self._address.namespace
         if isinstance(reply, Exception):
             try:

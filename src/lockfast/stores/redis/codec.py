@@ -7,24 +7,35 @@ from typing import Any, Final, TypeAlias
 
 from lockfast.core import commands as c
 from lockfast.core.lines import FAR_MS
+from lockfast.core.modes import LOCK, MODES_OF_KIND
 
 Argument: TypeAlias = str | int
 Arguments: TypeAlias = tuple[Argument, ...]
 
 # ── commands ─────────────────────────────────────────────────────────────────────────
 
-_PLAIN_OPTIONS: Final = [0, 0, 0, 0, 1, 0]
+_PLAIN_OPTIONS: Final = (0, 0, 0, 0, 1)
+_LOCK_MODES: Final = MODES_OF_KIND[LOCK]
+_NOT_QUEUED: Final = {mode: f"?{mode}" for mode in _LOCK_MODES}
 
 
 def _enter(command: c.Enter) -> Arguments:
-    session, n, places, actor, queue, *options, value, opening, window_ms = command
-    options.append(window_ms)
+    session, n, places, actor, queue, *_, value, opening, window_ms = command
+    options = command[5:10]
+    if options == _PLAIN_OPTIONS and value is None and not window_ms and len(places) == 1:
+        kind, name, mode, weight, limit = places[0]
+        if kind == LOCK and mode in _LOCK_MODES and weight == 1 and not limit:
+            how = mode if queue else _NOT_QUEUED[mode]
+            plain = (session, n, how, name, actor)
+            return plain if opening is None else plain + opening
+    is_usual = options == _PLAIN_OPTIONS and not window_ms
     arguments: list[Argument] = [
         session,
         n,
+        "",
         actor,
-        1 if queue else 0,
-        "" if options == _PLAIN_OPTIONS else " ".join(map(str, options)),
+        int(queue),
+        "" if is_usual else " ".join(map(str, (*options, window_ms))),
         "" if value is None else f"+{value}",
         len(places),
     ]
@@ -37,9 +48,9 @@ def _enter(command: c.Enter) -> Arguments:
 
 def _leave(command: c.Leave) -> Arguments:
     session, n, places, close_ms = command
-    if len(places) == 1:
-        return (session, n, close_ms, places[0].kind, places[0].name)
-    return (session, n, close_ms)
+    if len(places) == 1 and not close_ms and places[0][0] == LOCK:
+        return (session, n, places[0][1])
+    return (session, n, "", close_ms)
 
 
 def _break(command: c.Break) -> Arguments:
@@ -77,7 +88,7 @@ _ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
 
 
 def arguments_of(command: c.Command) -> Arguments:
-    """What the command's script gets behind the clock."""
+    """What the command's script gets."""
     encode = _ENCODERS.get(type(command))
     if encode is not None:
         return encode(command)
@@ -145,12 +156,15 @@ def decode(found: list[Any]) -> c.Reply:
     return _DECODERS[found[0]](found)
 
 
+_DONE: Final = c.Done()
+
+
 def reply_to(command: c.Command, found: Any) -> c.Reply:
     """As `decode`, also for a number: what the shortcuts of enter and leave answer."""
     if type(found) is int:
-        if isinstance(command, c.Enter):
+        if type(command) is c.Enter:
             return c.Granted(found, 0, command.places[0].mode)
-        return c.Done()
+        return _DONE
     return decode(found)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -37,10 +37,12 @@ def new_reader() -> Any:
     return hiredis.Reader(encoding="utf-8", errors="replace", notEnoughData=PENDING)
 
 
+_packing: Any = hiredis.pack_command  # its stub knows one argument only
+pack_arguments: Final[Callable[[tuple[str | bytes | int, ...]], bytes]] = _packing
+
+
 def pack(*arguments: str | bytes | int) -> bytes:
-    packing: Any = hiredis.pack_command  # its stub knows one argument only
-    packed: bytes = packing(arguments)
-    return packed
+    return pack_arguments(arguments)
 
 
 # ── the greeting, the same for both faces ────────────────────────────────────────────
@@ -131,6 +133,8 @@ class Connection:
         self.address = address
         self.used_s = monotonic()
         self._reader = new_reader()
+        self._timeout_s = 0.0
+        """How long the socket waits at the most, as it was last told."""
         try:
             self.socket = _open(address, _left_s(until_s))
         except OSError as error:
@@ -149,9 +153,7 @@ class Connection:
     def exchange(self, packed: bytes, until_s: float) -> Any:
         """Send one command and wait for its reply, which may be an exception."""
         self.send(packed, until_s)
-        reply = self.receive(until_s)
-        self.used_s = monotonic()
-        return reply
+        return self.receive(until_s)
 
     def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
         """Send some commands in one go."""
@@ -161,10 +163,11 @@ class Connection:
     def send(self, packed: bytes, until_s: float) -> None:
         """As long as the last byte is not out, the server cannot have carried it out."""
         try:
-            self.socket.settimeout(_left_s(until_s))
+            self.used_s = now_s = monotonic()
+            self._bound(until_s - now_s)
             sent = self.socket.send(packed)
             while sent < len(packed):
-                self.socket.settimeout(_left_s(until_s))
+                self._bound(until_s - monotonic())
                 sent += self.socket.send(packed[sent:])
         except OSError as error:
             raise not_sent(self.address) from error
@@ -172,19 +175,23 @@ class Connection:
     def receive(self, until_s: float) -> Any:
         reader = self._reader
         try:
-            while (reply := reader.gets()) is PENDING:
+            if (reply := reader.gets()) is not PENDING:
+                return reply
+            # A request is sent at once, so what the socket was told then is still right.
+            while True:
                 data = self.socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise in_doubt(self.address)
                 reader.feed(data)
-                self.socket.settimeout(_left_s(until_s))
+                if (reply := reader.gets()) is not PENDING:
+                    return reply
+                self._bound(until_s - monotonic())
         except OSError as error:
             raise in_doubt(self.address, error) from error
         except hiredis.ProtocolError as error:
             raise OutcomeUnknownError(
                 self.address.label, f"does not speak RESP ({error})"
             ) from error
-        return reply
 
     def take(self) -> Any:
         """A reply that is there already, or PENDING; for a connection that only listens."""
@@ -193,18 +200,36 @@ class Connection:
     def feed(self, data: bytes) -> None:
         self._reader.feed(data)
 
-    def is_usable(self) -> bool:
+    def is_usable(self, now_s: float) -> bool:
         """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
-        if monotonic() - self.used_s < IDLE_S:
+        if now_s - self.used_s < IDLE_S:
             return True
         try:
-            self.socket.settimeout(0)
+            self.do_not_wait()
             self.socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
             pass
         return False
+
+    def do_not_wait(self) -> None:
+        """Have the socket say at once that there is nothing."""
+        if self._timeout_s:
+            self.socket.settimeout(0)
+            self._timeout_s = 0.0
+
+    def _bound(self, left_s: float) -> None:
+        """Have the socket give up in time, up to a tenth early.
+
+        Not by the microsecond: to tell it anew is a system call, and most requests may
+        take equally long.
+        """
+        if left_s <= 0:
+            raise TimeoutError("no time left")
+        if not 0.9 * left_s <= self._timeout_s <= left_s:
+            self._timeout_s = 0.95 * left_s
+            self.socket.settimeout(self._timeout_s)
 
     def close(self) -> None:
         self.socket.close()

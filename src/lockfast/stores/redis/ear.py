@@ -123,7 +123,7 @@ class RedisEar:
         if connection is None:
             return wakes
         try:
-            connection.socket.settimeout(0)
+            connection.do_not_wait()
             # Until nothing is left: TLS may have more in store than the socket shows.
             while data := connection.socket.recv(RECEIVE_BYTES):
                 connection.feed(data)

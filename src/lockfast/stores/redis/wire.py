@@ -8,10 +8,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from lockfast.core.commands import Command, Reply, Wake
+from lockfast.core.commands import Command, Reply
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import arguments_of, decode_wakes, reply_to
-from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.codec import arguments_of, reply_to
+from lockfast.stores.redis.connection import Connection, pack, pack_arguments
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
 
@@ -20,6 +20,17 @@ IDLE_MAX: Final = 32
 
 _inherited: Final[list[Connection]] = []
 """Connections of a parent process: neither used nor closed here."""
+
+_forks = 0
+"""How often this process was forked off another; counted, so that nobody has to ask."""
+
+
+def _after_fork_in_child() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Shard:
@@ -30,15 +41,25 @@ class Shard:
         self.is_known = False
         """The server has been looked at and found fit."""
         self._keys = keys_of(address.namespace)
-        self._heads: dict[type, tuple[bytes | int, ...]] = {}
+        self._heads: dict[tuple[type, int], bytes] = {}
 
     def packed(self, command: Command, clock: str = "") -> bytes:
         kind: type = type(command)
-        head = self._heads.get(kind)
+        arguments = arguments_of(command)
+        if clock:
+            return pack(*self._call(kind, clock), *arguments)
+        packed = pack_arguments(arguments)
+        at = packed.index(b"$")
+        # What comes before the arguments is the same each time: packed once.
+        head = self._heads.get((kind, len(arguments)))
         if head is None:
-            sha = script_of(kind).sha
-            head = self._heads[kind] = (b"EVALSHA", sha, len(self._keys), *self._keys)
-        return pack(*head, clock, *arguments_of(command))
+            whole = pack(*self._call(kind), *arguments)
+            head = self._heads[kind, len(arguments)] = whole[: at - len(packed)]
+        return head + packed[at:]
+
+    def _call(self, kind: type, *clock: str) -> tuple[str | bytes | int, ...]:
+        keys: tuple[str | bytes, ...] = (*self._keys, *clock)
+        return ("EVALSHA", script_of(kind).sha, len(keys), *keys)
 
     def loading(self, command: Command) -> bytes:
         """To be sent when the server does not have the command's script."""
@@ -46,7 +67,7 @@ class Shard:
         return pack("SCRIPT", "LOAD", script_of(kind).body)
 
     def reply(self, command: Command, found: Any) -> Reply:
-        return reply_to(command, self.checked(found))
+        return reply_to(command, found if type(found) is int else self.checked(found))
 
     def checked(self, found: Any) -> Any:
         if isinstance(found, Exception):
@@ -63,7 +84,7 @@ class BlockingWire:
         self._shard = shard
         self._on_close = on_close
         self._idle: deque[Connection] = deque()
-        self._process = os.getpid()
+        self._forks = _forks
         self._closed = False
         self.connections = 0
         """How many were made: a new one may lead to another server."""
@@ -71,16 +92,12 @@ class BlockingWire:
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         return self._shard.reply(command, self.exchange(command, timeout_ms))
 
-    def step(self, command: Command, now_ms: int, wall_us: int) -> tuple[Reply, list[Wake]]:
-        """As send, but at an instant of our choice: for the comparison with the reference."""
-        found = self.exchange(command, 10_000, f"{now_ms} {wall_us}")
-        reply, wakes = self._shard.checked(found)
-        return reply_to(command, reply), decode_wakes(wakes)
-
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
-        until_s = monotonic() + timeout_ms / 1000
+        """What the script answers; only the comparison with the reference sets the clock."""
+        now_s = monotonic()
+        until_s = now_s + timeout_ms / 1000
         packed = self._shard.packed(command, clock)
-        connection = self._take(until_s)
+        connection = self._take(now_s, until_s)
         try:
             found = connection.exchange(packed, until_s)
             if isinstance(found, Exception) and is_script_missing(str(found)):
@@ -92,17 +109,17 @@ class BlockingWire:
         self._give(connection)
         return found
 
-    def _take(self, until_s: float) -> Connection:
-        if self._process != os.getpid():
+    def _take(self, now_s: float, until_s: float) -> Connection:
+        if self._forks != _forks:
             _inherited.extend(self._idle)
             self._idle = deque()
-            self._process = os.getpid()
+            self._forks = _forks
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if connection.is_usable():
+            if connection.is_usable(now_s):
                 return connection
             connection.close()
         shard = self._shard
@@ -120,6 +137,6 @@ class BlockingWire:
     def close(self) -> None:
         self._closed = True
         self._on_close(self)
-        if self._process == os.getpid():
+        if self._forks == _forks:
             while self._idle:
                 self._idle.pop().close()

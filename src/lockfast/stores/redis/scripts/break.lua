@@ -1,4 +1,4 @@
--- break.lua  KEYS: the shard  ARGV: clock, session, n, detail, ahead of session, ahead of n, (session, n, held)…  →  done
+-- break.lua  KEYS: the shard  ARGV: session, n, detail, ahead of session, ahead of n, (session, n, held)…  →  done
 
 write_in_any_case()
 
@@ -8,19 +8,19 @@ local function just_before(rank)
 end
 
 return step(function()
-  for i = 7, #ARGV, 3 do
+  for i = 6, #ARGV, 3 do
     local seen = get_claim(ARGV[i] .. SEP .. ARGV[i + 1])
     if not seen or seen.state == REVOKED
       or (seen.state == HOLDING and seen.wants == '') ~= (ARGV[i + 2] == '1') then
       return { 'D', 0 }
     end
   end
-  local claim = get_claim(ARGV[2] .. SEP .. ARGV[3])
+  local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
   if not claim or not (claim.state == WAITING or claim.wants ~= '') then
     return { 'D', 0 }
   end
-  if ARGV[5] ~= '' then
-    local other = get_claim(ARGV[5] .. SEP .. ARGV[6])
+  if ARGV[4] ~= '' then
+    local other = get_claim(ARGV[4] .. SEP .. ARGV[5])
     if not other or other.state ~= WAITING or claim.state ~= WAITING
       or not precedes(other.rank, claim.rank) then
       return { 'D', 0 }
@@ -42,13 +42,13 @@ return step(function()
     local resource = get_resource(claim.places[1][1], claim.places[1][2])
     resource.converting = ''
     claim.wants = ''
-    claim.reason = ARGV[4]
+    claim.reason = ARGV[3]
     put_claim(claim)
     log('gave_up', claim.places[1], claim, 'deadlock')
     wake(claim, 'look')
     settle(claim.places)
   else
-    settle(take_away(claim, 'gave_up', 'deadlock', ARGV[4]))
+    settle(take_away(claim, 'gave_up', 'deadlock', ARGV[3]))
   end
   return { 'D', 1 }
 end)

@@ -1,8 +1,8 @@
--- claims.lua  KEYS: the shard  ARGV: clock, session  →  the claims of a session, or ended
+-- claims.lua  KEYS: the shard  ARGV: session  →  the claims of a session, or ended
 
-local ended = over(ARGV[2])
+local ended = over(ARGV[1])
 if ended then
   return answer(ended)
 end
-local claims = claims_of(ARGV[2])
+local claims = claims_of(ARGV[1])
 return answer({ 'C', views_of(claims, #claims) })

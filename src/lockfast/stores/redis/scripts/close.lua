@@ -1,7 +1,7 @@
--- close.lua  KEYS: the shard  ARGV: clock, session  →  done
+-- close.lua  KEYS: the shard  ARGV: session  →  done
 
 write_in_any_case()
 
 return step(function()
-  return finish_by_command(ARGV[2], 'it was closed', 'released')
+  return finish_by_command(ARGV[1], 'it was closed', 'released')
 end)

@@ -1,4 +1,4 @@
--- convert.lua  KEYS: the shard  ARGV: clock, session, n, step, mode, queue  →  granted, queued, busy, refused, gone or ended
+-- convert.lua  KEYS: the shard  ARGV: session, n, step, mode, queue  →  granted, queued, busy, refused, gone or ended
 
 local STRENGTH = { shared = 1, update = 2, exclusive = 3 }
 
@@ -20,15 +20,15 @@ local function owners_of_those_who_update(resource)
 end
 
 return step(function()
-  local _, over = live(ARGV[2])
+  local _, over = live(ARGV[1])
   if over then
     return over
   end
-  local claim = get_claim(ARGV[2] .. SEP .. ARGV[3])
+  local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
   if not claim then
     return { 'X', 'it is not held', '' }
   end
-  local number, new, queue = tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
+  local number, new, queue = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
   if claim.state ~= HOLDING or number == claim.step then
     return view(claim)
   elseif number < claim.step then

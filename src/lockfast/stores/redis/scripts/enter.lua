@@ -1,5 +1,8 @@
--- enter.lua  KEYS: the shard  ARGV: clock, session, n, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…, session to open…  →  granted, queued, busy, refused or ended
+-- enter.lua  KEYS: the shard  ARGV: session, n, how, …  →  granted, queued, busy, refused or ended
 --
+-- A plain claim on a lock: how is the mode, with a ? before it if it must not wait; then name, actor.
+-- Any other: how is empty; then actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
+-- session to open…
 -- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
 -- value?: empty for none, else + and the value.
 
@@ -53,9 +56,25 @@ local function refused_by_resources(places, queue)
   end
 end
 
-return step(function()
-  local id, n, actor, queue, options, value = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7]
+-- What is asked for: places, actor, queue, options, value?, and where a session to open begins.
+local function asked()
+  if ARGV[3] ~= '' then
+    local queue = byte(ARGV[3]) ~= 63
+    return { { 'lock', ARGV[4], queue and ARGV[3] or sub(ARGV[3], 2), 1, 0, 0 } }, ARGV[5], queue, '', '', 6
+  end
   local at = 9 + 5 * ARGV[8]
+  local places = {}
+  for i = 9, at - 1, 5 do
+    places[#places + 1] = {
+      ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), 0,
+    }
+  end
+  return places, ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], at
+end
+
+return step(function()
+  local id, n = ARGV[1], tonumber(ARGV[2])
+  local places, actor, queue, options, value, at = asked()
   if ARGV[at] then
     local opened = open(at)
     if opened[1] ~= 'D' then
@@ -66,7 +85,7 @@ return step(function()
   if over then
     return over
   end
-  local ref = id .. SEP .. ARGV[3]
+  local ref = id .. SEP .. ARGV[2]
   if n <= session.highest then
     local known = get_claim(ref)
     if known then
@@ -77,12 +96,6 @@ return step(function()
   end
   if session.claims >= CLAIMS_MAX then
     return { 'R', 'claims full', 'claims of the session', session.claims + 1, CLAIMS_MAX }
-  end
-  local places = {}
-  for i = 9, at - 1, 5 do
-    places[#places + 1] = {
-      ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), 0,
-    }
   end
   local refused = refused_places(places)
   if not refused and #value - 1 > TEXT_MAX then
@@ -103,7 +116,7 @@ return step(function()
     ref = ref, session = id, n = n, places = places, state = WAITING,
     -- The one order of all lines: the head start, then arrival. Every claim that stays writes
     -- to the log, so the next position is its own.
-    rank = format('%016.0f%016.0f', max(0, now_ms - head_start_ms + 1e15), position + 1),
+    rank = rank_of(now_ms - head_start_ms, position + 1),
     actor = actor, priority = tonumber(priority), entered_ms = now_ms, token = 0, granted_ms = 0,
     until_ms = 0, max_hold_ms = tonumber(max_hold_ms), lock_delay_ms = tonumber(lock_delay_ms),
     block = tonumber(block), step = 0, wants = '', reason = '', by = '',

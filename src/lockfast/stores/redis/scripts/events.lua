@@ -1,10 +1,17 @@
--- events.lua  KEYS: the shard  ARGV: clock, after or nothing, limit  →  the log after a position
+-- events.lua  KEYS: the shard  ARGV: after or nothing, limit  →  the log after a position
+--
+-- To look is to watch: from now on the log is written, and not without a pause before.
 
+if log_until_ms < now_ms + LOG_KEPT_MS / 2 then
+  write_in_any_case()
+  keep_log()
+  write_counters()
+end
 local oldest = position - call('LLEN', LOG) + 1
-if ARGV[2] == '' then
+if ARGV[1] == '' then
   return answer({ 'T', {}, position, oldest, 0 })
 end
-local after, limit = max(tonumber(ARGV[2]), oldest - 1), tonumber(ARGV[3])
+local after, limit = max(tonumber(ARGV[1]), oldest - 1), tonumber(ARGV[2])
 local events = {}
 for i, raw in ipairs(call('LRANGE', LOG, after + 1 - oldest, after + limit - oldest)) do
   local wall_ms, n, of_token, at = unpack_from('<ddd', raw)

@@ -1,11 +1,11 @@
--- expel.lua  KEYS: the shard  ARGV: clock, session, reason, renewals or nothing  →  done
+-- expel.lua  KEYS: the shard  ARGV: session, reason, renewals or nothing  →  done
 
 write_in_any_case()
 
 return step(function()
-  local session = get_session(ARGV[2])
-  if session and ARGV[4] ~= '' and session.renewals ~= tonumber(ARGV[4]) then
+  local session = get_session(ARGV[1])
+  if session and ARGV[3] ~= '' and session.renewals ~= tonumber(ARGV[3]) then
     return { 'D', 0 }
   end
-  return finish_by_command(ARGV[2], ARGV[3], 'expired')
+  return finish_by_command(ARGV[1], ARGV[2], 'expired')
 end)

@@ -1,3 +1,3 @@
--- inspect.lua  KEYS: the shard  ARGV: clock, kind, name, waiting_max  →  one resource
+-- inspect.lua  KEYS: the shard  ARGV: kind, name, waiting_max  →  one resource
 
-return answer(resource_view(ARGV[2], ARGV[3], tonumber(ARGV[4])))
+return answer(resource_view(ARGV[1], ARGV[2], tonumber(ARGV[3])))

@@ -1,11 +1,11 @@
--- listing.lua  KEYS: the shard  ARGV: clock, kind, prefix, first name, limit  →  resources in order of name
+-- listing.lua  KEYS: the shard  ARGV: kind, prefix, first name, limit  →  resources in order of name
 
-local before = 'r' .. SEP .. ARGV[2] .. SEP
-local limit = tonumber(ARGV[5])
+local before = 'r' .. SEP .. ARGV[1] .. SEP
+local limit = tonumber(ARGV[4])
 -- No name has the byte 255, so this is behind all that begin with the prefix.
-local found = scan(before .. ARGV[4], before .. ARGV[3] .. '\255', limit + 1)
+local found = scan(before .. ARGV[3], before .. ARGV[2] .. '\255', limit + 1)
 local views = {}
 for i = 1, min(#found, limit) do
-  views[i] = resource_view(ARGV[2], sub(found[i], #before + 1), 16)
+  views[i] = resource_view(ARGV[1], sub(found[i], #before + 1), 16)
 end
 return answer({ 'L', views, #found > limit and 1 or 0 })

@@ -1,8 +1,8 @@
--- look.lua  KEYS: the shard  ARGV: clock, session, n  →  granted, queued, gone or ended
+-- look.lua  KEYS: the shard  ARGV: session, n  →  granted, queued, gone or ended
 
-local ended = over(ARGV[2])
+local ended = over(ARGV[1])
 if ended then
   return answer(ended)
 end
-local claim = get_claim(ARGV[2] .. SEP .. ARGV[3])
+local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
 return answer(claim and view(claim) or { 'X', 'it is not in the queue', '' })

@@ -1,5 +1,5 @@
--- open.lua  KEYS: the shard  ARGV: clock, session, ttl_ms, owner, metadata, inbox, process  →  done, ended or refused
+-- open.lua  KEYS: the shard  ARGV: session, ttl_ms, owner, metadata, inbox, process  →  done, ended or refused
 
 return step(function()
-  return open(2)
+  return open(1)
 end)

@@ -1,9 +1,9 @@
--- renew.lua  KEYS: the shard  ARGV: clock, session, count, checksum, lowest, waiting n…  →  renewed or ended
+-- renew.lua  KEYS: the shard  ARGV: session, count, checksum, lowest, waiting n…  →  renewed or ended
 
 write_in_any_case()
 
 return step(function()
-  local session, over = live(ARGV[2])
+  local session, over = live(ARGV[1])
   if over then
     return over
   end
@@ -14,11 +14,11 @@ return step(function()
   end
   session.deadline_ms = now_ms + session.ttl_ms
   session.renewals = session.renewals + 1
-  forget_below(session, tonumber(ARGV[5]))
+  forget_below(session, tonumber(ARGV[4]))
   put_session(session)
-  local matches = tonumber(ARGV[3]) == session.claims and tonumber(ARGV[4]) == session.checksum
+  local matches = tonumber(ARGV[2]) == session.claims and tonumber(ARGV[3]) == session.checksum
   local looks = {}
-  for i = 6, #ARGV do
+  for i = 5, #ARGV do
     local n = tonumber(ARGV[i])
     local claim = get_claim(session.id .. SEP .. ARGV[i])
     if claim then

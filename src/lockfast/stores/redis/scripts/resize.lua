@@ -1,9 +1,9 @@
--- resize.lua  KEYS: the shard  ARGV: clock, kind, name, limit  →  done or refused
+-- resize.lua  KEYS: the shard  ARGV: kind, name, limit  →  done or refused
 
 write_in_any_case()
 
 return step(function()
-  local kind, name, limit = ARGV[2], ARGV[3], tonumber(ARGV[4])
+  local kind, name, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
   if kind ~= 'semaphore' or limit < 1 then
     return { 'R', 'invalid', 'a semaphore has a limit, of at least 1', 0, 0 }
   end

@@ -1,12 +1,12 @@
--- revoke.lua  KEYS: the shard  ARGV: clock, session, n, by, reason  →  done
+-- revoke.lua  KEYS: the shard  ARGV: session, n, by, reason  →  done
 
 write_in_any_case()
 
 return step(function()
-  local claim = get_claim(ARGV[2] .. SEP .. ARGV[3])
+  local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
   if not claim or claim.state == REVOKED then
     return { 'D', 0 }
   end
-  settle(take_away(claim, 'revoked', 'it was revoked: ' .. ARGV[5], ARGV[4]))
+  settle(take_away(claim, 'revoked', 'it was revoked: ' .. ARGV[4], ARGV[3]))
   return { 'D', 1 }
 end)

@@ -1,7 +1,7 @@
--- sessions.lua  KEYS: the shard  ARGV: clock, first session, limit  →  sessions in order of id
+-- sessions.lua  KEYS: the shard  ARGV: first session, limit  →  sessions in order of id
 
-local limit = tonumber(ARGV[3])
-local found = scan('s' .. SEP .. ARGV[2], 's ', limit + 1)
+local limit = tonumber(ARGV[2])
+local found = scan('s' .. SEP .. ARGV[1], 's ', limit + 1)
 local views = {}
 for i = 1, min(#found, limit) do
   local id = sub(found[i], 3)

@@ -1,32 +1,42 @@
--- shard.lua  KEYS: rows, order, due, log  ARGV: clock, …  →  (the state of one shard, for the parts behind it)
+-- shard.lua  KEYS: rows, order, due, log  ARGV: …  →  (the state of one shard, for the parts behind it)
 --
 -- All state of a shard is in four keys that are declared in every call; nothing else is touched.
---   rows   hash   m: schema, shards, last token, log position, next due instant, watchers
---                 s␟session, t␟session (its metadata), c␟session␟n, r␟kind␟name: a record each
+--   rows   hash   m: schema, shards, last token, log position, next due instant, watchers, log kept until
+--                 s␟session, i␟session (what seldom changes), t␟session (its metadata)
+--                 c␟session␟n, r␟kind␟name: a record each; of a plain lock the second has it all
 --   order  zset   all scores 0, so it is in byte order: what has to be found in order
 --   due    zset   by instant: session, session␟n (max_hold), ␟kind␟name (a closed resource)
---   log    list   the last entry is the one at the position in m
+--   log    list   the last entry is the one at the position in m; empty while nobody watches
+-- A fifth key, which is none, is the clock of the comparison with the reference: "now_ms wall_us".
 -- Numbers of more than 14 digits must not be concatenated (Lua prints %.14g): text() prints them.
 -- Strings must not be compared with < (Lua asks the locale of the server): precedes() does it.
 
 local ROWS, ORDER, DUE, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
-local format, sub, find = string.format, string.sub, string.find
+local format, sub, find, byte = string.format, string.sub, string.find, string.byte
 local pack, unpack_from = struct.pack, struct.unpack
 
 local SCHEMA, SHARDS = 1, 1
 local SEP = '\031'
 local FAR_MS = 2 ^ 52
 local LOG_KEPT, LOG_PRUNED_EVERY = 10000, 64
+local LOG_KEPT_MS = 600000 -- after the last look: whoever comes back within it has missed nothing
 local AT_ONCE = 1000 -- arguments of one command: Lua unpacks 8,000 at the most
 local LISTED_BYTES_MAX = 400 -- claim numbers that a session lists itself; the others are in order
 
--- deadline_ms, ttl_ms, renewals, highest, claims, checksum, flags (1 watching, 2 ended), numbers of
--- claims as ,3,17, / owner, inbox, process, unseen, ended, by
-local SESSION = '<ddddddBI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
--- n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms, block, priority, step,
--- window_ms, state, number of places / rank, actor, wants, reason, by, value with a + before it
-local CLAIM = '<dddddddddddBHI4c0I4c0I4c0I4c0I4c0I4c0'
+-- schema, shards, token, position, due_ms, watchers, log_until_ms
+local COUNTERS = '<BBddddd'
+-- deadline_ms, highest, claims, checksum, flags (1 watching, 2 ended); then numbers of claims as ,3,17,
+local SESSION = '<ddddB'
+local LISTED_AT = 34
+-- ttl_ms, renewals / owner, inbox, process, unseen, ended, by
+local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0'
+-- state, number of places, n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms,
+-- block, priority, step, window_ms / rank, actor, wants, reason, by, value with a + before it
+local CLAIM = '<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
+-- A lock with one holder and nothing out of the ordinary, the usual case, behind a !: token,
+-- entered_ms, granted_ms, arrival; then mode␟session␟n␟actor. The claim's row is ! and the name.
+local PLAIN, PLAIN_MARK = '<dddd', 33
 -- kind, name, mode, weight, limit, reserved
 local PLACE = 'I4c0I4c0I4c0ddB'
 local STATES = { 'waiting', 'holding', 'revoked', waiting = 1, holding = 2, revoked = 3 }
@@ -38,22 +48,21 @@ end
 -- ── clock and counters ──────────────────────────────────────────────────────────────
 
 local now_ms, wall_us
-if ARGV[1] == '' then
+if KEYS[5] then
+  local at = find(KEYS[5], ' ', 1, true)
+  now_ms = tonumber(sub(KEYS[5], 1, at - 1))
+  wall_us = tonumber(sub(KEYS[5], at + 1))
+else
   local time = call('TIME')
   now_ms = time[1] * 1000 + floor(time[2] / 1000)
   wall_us = time[1] * 1000000 + time[2]
-else
-  -- Only the comparison with the reference sets the clock.
-  local at = find(ARGV[1], ' ', 1, true)
-  now_ms = tonumber(sub(ARGV[1], 1, at - 1))
-  wall_us = tonumber(sub(ARGV[1], at + 1))
 end
 
-local token, position, due_ms, watchers = 0, 0, FAR_MS, 0
+local token, position, due_ms, watchers, log_until_ms = 0, 0, FAR_MS, 0, 0
 local counters = call('HGET', ROWS, 'm')
 if counters then
   local schema, shards
-  schema, shards, token, position, due_ms, watchers = unpack_from('<dddddd', counters)
+  schema, shards, token, position, due_ms, watchers, log_until_ms = unpack_from(COUNTERS, counters)
   if schema ~= SCHEMA or shards ~= SHARDS then
     return redis.error_reply('LOCKFAST has schema ' .. schema .. ' in ' .. shards .. ' shards, not ' .. SCHEMA
       .. ' in ' .. SHARDS)
@@ -76,15 +85,15 @@ local function get_session(id)
   local key = 's' .. SEP .. id
   local found = cache[key]
   if found == nil then
-    local raw = call('HGET', ROWS, key)
-    if raw then
-      local deadline_ms, ttl_ms, renewals, highest, claims, checksum, flags, listed, owner, inbox,
-        process, unseen, ended, by = unpack_from(SESSION, raw)
+    local rows = call('HMGET', ROWS, key, 'i' .. SEP .. id)
+    if rows[1] then
+      local deadline_ms, highest, claims, checksum, flags = unpack_from(SESSION, rows[1])
+      local ttl_ms, renewals, owner, inbox, process, unseen, ended, by = unpack_from(IDENTITY, rows[2])
       found = {
         id = id, ttl_ms = ttl_ms, owner = owner, inbox = inbox, process = process,
         deadline_ms = deadline_ms, renewals = renewals, highest = highest, unseen = unseen,
         claims = claims, checksum = checksum, watching = flags == 1, ended = ended, by = by,
-        listed = listed,
+        listed = sub(rows[1], LISTED_AT), identity = rows[2],
       }
     else
       found = false
@@ -99,34 +108,40 @@ local function put_session(s)
   sessions_changed[s.id] = s
 end
 
+local get_resource
+
+local function unpacked_claim(ref, raw)
+  local state, count, n, granted, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms, block, priority,
+    step, window_ms, rank, actor, wants, reason, by, value, at = unpack_from(CLAIM, raw)
+  local places = {}
+  for i = 1, count do
+    local kind, name, mode, weight, limit, reserved
+    kind, name, mode, weight, limit, reserved, at = unpack_from('<' .. PLACE, raw, at)
+    places[i] = { kind, name, mode, weight, limit, reserved }
+  end
+  return {
+    ref = ref, session = sub(ref, 1, find(ref, SEP, 1, true) - 1), n = n, places = places,
+    state = STATES[state], rank = rank, actor = actor, priority = priority,
+    entered_ms = entered_ms, token = granted, granted_ms = granted_ms, until_ms = until_ms,
+    max_hold_ms = max_hold_ms, lock_delay_ms = lock_delay_ms, block = block, step = step,
+    wants = wants, reason = reason, by = by, window_ms = window_ms,
+    value = value ~= '' and sub(value, 2) or nil,
+  }
+end
+
 local function get_claim(ref)
   local key = 'c' .. SEP .. ref
-  local found = cache[key]
-  if found == nil then
+  if cache[key] == nil then
     local raw = call('HGET', ROWS, key)
-    if raw then
-      local n, granted, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms, block, priority,
-        step, window_ms, state, count, rank, actor, wants, reason, by, value, at = unpack_from(CLAIM, raw)
-      local places = {}
-      for i = 1, count do
-        local kind, name, mode, weight, limit, reserved
-        kind, name, mode, weight, limit, reserved, at = unpack_from('<' .. PLACE, raw, at)
-        places[i] = { kind, name, mode, weight, limit, reserved }
-      end
-      found = {
-        ref = ref, session = sub(ref, 1, find(ref, SEP, 1, true) - 1), n = n, places = places,
-        state = STATES[state], rank = rank, actor = actor, priority = priority,
-        entered_ms = entered_ms, token = granted, granted_ms = granted_ms, until_ms = until_ms,
-        max_hold_ms = max_hold_ms, lock_delay_ms = lock_delay_ms, block = block, step = step,
-        wants = wants, reason = reason, by = by, window_ms = window_ms,
-        value = value ~= '' and sub(value, 2) or nil,
-      }
+    if not raw then
+      cache[key] = false
+    elseif byte(raw) == PLAIN_MARK then
+      get_resource('lock', sub(raw, 2))
     else
-      found = false
+      cache[key] = unpacked_claim(ref, raw)
     end
-    cache[key] = found
   end
-  return found
+  return cache[key]
 end
 
 local function put_claim(claim)
@@ -158,7 +173,7 @@ end
 local function list_claim(claim)
   local session = get_session(claim.session)
   if #session.listed < LISTED_BYTES_MAX then
-    session.listed = (session.listed == '' and ',' or session.listed) .. text(claim.n) .. ','
+    session.listed = session.listed .. text(claim.n) .. ','
     put_session(session)
   else
     in_order(claim_member(claim))
@@ -173,28 +188,40 @@ local function delete_claim(claim)
   local first, last = find(session.listed, ',' .. text(claim.n) .. ',', 1, true)
   if first then
     session.listed = sub(session.listed, 1, first) .. sub(session.listed, last + 1)
-    if session.listed == ',' then
-      session.listed = ''
-    end
     put_session(session)
   else
     out_of_order(claim_member(claim))
   end
 end
 
-local function get_resource(kind, name)
+local function rank_of(key_ms, arrival)
+  return format('%016.0f%016.0f', max(0, key_ms + 1e15), arrival)
+end
+
+local function plain_resource(name, raw)
+  local granted, entered_ms, granted_ms, arrival, at = unpack_from(PLAIN, raw, 2)
+  local mode, session, n, actor = string.match(raw, '^([^\031]*)\031([^\031]*)\031([^\031]*)\031(.*)$', at)
+  local ref, rank = session .. SEP .. n, rank_of(entered_ms, arrival)
+  cache['c' .. SEP .. ref] = {
+    ref = ref, session = session, n = tonumber(n), places = { { 'lock', name, mode, 1, 0, 0 } },
+    state = 'holding', rank = rank, actor = actor, priority = 0, entered_ms = entered_ms, token = granted,
+    granted_ms = granted_ms, until_ms = 0, max_hold_ms = 0, lock_delay_ms = 0, block = 1, step = 0,
+    wants = '', reason = '', by = '', window_ms = 0,
+  }
+  return {
+    kind = 'lock', name = name, held = { [mode] = 1 }, reserved = {}, holders = 1, waiting = 0,
+    reservations = 0, sole = rank .. SEP .. ref, converting = '', limit = 0, closed_ms = 0,
+    closed_for_ms = 0, kept = 0, plain = ref,
+  }
+end
+
+function get_resource(kind, name)
   local key = 'r' .. SEP .. kind .. SEP .. name
   local found = cache[key]
   if found == nil then
     local raw = call('HGET', ROWS, key)
-    if raw and sub(raw, 1, 1) == '!' then
-      -- One holder and nothing else, the usual case: !mode␟rank␟session␟n
-      local at = find(raw, SEP, 2, true)
-      found = {
-        kind = kind, name = name, held = { [sub(raw, 2, at - 1)] = 1 }, reserved = {}, holders = 1,
-        waiting = 0, reservations = 0, sole = sub(raw, at + 1), converting = '', limit = 0,
-        closed_ms = 0, closed_for_ms = 0, kept = 0,
-      }
+    if raw and byte(raw) == PLAIN_MARK then
+      found = plain_resource(name, raw)
     elseif raw then
       local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms,
         closed_for_ms, kept = cmsgpack.unpack(raw)
@@ -286,15 +313,22 @@ local function wake(claim, what, told_token)
   end
 end
 
+-- Every event counts, but it is written down only while somebody watches, and some time after.
 local function log(what, place, claim, detail)
   position = position + 1
-  local session = get_session(claim.session)
-  call('RPUSH', LOG, pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1] .. SEP
-    .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '') .. SEP
-    .. (detail or ''))
-  if position % LOG_PRUNED_EVERY == 0 then
-    call('LTRIM', LOG, -LOG_KEPT, -1)
+  if log_until_ms > 0 then
+    local session = get_session(claim.session)
+    call('RPUSH', LOG, pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1] .. SEP
+      .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '') .. SEP
+      .. (detail or ''))
+    if position % LOG_PRUNED_EVERY == 0 then
+      call('LTRIM', LOG, -LOG_KEPT, -1)
+    end
   end
+end
+
+local function write_counters()
+  call('HSET', ROWS, 'm', pack(COUNTERS, SCHEMA, SHARDS, token, position, due_ms, watchers, log_until_ms))
 end
 
 -- ── the end of a step ────────────────────────────────────────────────────────────────
@@ -321,8 +355,11 @@ end
 
 local function packed_session(s)
   local flags = s.ended ~= '' and 2 or s.watching and 1 or 0
-  return pack(SESSION, s.deadline_ms, s.ttl_ms, s.renewals, s.highest, s.claims, s.checksum, flags,
-    #s.listed, s.listed, #s.owner, s.owner, #s.inbox, s.inbox, #s.process, s.process,
+  return pack(SESSION, s.deadline_ms, s.highest, s.claims, s.checksum, flags) .. s.listed
+end
+
+local function packed_identity(s)
+  return pack(IDENTITY, s.ttl_ms, s.renewals, #s.owner, s.owner, #s.inbox, s.inbox, #s.process, s.process,
     #s.unseen, s.unseen, #s.ended, s.ended, #s.by, s.by)
 end
 
@@ -337,8 +374,8 @@ end
 local function packed_claim(c)
   local value = c.value and '+' .. c.value or ''
   local values = {
-    c.n, c.token, c.entered_ms, c.granted_ms, c.until_ms, c.max_hold_ms, c.lock_delay_ms, c.block,
-    c.priority, c.step, c.window_ms, STATES[c.state], #c.places, #c.rank, c.rank, #c.actor, c.actor,
+    STATES[c.state], #c.places, c.n, c.token, c.entered_ms, c.granted_ms, c.until_ms, c.max_hold_ms,
+    c.lock_delay_ms, c.block, c.priority, c.step, c.window_ms, #c.rank, c.rank, #c.actor, c.actor,
     #c.wants, c.wants, #c.reason, c.reason, #c.by, c.by, #value, value,
   }
   for _, p in ipairs(c.places) do
@@ -352,12 +389,28 @@ local function packed_claim(c)
 end
 
 local function packed_resource(r)
-  if r.sole ~= '' and r.waiting + r.reservations + r.limit + r.closed_ms + r.kept == 0
-    and r.converting == '' then
-    return '!' .. next(r.held) .. SEP .. r.sole
-  end
   return cmsgpack.pack(r.held, r.reserved, r.holders, r.waiting, r.reservations, r.sole, r.converting,
     r.limit, r.closed_ms, r.closed_for_ms, r.kept)
+end
+
+-- The only holder of a lock, if neither it nor the lock is out of the ordinary.
+local function plain_holder(r)
+  if r.kind ~= 'lock' or r.sole == '' or r.converting ~= ''
+    or r.waiting + r.reservations + r.limit + r.closed_ms + r.kept > 0 then
+    return nil
+  end
+  local c = get_claim(sub(r.sole, find(r.sole, SEP, 1, true) + 1))
+  if c.priority ~= 0 or c.max_hold_ms + c.lock_delay_ms + c.step + c.window_ms > 0 or c.block > 1
+    or c.reason ~= '' or c.value or #c.places > 1 or c.places[1][4] ~= 1 or c.places[1][5] ~= 0
+    or c.rank ~= rank_of(c.entered_ms, tonumber(sub(c.rank, 17))) then
+    return nil
+  end
+  return c
+end
+
+local function packed_plain(c)
+  return '!' .. pack(PLAIN, c.token, c.entered_ms, c.granted_ms, tonumber(sub(c.rank, 17))) .. c.places[1][3]
+    .. SEP .. c.ref .. SEP .. c.actor
 end
 
 -- Writes what the step changed; a resource that nobody uses leaves nothing behind.
@@ -368,9 +421,23 @@ local function flush()
     fields[count + 2] = value
     count = count + 2
   end
+  local function put_resource(key, r)
+    local claim = plain_holder(r)
+    if claim then
+      put(key, packed_plain(claim))
+      put('c' .. SEP .. claim.ref, '!' .. r.name)
+      claims_changed[claim.ref] = nil
+      return
+    end
+    put(key, packed_resource(r))
+    local before = r.plain and cache['c' .. SEP .. r.plain]
+    if before then
+      claims_changed[before.ref] = before -- so far its row was but the name
+    end
+  end
   for key, r in pairs(resources_used) do
     if r.holders > 0 or r.waiting > 0 or r.reservations > 0 or r.closed_ms > now_ms then
-      put(key, packed_resource(r))
+      put_resource(key, r)
       if r.fresh then
         in_order(key)
       end
@@ -381,6 +448,10 @@ local function flush()
   end
   for id, session in pairs(sessions_changed) do
     put('s' .. SEP .. id, packed_session(session))
+    local identity = packed_identity(session)
+    if identity ~= session.identity then
+      put('i' .. SEP .. id, identity)
+    end
   end
   for ref, claim in pairs(claims_changed) do
     put('c' .. SEP .. ref, packed_claim(claim))
@@ -396,7 +467,7 @@ local function flush()
   end
   write_order()
   publish()
-  call('HSET', ROWS, 'm', pack('<dddddd', SCHEMA, SHARDS, token, position, due_ms, watchers))
+  write_counters()
 end
 
 -- Called first by everything that must go on when the server is out of memory: a script that
@@ -407,7 +478,7 @@ end
 
 -- What the caller gets; with a clock of its own also the wakes, to be compared.
 local function answer(reply)
-  if ARGV[1] == '' then
+  if not KEYS[5] then
     return reply
   end
   local told = {}

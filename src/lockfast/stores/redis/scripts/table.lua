@@ -57,8 +57,14 @@ end
 
 -- ── the end of a session ─────────────────────────────────────────────────────────────
 
+-- Has the log written from here on, and for some time after the last look at it.
+local function keep_log()
+  log_until_ms = max(log_until_ms, now_ms + LOG_KEPT_MS)
+end
+
 local function set_watching(session, on)
   session.watching = on
+  keep_log()
   if on then
     in_order('x' .. SEP .. session.id)
     watchers = watchers + 1
@@ -127,6 +133,7 @@ local function forget_session(session)
   cache[key] = false
   sessions_changed[session.id] = nil
   dropped[#dropped + 1] = key
+  dropped[#dropped + 1] = 'i' .. SEP .. session.id
   dropped[#dropped + 1] = 't' .. SEP .. session.id
   out_of_order(key)
 end
@@ -263,7 +270,7 @@ local function open(at)
   put_session({
     id = id, ttl_ms = ttl_ms, owner = owner, inbox = ARGV[at + 4], process = ARGV[at + 5],
     deadline_ms = now_ms + ttl_ms, renewals = 0, highest = 0, unseen = '', claims = 0, checksum = 0,
-    watching = false, ended = '', by = '', listed = '',
+    watching = false, ended = '', by = '', listed = ',',
   })
   in_order('s' .. SEP .. id)
   if metadata ~= '' then
@@ -277,6 +284,10 @@ end
 
 -- Carries out a command that changes something.
 local function step(command)
+  if log_until_ms > 0 and watchers == 0 and now_ms >= log_until_ms then
+    call('LTRIM', LOG, 1, 0)
+    log_until_ms = 0
+  end
   if now_ms >= due_ms then
     reap()
   end

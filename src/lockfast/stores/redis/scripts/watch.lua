@@ -1,12 +1,12 @@
--- watch.lua  KEYS: the shard  ARGV: clock, session, on  →  done or ended
+-- watch.lua  KEYS: the shard  ARGV: session, on  →  done or ended
 
 return step(function()
-  local session, over = live(ARGV[2])
+  local session, over = live(ARGV[1])
   if over then
     return over
   end
-  if session.watching ~= (ARGV[3] == '1') then
-    set_watching(session, ARGV[3] == '1')
+  if session.watching ~= (ARGV[2] == '1') then
+    set_watching(session, ARGV[2] == '1')
     put_session(session)
   end
   return { 'D', 1 }

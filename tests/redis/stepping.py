@@ -1,0 +1,49 @@
+"""The scripts behind `apply`, with a clock that the test sets."""
+
+from __future__ import annotations
+
+from lockfast.core import commands as c
+from lockfast.core.lines import FAR_MS
+from lockfast.stores.redis.address import parse
+from lockfast.stores.redis.codec import decode_wakes, reply_to
+from lockfast.stores.redis.wire import BlockingWire, Shard
+from lockfast.stores.registry import parse_url
+
+
+class ScriptSteps:
+    """One command after the other on a shard of its own."""
+
+    def __init__(self, url: str, *, watched: bool = True) -> None:
+        address = parse(parse_url(url))
+        self.namespace = address.namespace
+        self.shortcuts = 0
+        """How many steps took a short way: those answer with a mere number."""
+        self._shard = Shard(address)
+        self._wire = BlockingWire(self._shard)
+        self._watched = watched
+        self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
+
+    def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
+        if self._watched:
+            # Somebody watches from the beginning, so that the log can be compared too.
+            self._step(c.Events(None), now_ms, wall_us)
+        if isinstance(command, c.Enter):
+            self._places.setdefault(command[:2], command.places)
+        elif isinstance(command, c.Leave):
+            # As clients do: it opens the scripts' short way out.
+            command = command._replace(places=self._places.get(command[:2], ()))
+        return self._step(command, now_ms, wall_us)
+
+    def _step(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
+        found, wakes = self._shard.checked(
+            self._wire.exchange(command, 10_000, f"{now_ms} {wall_us}")
+        )
+        if isinstance(found, int):
+            self.shortcuts += 1
+        reply = reply_to(command, found)
+        if isinstance(reply, c.Queued) and reply.look_ms == FAR_MS:
+            reply = reply._replace(look_ms=FAR_MS - now_ms)
+        return reply, decode_wakes(wakes)
+
+    def close(self) -> None:
+        self._wire.close()
