@@ -13,7 +13,8 @@ FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
 """All keys of a shard. Every script declares all of them and touches no other."""
 
-_WRITING: Final = ("shard", "lines", "table")
+_SHORTCUTS: Final = ("enter_free", "leave_alone")
+_WRITING: Final = ("shard", "order", "rows", "writing", "lines", "table")
 _READING: Final = (*_WRITING, "views")
 
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
@@ -47,7 +48,15 @@ class Script(NamedTuple):
 
 
 def _make(parts: tuple[str, ...]) -> Script:
-    body = b"\n".join((FOLDER / f"{part}.lua").read_bytes() for part in parts)
+    """Each part in a function inside that of the part before.
+
+    What a function uses of those around it is handed on as it is; what it uses of its own
+    level is searched for in all that are in use there. With a hundred functions on one
+    level that took longer than what they did.
+    """
+    texts = [(FOLDER / f"{part}.lua").read_bytes() for part in parts]
+    ahead = texts.pop(0) + b"\n" if parts[0] in _SHORTCUTS else b""
+    body = ahead + b"\nreturn (function()\n".join(texts) + b"\nend)()" * (len(texts) - 1)
     return Script(parts[-1], body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
 
 

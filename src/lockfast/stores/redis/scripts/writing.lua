@@ -1,0 +1,123 @@
+-- writing.lua  (behind rows.lua)  →  the end of a step: what it changed is written, and who is concerned is told
+
+local LOG_KEPT, LOG_PRUNED_EVERY = 10000, 64
+
+local first_position = position
+local texts = {} -- metadata to write
+local wakes = {}
+
+local function wake(claim, what, told_token)
+  local session = get_session(claim.session)
+  if session then
+    wakes[#wakes + 1] = { session.inbox, claim.session, claim.n, what, told_token or 0, claim }
+  end
+end
+
+-- Every event counts, but it is written down only while somebody watches, and some time after.
+local function log(what, place, claim, detail)
+  position = position + 1
+  if log_until_ms > 0 then
+    local session = get_session(claim.session)
+    call('RPUSH', LOG, pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1] .. SEP
+      .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '') .. SEP
+      .. (detail or ''))
+    if position % LOG_PRUNED_EVERY == 0 then
+      call('LTRIM', LOG, -LOG_KEPT, -1)
+    end
+  end
+end
+
+local function publish()
+  if position > first_position and watchers > 0 then
+    for _, member in ipairs(scan('x' .. SEP, 'x ', 1000)) do
+      local session = get_session(sub(member, 3))
+      if session then
+        wakes[#wakes + 1] = { session.inbox, session.id, 0, 'events', 0 }
+      end
+    end
+  end
+  for _, told in ipairs(wakes) do
+    local inbox, session, n, what, told_token, claim = unpack(told)
+    if what == 'granted' and claim.max_hold_ms > 0 then
+      what = 'look' -- how long it has held already is in the answer only
+    end
+    if inbox ~= '' then
+      call('PUBLISH', inbox, session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token))
+    end
+  end
+end
+
+-- Writes what the step changed; a resource that nobody uses leaves nothing behind.
+local function flush()
+  local fields, count = {}, 0
+  local function put(key, value)
+    fields[count + 1] = key
+    fields[count + 2] = value
+    count = count + 2
+  end
+  local function put_resource(key, r)
+    local claim = plain_holder(r)
+    if claim then
+      put(key, packed_plain(claim))
+      put('c' .. SEP .. claim.ref, '!' .. r.name)
+      claims_changed[claim.ref] = nil
+      return
+    end
+    put(key, packed_resource(r))
+    local before = r.plain and cache['c' .. SEP .. r.plain]
+    if before then
+      claims_changed[before.ref] = before -- so far its row was but the name
+    end
+  end
+  for key, r in pairs(resources_used) do
+    if r.holders > 0 or r.waiting > 0 or r.reservations > 0 or r.closed_ms > now_ms then
+      put_resource(key, r)
+      if r.fresh then
+        in_order(key)
+      end
+    elseif not r.fresh then
+      dropped[#dropped + 1] = key
+      out_of_order(key)
+    end
+  end
+  for id, session in pairs(sessions_changed) do
+    put('s' .. SEP .. id, packed_session(session))
+    local identity = packed_identity(session)
+    if identity ~= session.identity then
+      put('i' .. SEP .. id, identity)
+    end
+  end
+  for ref, claim in pairs(claims_changed) do
+    put('c' .. SEP .. ref, packed_claim(claim))
+  end
+  for key, value in pairs(texts) do
+    put(key, value)
+  end
+  for first = 1, #dropped, AT_ONCE do
+    call('HDEL', ROWS, unpack(dropped, first, min(first + AT_ONCE - 1, #dropped)))
+  end
+  for first = 1, count, AT_ONCE do
+    call('HSET', ROWS, unpack(fields, first, min(first + AT_ONCE - 1, count)))
+  end
+  write_order()
+  publish()
+  write_counters()
+end
+
+-- Called first by everything that must go on when the server is out of memory: a script that
+-- has written once is not refused any more, and to delete is never refused.
+local function write_in_any_case()
+  call('HDEL', ROWS, '')
+end
+
+-- What the caller gets; with a clock of its own also the wakes, to be compared.
+local function answer(reply)
+  if not KEYS[5] then
+    return reply
+  end
+  local told = {}
+  for i, one in ipairs(wakes) do
+    told[i] = { one[1], one[2], one[3], one[4], one[5] }
+  end
+  return { reply, told }
+end
