@@ -13,13 +13,14 @@ from lockfast.core import commands as c
 from lockfast.flow.holding import Phase
 from lockfast.runtimes.threads import run
 from lockfast.stores.redis.scripts import keys_of, script_of
-from tests.redis.watching import Monitor, calls_of
+from tests.redis.watching import Monitor, calls_of, until_heard
 from tests.servers.redis import RedisServer
 
 
 def test_acquire_and_release_are_one_command_each(server: RedisServer) -> None:
     with lockfast.connect(server.url()) as client:
-        client.lock("warm-up").acquire().release()
+        with until_heard(server):
+            client.lock("warm-up").acquire().release()
         with Monitor(server) as monitor:
             client.lock("orders/42").acquire().release()
             seen = monitor.by_clients()
@@ -35,7 +36,8 @@ async def _pair(client: lockfast.aio.Client, name: str) -> None:
 def test_acquire_and_release_are_one_command_each_under_asyncio(server: RedisServer) -> None:
     async def story() -> list[str]:
         async with lockfast.aio.connect(server.url()) as client:
-            await _pair(client, "warm-up")
+            with until_heard(server):
+                await _pair(client, "warm-up")
             with Monitor(server) as monitor:
                 await _pair(client, "orders/42")
                 return [one.command for one in monitor.by_clients()]
@@ -46,7 +48,8 @@ def test_acquire_and_release_are_one_command_each_under_asyncio(server: RedisSer
 @pytest.mark.parametrize("names", [2, 40])
 def test_several_at_once_are_one_command(server: RedisServer, names: int) -> None:
     with lockfast.connect(server.url()) as client:
-        client.lock("warm-up").acquire().release()
+        with until_heard(server):
+            client.lock("warm-up").acquire().release()
         with Monitor(server) as monitor:
             with client.all(*(f"accounts/{i}" for i in range(names))):
                 pass
@@ -67,8 +70,9 @@ def test_a_hand_over_is_one_command_and_the_wake(server: RedisServer) -> None:
     """The release grants, the wake carries the grant: the waiter asks nothing."""
     url = server.url()
     with lockfast.connect(url) as holder, lockfast.connect(url) as waiter:
-        waiter.lock("warm-up").acquire().release()
-        held = holder.lock("orders/42").acquire()
+        with until_heard(server, 2):
+            waiter.lock("warm-up").acquire().release()
+            held = holder.lock("orders/42").acquire()
         got: list[lockfast.Lease] = []
         waiting = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
         waiting.start()
@@ -93,8 +97,11 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(server: RedisServer) -
 
     async def story() -> None:
         async with asyncio.TaskGroup() as group, lockfast.aio.connect(url, ttl=ttl) as holder:
-            lease = await holder.lock("orders/42").acquire()
             others = [lockfast.aio.connect(url, ttl=ttl) for _ in range(clients)]
+            with until_heard(server, clients + 1):
+                lease = await holder.lock("orders/42").acquire()
+                for other in others:
+                    await _pair(other, f"warm-up of {id(other)}")
             waiters = [
                 group.create_task(other.lock("orders/42").acquire())
                 for other in others

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from lockfast.core import commands as c
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import Connection, pack
-from lockfast.stores.redis.scripts import Script
+from lockfast.stores.redis.scripts import Script, script_of
 from tests.servers.redis import RedisServer
 
 _LINE = re.compile(r'^[\d.]+ \[\d+ (\S+)\] "([^"]+)"(?: "([^"]*)")?')
@@ -63,6 +66,19 @@ class Monitor:
         """Commands that clients sent, without what a new connection says first."""
         greetings = ("CLIENT", "INFO", "EVAL", "SUBSCRIBE", "SCRIPT")
         return [seen for seen in self.seen() if seen.by != "lua" and seen.command not in greetings]
+
+
+@contextlib.contextmanager
+def until_heard(server: RedisServer, sessions: int = 1) -> Iterator[None]:
+    """Wait at the end of the block until so many new sessions hear what they are told.
+
+    Each looks once when its subscription stands: what was published before, it did not hear.
+    """
+    with Monitor(server) as monitor:
+        yield
+        seen = monitor.seen()
+        while calls_of(script_of(c.Look), seen) < sessions:
+            seen += monitor.seen()
 
 
 def calls_of(script: Script, seen: list[Seen]) -> int:

@@ -106,7 +106,12 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("exclusive", _EXCLUSIVE, _WEIGHTS),
-        Profile("readers and writers", _READERS + _MORE_READERS, {**_WEIGHTS, "convert": 20}),
+        # Conversions that wait, and deadlocks of these: rare, so more often than elsewhere.
+        Profile(
+            "readers and writers",
+            _READERS + _MORE_READERS,
+            {**_WEIGHTS, "convert": 20, "break": 12},
+        ),
         Profile("tree", _TREE, _WEIGHTS),
         Profile("permits", _PERMITS, {**_WEIGHTS, "resize": 4}),
         Profile("several at once", _SEVERAL, {**_WEIGHTS, "convert": 8, "break": 6, "resize": 3}),
@@ -336,7 +341,7 @@ class Commands:
     def _break(self) -> c.Break:
         chance, choice = self._random.random, self._random.choice
         converting = [of for of, claim in self._seen.claims.items() if claim.wants]
-        if converting and chance() < 0.5:
+        if converting and chance() < 0.7:
             of = choice(converting)
         else:
             of = self._some_claim(holding=False if chance() < 0.8 else None)
@@ -347,7 +352,8 @@ class Commands:
             for other, claim in others[: self._random.randrange(4)]
         ]
         ahead_of = None
-        if chance() < 0.6:
+        # Whoever converts stands in no line, and only gives up.
+        if chance() < (0.1 if of in converting else 0.6):
             claim = self._seen.claims.get(of)
             line = [
                 waiter[:2]

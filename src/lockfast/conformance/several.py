@@ -184,4 +184,6 @@ class BreakStories(Contract):
         witnesses = (c.Witness("one", 1, False), c.Witness("other", 1, True))
         assert await other.send(c.Break("one", 1, witnesses, detail="a cycle")) == c.Done()
         assert (await one.holds(1)).mode == "update"
+        stored = expect(await one.send(c.Claims("one")), c.ClaimsReply)
+        assert [claim.reason for claim in stored.claims] == ["a cycle"], "and says why"
         await other.hold(2, *places("a", "shared"))

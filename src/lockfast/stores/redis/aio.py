@@ -15,10 +15,11 @@ from typing import Any
 import hiredis
 
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Wire
 from lockfast.stores.redis import RedisStore
 from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import has_more
 from lockfast.stores.redis.connection import (
     PENDING,
     check_greeting,
@@ -49,7 +50,8 @@ class _Peer(asyncio.Protocol):
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
         self._reader = new_reader()
-        self._asked: deque[asyncio.Future[Any]] = deque()
+        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -62,7 +64,7 @@ class _Peer(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not PENDING:
-                asked = self._asked.popleft()
+                asked, _ = self._asked.popleft()
                 if not asked.done():  # else whoever asked has gone meanwhile
                     asked.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
@@ -73,28 +75,38 @@ class _Peer(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._end(in_doubt(self.address, error))
 
-    def ask(self, packed: bytes) -> asyncio.Future[Any]:
-        """Send a command; the future has its reply, which may be an exception."""
+    def ask(self, packed: bytes, until_s: float) -> asyncio.Future[Any]:
+        """Send a command; the future has its reply, which may be an exception.
+
+        Once `until_s` has passed it is given up, and nobody else is sent this way.
+        """
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address)
         asked = self.loop.create_future()
-        self._asked.append(asked)
+        self._asked.append((asked, until_s))
+        # One timer for all: to make one for each request would cost as much as the request.
+        if self._timer is None or until_s < self._timer.when():
+            self._set_timer(until_s)
         self._transport.write(packed)
         return asked
 
-    async def answer(self, packed: bytes, timeout_s: float) -> Any:
-        """As `ask`, for at most so long; then nobody else is sent this way."""
-        asked = self.ask(packed)
-        timer = self.loop.call_later(timeout_s, self._give_up, asked)
-        try:
-            return await asked
-        finally:
-            timer.cancel()
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(at_s, self._look_at_clock)
 
-    def _give_up(self, asked: asyncio.Future[Any]) -> None:
-        if not asked.done():
-            asked.set_exception(in_doubt(self.address, TimeoutError()))
-        self.retire()
+    def _look_at_clock(self) -> None:
+        """Give up what is due; the others are looked at when they would be."""
+        self._timer = None
+        now_s = self.loop.time()
+        waiting = [(asked, until_s) for asked, until_s in self._asked if not asked.done()]
+        for asked, until_s in waiting:
+            if until_s <= now_s:
+                asked.set_exception(in_doubt(self.address, TimeoutError()))
+                self.retire()
+        later = [until_s for asked, until_s in waiting if not asked.done()]
+        if later:
+            self._set_timer(min(later))
 
     def retire(self) -> None:
         """Take no more requests, and close once those under way are answered or given up."""
@@ -102,7 +114,7 @@ class _Peer(asyncio.Protocol):
         self.loop.call_soon(self._close_when_done)
 
     def _close_when_done(self) -> None:
-        if all(asked.done() for asked in self._asked):
+        if all(asked.done() for asked, _ in self._asked):
             self.abort()
 
     def abort(self) -> None:
@@ -112,8 +124,11 @@ class _Peer(asyncio.Protocol):
 
     def _end(self, error: Exception) -> None:
         self.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._asked:
-            asked = self._asked.popleft()
+            asked, _ = self._asked.popleft()
             if not asked.done():
                 asked.set_exception(error)
 
@@ -132,16 +147,29 @@ class AsyncWire:
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_ms / 1000
+        found = await self._exchange(command, loop, until_s)
+        if has_more(found):
+            # As BlockingWire._go_on.
+            with contextlib.suppress(StoreError):
+                while loop.time() < until_s and has_more(
+                    await self._exchange(command, loop, until_s)
+                ):
+                    pass
+        return self._shard.reply(command, found)
+
+    async def _exchange(
+        self, command: Command, loop: asyncio.AbstractEventLoop, until_s: float
+    ) -> Any:
         packed = self._shard.packed(command)
         peer = self._peer
         if peer is None or not peer.is_usable or peer.loop is not loop:
             peer = await self._connected(loop, until_s)
-        found = await peer.answer(packed, until_s - loop.time())
+        found = await peer.ask(packed, until_s)
         if isinstance(found, Exception) and is_script_missing(str(found)):
-            loaded = peer.ask(self._shard.loading(command))
-            found = await peer.answer(packed, until_s - loop.time())
+            loaded = peer.ask(self._shard.loading(command), until_s)
+            found = await peer.ask(packed, until_s)
             await loaded
-        return self._shard.reply(command, found)
+        return found
 
     async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> _Peer:
         """The connection, made by the first of those who need it now."""
@@ -153,12 +181,12 @@ class AsyncWire:
         try:
             async with asyncio.timeout_at(until_s), self._connecting:
                 if self._peer is None or not self._peer.is_usable:
-                    self._peer = await self._connect(loop)
+                    self._peer = await self._connect(loop, until_s)
                 return self._peer
         except TimeoutError as error:
             raise StoreUnavailableError(label, "could not be reached in time") from error
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Peer:
+    async def _connect(self, loop: asyncio.AbstractEventLoop, until_s: float) -> _Peer:
         shard = self._shard
         address = shard.address
         peer = _Peer(address, loop)
@@ -175,7 +203,8 @@ class AsyncWire:
             raise unreachable(address, error) from error
         first = not shard.is_known
         try:
-            asked = [peer.ask(packed) for packed in greeting(address, first=first)]
+            commands = greeting(address, first=first)
+            asked = [peer.ask(packed, until_s) for packed in commands]
             replies = [await one for one in asked]
             check_greeting(address, replies, first=first)
         except OutcomeUnknownError as error:

@@ -156,6 +156,11 @@ def decode(found: list[Any]) -> c.Reply:
     return _DECODERS[found[0]](found)
 
 
+def has_more(found: Any) -> bool:
+    """Whether a session was ended that has claims left: the same command goes on with them."""
+    return type(found) is list and found[0] == "D" and len(found) == 3 and found[2] == 1
+
+
 _DONE: Final = c.Done()
 
 

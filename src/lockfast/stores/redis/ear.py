@@ -61,7 +61,7 @@ class RedisEar:
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._subscribe(until_s):
-            # What was published meanwhile, nobody heard: look for ourselves.
+            # What was published before, nobody heard: look for ourselves.
             return self._looks()
         self._wait(until_s)
         return self._read()
@@ -91,8 +91,10 @@ class RedisEar:
         return True
 
     def _looks(self) -> list[Wake]:
+        """At the session itself, which may be over, and at each claim that waits."""
         with self._mutex:
-            return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(self._waiting)]
+            numbers = [0, *sorted(self._waiting)]
+        return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers]
 
     def _lost(self) -> None:
         if self._connection is not None:

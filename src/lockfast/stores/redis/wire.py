@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -9,8 +10,9 @@ from time import monotonic
 from typing import Any, Final
 
 from lockfast.core.commands import Command, Reply
+from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import arguments_of, reply_to
+from lockfast.stores.redis.codec import arguments_of, has_more, reply_to
 from lockfast.stores.redis.connection import Connection, pack, pack_arguments
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
@@ -90,7 +92,20 @@ class BlockingWire:
         """How many were made: a new one may lead to another server."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
-        return self._shard.reply(command, self.exchange(command, timeout_ms))
+        found = self.exchange(command, timeout_ms)
+        if has_more(found):
+            self._go_on(command, monotonic() + timeout_ms / 1000)
+        return self._shard.reply(command, found)
+
+    def _go_on(self, command: Command, until_s: float) -> None:
+        """End what claims an ended session has left, some at a time, so that others are served.
+
+        If it fails nothing is lost: whoever comes next ends some.
+        """
+        with contextlib.suppress(StoreError):
+            while (left_s := until_s - monotonic()) > 0:
+                if not has_more(self.exchange(command, int(left_s * 1000) + 1)):
+                    return
 
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
         """What the script answers; only the comparison with the reference sets the clock."""

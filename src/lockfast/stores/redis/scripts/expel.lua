@@ -4,8 +4,8 @@ write_in_any_case()
 
 return step(function()
   local session = get_session(ARGV[1])
-  if session and ARGV[3] ~= '' and session.renewals ~= tonumber(ARGV[3]) then
-    return { 'D', 0 }
+  if session and session.ended == '' and ARGV[3] ~= '' and session.renewals ~= tonumber(ARGV[3]) then
+    return { 'D', 0, 0 }
   end
   return finish_by_command(ARGV[1], ARGV[2], 'expired')
 end)

@@ -269,6 +269,9 @@ local function settle_one(resource)
       return
     end
     local claim = get_claim(resource.converting)
+    if get_session(claim.session).ended ~= '' then
+      return
+    end
     set_mode(claim, resource, claim.wants)
     wake(claim, 'granted', claim.token)
     keepers[1] = claim
@@ -277,7 +280,8 @@ local function settle_one(resource)
   while resource.waiting > 0 and resource.closed_ms <= now_ms do
     local claim = claims_in('w', resource, 1)[1]
     local place = place_at(claim, resource)
-    if not fits(place, resource.limit, resource.held, resource.reserved) then
+    -- A claim of an ended session is taken out by a later step, which settles then.
+    if get_session(claim.session).ended ~= '' or not fits(place, resource.limit, resource.held, resource.reserved) then
       break
     end
     moved = true

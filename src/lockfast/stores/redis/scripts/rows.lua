@@ -5,8 +5,9 @@ local LISTED_BYTES_MAX = 400 -- claim numbers that a session lists itself; the o
 -- deadline_ms, highest, claims, checksum, flags (1 watching, 2 ended); then numbers of claims as ,3,17,
 local SESSION = '<ddddB'
 local LISTED_AT = 34
--- ttl_ms, renewals / owner, inbox, process, unseen, ended, by
-local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0'
+-- ttl_ms, renewals / owner, inbox, process, unseen, ended, by, ending (as what its claims are logged,
+-- while an ended session has some left)
+local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
 -- state, number of places, n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms,
 -- block, priority, step, window_ms / rank, actor, wants, reason, by, value with a + before it
 local CLAIM = '<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
@@ -30,11 +31,11 @@ local function get_session(id)
     local rows = call('HMGET', ROWS, key, 'i' .. SEP .. id)
     if rows[1] then
       local deadline_ms, highest, claims, checksum, flags = unpack_from(SESSION, rows[1])
-      local ttl_ms, renewals, owner, inbox, process, unseen, ended, by = unpack_from(IDENTITY, rows[2])
+      local ttl_ms, renewals, owner, inbox, process, unseen, ended, by, ending = unpack_from(IDENTITY, rows[2])
       found = {
         id = id, ttl_ms = ttl_ms, owner = owner, inbox = inbox, process = process,
         deadline_ms = deadline_ms, renewals = renewals, highest = highest, unseen = unseen,
-        claims = claims, checksum = checksum, watching = flags == 1, ended = ended, by = by,
+        claims = claims, checksum = checksum, watching = flags == 1, ended = ended, by = by, ending = ending,
         listed = sub(rows[1], LISTED_AT), identity = rows[2],
       }
     else
@@ -57,7 +58,7 @@ end
 
 local function packed_identity(s)
   return pack(IDENTITY, s.ttl_ms, s.renewals, #s.owner, s.owner, #s.inbox, s.inbox, #s.process, s.process,
-    #s.unseen, s.unseen, #s.ended, s.ended, #s.by, s.by)
+    #s.unseen, s.unseen, #s.ended, s.ended, #s.by, s.by, #s.ending, s.ending)
 end
 
 -- ── claims ───────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@
 
 local ENDED_KEPT_MS = 600000
 local REAPED_PER_STEP = 64
+local ENDED_PER_STEP = 100 -- claims of ended sessions: nobody else is served meanwhile
 local EXPIRED = 'its session expired'
 local UNKNOWN_SESSION = 'the store does not know the session'
 local TEXT_MAX = 4096
@@ -74,37 +75,45 @@ local function set_watching(session, on)
   end
 end
 
--- All claims of a session, by number.
-local function claims_of(session_id)
+-- Claims of a session by number, at most `limit` (0: all); then whether there are more.
+local function claims_of(session, limit)
   local numbers, found = {}, {}
-  for n in string.gmatch(get_session(session_id).listed, '%d+') do
+  for n in string.gmatch(session.listed, '%d+') do
     numbers[#numbers + 1] = tonumber(n)
   end
-  local prefix = 'c' .. SEP .. session_id .. SEP
-  for _, member in ipairs(scan(prefix, after_prefix(prefix), 0)) do
-    numbers[#numbers + 1] = tonumber(sub(member, -16))
+  if limit == 0 or #numbers <= limit then
+    local prefix = 'c' .. SEP .. session.id .. SEP
+    for _, member in ipairs(scan(prefix, after_prefix(prefix), limit == 0 and 0 or limit - #numbers + 1)) do
+      numbers[#numbers + 1] = tonumber(sub(member, -16))
+    end
   end
   table.sort(numbers)
-  for i, n in ipairs(numbers) do
-    found[i] = get_claim(session_id .. SEP .. text(n))
+  for i = 1, limit == 0 and #numbers or min(limit, #numbers) do
+    found[i] = get_claim(session.id .. SEP .. text(numbers[i]))
   end
-  return found
+  return found, #numbers > #found
 end
 
--- Ends a session with all its claims; returns the places, to be settled.
-local function finish(session, reason, what, by)
-  session.ended = reason
-  session.by = by or ''
-  local abnormal = what ~= 'released'
+local to_end = ENDED_PER_STEP
+
+-- Ends claims of an ended session, as many as this step may; returns their places, to be settled.
+-- If some are left, the session is due at once: whoever comes next goes on.
+local function end_claims(session)
+  local abnormal = session.ending ~= 'released'
   local places, lost = {}, {}
-  for _, claim in ipairs(claims_of(session.id)) do
+  local claims, more = {}, true
+  if to_end > 0 then
+    claims, more = claims_of(session, to_end)
+    to_end = to_end - #claims
+  end
+  for _, claim in ipairs(claims) do
     if claim.state == REVOKED then
       delete_claim(claim)
     else
       if abnormal and claim.state == HOLDING then
         lost[#lost + 1] = claim
       end
-      remove(claim, what, reason)
+      remove(claim, session.ending, session.ended)
       for _, place in ipairs(claim.places) do
         places[#places + 1] = place
       end
@@ -113,19 +122,29 @@ local function finish(session, reason, what, by)
   for _, claim in ipairs(lost) do
     delay(claim)
   end
+  session.deadline_ms = now_ms
+  if not more then
+    session.ending = ''
+    session.deadline_ms = now_ms + ENDED_KEPT_MS
+  end
+  put_session(session)
+  set_due(session.deadline_ms, session.id)
+  return places
+end
+
+-- Ends a session, and with it its claims; returns places to be settled. `what` they are logged as.
+local function finish(session, reason, what, by)
+  session.ended = reason
+  session.by = by or ''
+  session.ending = what
+  session.unseen = ''
   if session.watching then
     set_watching(session, false)
   end
-  session.claims = 0
-  session.checksum = 0
-  session.unseen = ''
-  session.deadline_ms = now_ms + ENDED_KEPT_MS
-  put_session(session)
-  set_due(session.deadline_ms, session.id)
-  if abnormal then
+  if what ~= 'released' then
     wakes[#wakes + 1] = { session.inbox, session.id, 0, 'ended', 0 }
   end
-  return places
+  return end_claims(session)
 end
 
 local function forget_session(session)
@@ -164,6 +183,8 @@ local function reap()
       local session = get_session(member)
       if not session then
         -- nothing to end
+      elseif session.ending ~= '' then
+        to_settle(end_claims(session))
       elseif session.deadline_ms > now_ms then
         set_due(session.deadline_ms, member)
       elseif session.ended ~= '' then
@@ -193,14 +214,18 @@ local function live(session_id)
   return session
 end
 
--- Ends a session that lives by command; what is answered to that.
+-- Ends a session that lives by command; what is answered to that: the last is 1 if claims are left,
+-- to be ended by giving the command again.
 local function finish_by_command(session_id, reason, what, by)
   local session = get_session(session_id)
-  if not session or session.ended ~= '' then
-    return { 'D', 0 }
+  if not session then
+    return { 'D', 0, 0 }
   end
-  settle(finish(session, reason, what, by))
-  return { 'D', 1 }
+  local found = session.ended == '' and 1 or 0
+  if found == 1 then
+    settle(finish(session, reason, what, by))
+  end
+  return { 'D', found, session.ending ~= '' and 1 or 0 }
 end
 
 -- ── claim numbers: which ones were seen ──────────────────────────────────────────────
@@ -270,7 +295,7 @@ local function open(at)
   put_session({
     id = id, ttl_ms = ttl_ms, owner = owner, inbox = ARGV[at + 4], process = ARGV[at + 5],
     deadline_ms = now_ms + ttl_ms, renewals = 0, highest = 0, unseen = '', claims = 0, checksum = 0,
-    watching = false, ended = '', by = '', listed = ',',
+    watching = false, ended = '', by = '', ending = '', listed = ',',
   })
   in_order('s' .. SEP .. id)
   if metadata ~= '' then

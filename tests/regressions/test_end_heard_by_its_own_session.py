@@ -1,0 +1,64 @@
+"""A session revoked before its ear was open, or while it was cut off, heard of it at its next
+keep-alive only: a third of its TTL later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+import lockfast
+from lockfast.core import commands as c
+from lockfast.runtimes.threads import run
+from lockfast.stores.redis.address import parse
+from lockfast.stores.redis.ear import RedisEar
+from lockfast.stores.redis.wire import BlockingWire, Shard
+from lockfast.stores.registry import parse_url
+from tests.servers.redis import RedisServer
+
+PATIENCE_S = 30.0
+TTL = 3600.0
+"""So long that no keep-alive can be in time."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+def test_an_ear_looks_at_its_session_when_it_opens(server: RedisServer) -> None:
+    shard = Shard(parse(parse_url(server.url())))
+    wire = BlockingWire(shard)
+    ear = RedisEar(shard, "s", lambda wake: None)
+    run(wire.send(c.Open("s", 60_000, "owner", inbox=ear.inbox), 5000))
+    run(wire.send(c.RevokeSession("s", "admin", "enough"), 5000))
+    wakes = run(ear.listen(5000))
+    assert [wake.n for wake in wakes] == [0]
+    told = run(wire.send(c.Look("s", wakes[0].n), 5000))
+    assert isinstance(told, c.Ended)
+    ear.close()
+    wire.close()
+
+
+def test_a_client_hears_at_once_that_it_revoked_itself(server: RedisServer) -> None:
+    with lockfast.connect(server.url(), ttl=TTL) as client:
+        lease = client.lock("orders/42").acquire()
+        assert client.revoke(session=lease.session, reason="enough") == 1
+        assert lease.lost.wait(PATIENCE_S)
+        with pytest.raises(lockfast.LeaseLostError, match="enough"):
+            lease.check()
+
+
+def test_a_client_cut_off_meanwhile_hears_once_it_is_back(server: RedisServer) -> None:
+    url = server.url()
+    with lockfast.connect(url, ttl=TTL) as client, lockfast.connect(url) as other:
+        lease = client.lock("orders/42").acquire()
+        pubsub = "type", "pubsub"
+        until_s = monotonic() + PATIENCE_S
+        while not server.run("CLIENT", "LIST", *pubsub):
+            assert monotonic() < until_s
+        server.run("CLIENT", "KILL", *pubsub)
+        other.revoke(session=lease.session, reason="enough")
+        assert lease.lost.wait(PATIENCE_S)
