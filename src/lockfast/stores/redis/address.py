@@ -113,7 +113,8 @@ def _tls(url: StoreUrl) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=url.options.get("ca"))
         if "cert" in url.options:
-            context.load_cert_chain(url.options["cert"], url.options.get("key"))
+            # A key with a passphrase is refused: OpenSSL would ask for it at the terminal.
+            context.load_cert_chain(url.options["cert"], url.options.get("key"), password="")
     except OSError as error:
         raise StoreMisconfiguredError(
             url.label, f"a certificate cannot be read ({error})", "look at ca=, cert= and key="

@@ -26,6 +26,7 @@ from lockfast.stores.redis.connection import (
     greeting,
     in_doubt,
     new_reader,
+    not_let_in,
     not_sent,
     tune,
     unreachable,
@@ -73,7 +74,9 @@ class _Peer(asyncio.Protocol):
             self._close_when_done()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(in_doubt(self.address, error))
+        in_the_dark = in_doubt(self.address, error)
+        in_the_dark.__cause__ = error
+        self._end(in_the_dark)
 
     def ask(self, packed: bytes, until_s: float) -> asyncio.Future[Any]:
         """Send a command; the future has its reply, which may be an exception.
@@ -204,15 +207,14 @@ class AsyncWire:
         first = not shard.is_known
         try:
             commands = greeting(address, first=first)
-            asked = [peer.ask(packed, until_s) for packed in commands]
-            replies = [await one for one in asked]
+            replies = await asyncio.gather(*[peer.ask(packed, until_s) for packed in commands])
             check_greeting(address, replies, first=first)
-        except OutcomeUnknownError as error:
+        except BaseException as error:
             peer.abort()
-            raise StoreUnavailableError(address.label, error.what) from error
-        except BaseException:
-            peer.abort()
-            raise
+            why = not_let_in(address, error)
+            if why is None:
+                raise
+            raise why from error
         shard.is_known = True
         return peer
 

@@ -106,10 +106,34 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
             f"its certificate is not accepted ({error.verify_message})",
             "write ?ca=file, or have the certificate renewed",
         )
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+        # An alert of the other side: it is ours that is not accepted.
+        return StoreMisconfiguredError(
+            address.label,
+            f"wants another certificate of this client ({error.reason})",
+            "write ?cert=file&key=file",
+        )
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(address.label, "did not answer in time")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return StoreUnavailableError(address.label, f"cannot be reached ({reason})")
+
+
+def not_let_in(
+    address: Address, error: BaseException, alert: ssl.SSLError | None = None
+) -> StoreError | None:
+    """Why a connection that was made did not last until the end of the greeting.
+
+    None: for `error`, as it is. With TLS the other side may take offence at our certificate
+    only after it has let us in; what it says then is an `alert`.
+    """
+    if isinstance(error.__cause__, ssl.SSLError):
+        alert = error.__cause__
+    if alert is not None:
+        return unreachable(address, alert)
+    if isinstance(error, OutcomeUnknownError):
+        return StoreUnavailableError(address.label, error.what)
+    return None
 
 
 def not_sent(address: Address) -> StoreUnavailableError:
@@ -143,12 +167,12 @@ class Connection:
             commands = greeting(address, first=first)
             replies = self.exchange_all(commands, until_s)
             check_greeting(address, replies, first=first)
-        except OutcomeUnknownError as error:
+        except BaseException as error:
+            why = not_let_in(address, error, self._alert())
             self.close()
-            raise StoreUnavailableError(address.label, error.what) from error
-        except BaseException:
-            self.close()
-            raise
+            if why is None:
+                raise
+            raise why from error
 
     def exchange(self, packed: bytes, until_s: float) -> Any:
         """Send one command and wait for its reply, which may be an exception."""
@@ -230,6 +254,20 @@ class Connection:
         if not 0.9 * left_s <= self._timeout_s <= left_s:
             self._timeout_s = 0.95 * left_s
             self.socket.settimeout(self._timeout_s)
+
+    def _alert(self) -> ssl.SSLError | None:
+        """What the other side said before it hung up, if it speaks TLS."""
+        if self.address.tls is not None:
+            try:
+                self.do_not_wait()
+                self.socket.recv(1)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as alert:
+                return alert
+            except OSError:
+                pass
+        return None
 
     def close(self) -> None:
         self.socket.close()

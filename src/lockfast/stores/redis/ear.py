@@ -50,6 +50,7 @@ class RedisEar:
         self._deliver = deliver
         self._process = os.getpid()
         self._connection: Connection | None = None
+        self._has_looked = False
         self._retry_at_s = 0.0
         self._retry_s = RETRY_FIRST_S
         self._mutex = threading.Lock()
@@ -61,7 +62,11 @@ class RedisEar:
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._subscribe(until_s):
-            # What was published before, nobody heard: look for ourselves.
+            self._has_looked = False
+        # What was published before, nobody heard: look for ourselves. Not before the session
+        # is open: until then its keeper has nothing to do, and waits without a bound.
+        if self._connection is not None and not self._has_looked and timeout_ms is not None:
+            self._has_looked = True
             return self._looks()
         self._wait(until_s)
         return self._read()
