@@ -111,7 +111,14 @@ def test_guards_load_no_client_code() -> None:
     assert {"lockfast.guards", "lockfast.errors"} <= ours
 
 
-@pytest.mark.parametrize("name", ["lockfast", "lockfast.aio"])
+def test_the_redis_guard_is_loaded_when_asked_for_and_without_the_driver() -> None:
+    _, before = loaded_by("import lockfast.guards")
+    _, after = loaded_by("from lockfast.guards import AsyncRedisGuard, RedisGuard")
+    assert after - before >= {"lockfast.guards.redis"}
+    assert (before | after) & {"redis", "hiredis"} == set()
+
+
+@pytest.mark.parametrize("name", ["lockfast", "lockfast.aio", "lockfast.guards"])
 def test_names_are_there_to_be_found(name: str) -> None:
     """Everything in `__all__` is there, and nothing public is left out of it."""
     module = __import__(name, fromlist=["x"])

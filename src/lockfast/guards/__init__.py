@@ -6,8 +6,29 @@ Importing them loads no database library.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from lockfast.guards.admission import Guard, InvalidTokenError
 from lockfast.guards.memory import MemoryGuard
 from lockfast.guards.sqlite import SqliteGuard
 
-__all__ = ["Guard", "InvalidTokenError", "MemoryGuard", "SqliteGuard"]
+if TYPE_CHECKING:
+    from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
+
+__all__ = [
+    "AsyncRedisGuard",
+    "Guard",
+    "InvalidTokenError",
+    "MemoryGuard",
+    "RedisGuard",
+    "SqliteGuard",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Only for those who use them: they read and hash scripts.
+    if name in ("AsyncRedisGuard", "RedisGuard"):
+        from lockfast.guards import redis
+
+        return getattr(redis, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -112,6 +112,32 @@ class _Base:
     def _floor_command(self, resource: str) -> tuple[Value, ...]:
         return ("HMGET", self._key, *map(_field, compared_marks(resource, tree=self._tree)))
 
+    def _admission(self, resource: str, token: int, shared: bool, once: bool) -> _Call:
+        return self._call(resource, token, "", shared=shared, once=once)
+
+    def _setting(
+        self,
+        resource: str,
+        token: int,
+        key: str,
+        value: Value,
+        expire_ms: int | None,
+        once: bool,
+    ) -> _Call:
+        arguments = (value,) if expire_ms is None else (value, "PX", expire_ms)
+        return self._call(resource, token, SET, [key], arguments, once=once)
+
+    def _hsetting(
+        self, resource: str, token: int, key: str, values: Mapping[str, Value], once: bool
+    ) -> _Call:
+        if not values:
+            raise ValueError("hset takes at least one field")
+        pairs = [part for pair in values.items() for part in pair]
+        return self._call(resource, token, HSET, [key], pairs, once=once)
+
+    def _deletion(self, resource: str, token: int, keys: Sequence[str], once: bool) -> _Call:
+        return self._call(resource, token, DELETE, keys, once=once)
+
 
 def _field(mark: Mark) -> str:
     return f"{mark.scope}:{mark.resource}"
@@ -119,16 +145,6 @@ def _field(mark: Mark) -> str:
 
 def _highest(floors: Sequence[Any]) -> int:
     return max(int(floor or 0) for floor in floors)
-
-
-def _set_arguments(value: Value, expire_ms: int | None) -> tuple[Value, ...]:
-    return (value,) if expire_ms is None else (value, "PX", expire_ms)
-
-
-def _pairs(values: Mapping[str, Value]) -> list[Value]:
-    if not values:
-        raise ValueError("hset takes at least one field")
-    return [part for pair in values.items() for part in pair]
 
 
 def _is_missing(error: Exception) -> bool:
@@ -154,7 +170,7 @@ class RedisGuard(_Base):
         A write that follows is another step, which a successor's may come before: where
         it matters use `set`, `hset`, `delete` or `run`, which check and write in one.
         """
-        self._send(self._call(resource, token, "", shared=shared, once=once))
+        self._send(self._admission(resource, token, shared, once))
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""
@@ -171,8 +187,7 @@ class RedisGuard(_Base):
         once: bool = False,
     ) -> None:
         """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
-        arguments = _set_arguments(value, expire_ms)
-        self._send(self._call(resource, token, SET, [key], arguments, once=once))
+        self._send(self._setting(resource, token, key, value, expire_ms, once))
 
     def hset(
         self,
@@ -184,12 +199,11 @@ class RedisGuard(_Base):
         once: bool = False,
     ) -> int:
         """HSET fields of `key`; returns how many are new."""
-        call = self._call(resource, token, HSET, [key], _pairs(values), once=once)
-        return int(self._send(call))
+        return int(self._send(self._hsetting(resource, token, key, values, once)))
 
     def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
         """DEL `keys`; returns how many there were."""
-        return int(self._send(self._call(resource, token, DELETE, keys, once=once)))
+        return int(self._send(self._deletion(resource, token, keys, once)))
 
     def run(
         self,
@@ -224,7 +238,7 @@ class AsyncRedisGuard(_Base):
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
     ) -> None:
         """Let the holder of `token` through to `resource`, or raise StaleTokenError."""
-        await self._send(self._call(resource, token, "", shared=shared, once=once))
+        await self._send(self._admission(resource, token, shared, once))
 
     async def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""
@@ -241,8 +255,7 @@ class AsyncRedisGuard(_Base):
         once: bool = False,
     ) -> None:
         """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
-        arguments = _set_arguments(value, expire_ms)
-        await self._send(self._call(resource, token, SET, [key], arguments, once=once))
+        await self._send(self._setting(resource, token, key, value, expire_ms, once))
 
     async def hset(
         self,
@@ -254,12 +267,11 @@ class AsyncRedisGuard(_Base):
         once: bool = False,
     ) -> int:
         """HSET fields of `key`; returns how many are new."""
-        call = self._call(resource, token, HSET, [key], _pairs(values), once=once)
-        return int(await self._send(call))
+        return int(await self._send(self._hsetting(resource, token, key, values, once)))
 
     async def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
         """DEL `keys`; returns how many there were."""
-        return int(await self._send(self._call(resource, token, DELETE, keys, once=once)))
+        return int(await self._send(self._deletion(resource, token, keys, once)))
 
     async def run(
         self,
