@@ -56,6 +56,10 @@ class Lines:
         self._fresh: set[str] = set()
         self._sessions: dict[str, Session] = {}
         self._logged = False
+        self.moves_left = FAR_MS
+        """How many claims may move in this step, for stores whose steps are bounded."""
+        self.unsettled: list[ResourceRow] = []
+        """Where more could have moved: the store goes on there in a step of its own."""
 
     # ── one command: from begin to flush ─────────────────────────────────────────────
 
@@ -388,6 +392,10 @@ class Lines:
             place = place_at(claim, resource)
             if not fits(place, resource.limit, resource.held, resource.reserved):
                 break
+            if self.moves_left == 0:
+                self.unsettled.append(resource)
+                break
+            self.moves_left -= 1
             moved = True
             resource.waiting -= 1
             self.rows.delete(r.line_prefix("w", resource.kind, resource.name) + rank)

@@ -26,6 +26,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "valkey": "lockfast.stores.open_redis:open_store",
     "valkeys": "lockfast.stores.open_redis:open_store",
     "valkey+unix": "lockfast.stores.open_redis:open_store",
+    "etcd": "lockfast.stores.open_etcd:open_store",
+    "etcds": "lockfast.stores.open_etcd:open_store",
 }
 
 

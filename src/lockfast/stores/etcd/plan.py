@@ -1,0 +1,332 @@
+"""One step as a transaction: what must still be so, what is written, what else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lockfast.core import commands as c
+from lockfast.core import rows as r
+from lockfast.core.commands import HOLDING, Wake
+from lockfast.core.lines import FAR_MS
+from lockfast.core.rows import Claim, ResourceRow, Session
+from lockfast.stores.etcd.knowledge import Knowledge, Want
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, Keys, Kv
+from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
+    LOG_KEY,
+    RELATIVE,
+    SCHEMA,
+    STRIDE,
+    Living,
+    Owner,
+    Record,
+    decode,
+    encode,
+    end_of,
+    finished_key,
+    inbox_key,
+    living_key,
+    marker_of,
+    packed_claim,
+    packed_event,
+    packed_resource,
+    packed_token,
+    record_key,
+    resource_of,
+    stored_key,
+    table_key,
+    waiting_of,
+    watcher_key,
+)
+from lockfast.stores.etcd.view import View, as_stored
+
+EPOCH_LAG_US: Final = 1_000_000
+"""The epoch follows the clock at this distance, so that not every session raises it."""
+
+
+class TooLargeError(Exception):
+    """More than one transaction may do."""
+
+
+class Epoch:
+    """The epoch a step gives tokens in: as stored, or raised by the step."""
+
+    def __init__(self, known: Knowledge, wall_us: int, *, opens: bool) -> None:
+        stored = known.get(EPOCH_KEY)
+        self.value = self._stored = int(decode(stored.value)[0]) if stored is not None else -1
+        native = STRIDE * known.revision
+        lags = self.value + native + EPOCH_LAG_US < wall_us
+        if stored is None or (opens and lags):
+            self.value = max(self.value, wall_us - native, 0)
+
+    def spend(self, tokens: int) -> int:
+        """What is to be stored, if the step gives so many tokens; -1: nothing."""
+        after = self.value + (tokens if tokens > STRIDE else 0)
+        return after if after != self._stored else -1
+
+
+class Plan:
+    """The transaction of one step."""
+
+    def __init__(self, keys: Keys, view: View, lease: int) -> None:
+        self.keys = keys
+        self.view = view
+        self.compares: dict[str, Json] = {}
+        self.puts: dict[str, tuple[str, int]] = {}
+        self.deletes: dict[str, str] = {}
+        """Keys, each with the end of its range if it is one."""
+        self.epoch = 0
+        self._lease = lease
+
+    def build(self, wakes: Iterable[Wake], wall_us: int) -> None:
+        """Work out everything; `wakes` are to be sent with it."""
+        view = self.view
+        command = view.command
+        opens = getattr(command, "open", None) is not None or isinstance(command, c.Open)
+        tokens = view.shard.token - RELATIVE + 1
+        if tokens or opens:
+            epoch = Epoch(view.known, wall_us, opens=opens)
+            self.epoch = epoch.value
+            self._same(EPOCH_KEY)
+            after = epoch.spend(tokens)
+            if after >= 0:
+                self.puts[EPOCH_KEY] = (encode([after, SCHEMA]), 0)
+        if isinstance(command, c.Enter):
+            self._same(finished_key(command.session, command.n))
+        self._sessions()
+        self._claims()
+        self._lines()
+        self._resources()
+        for key, row in view.changes.items():
+            if key[0] == "d" and row is not None:
+                self.puts[key] = ("", 0)
+            elif key[0] == "d":
+                self.deletes[key] = ""
+        self._inboxes(wakes)
+        if view.log:
+            self.puts[LOG_KEY] = (encode([packed_event(e, self.epoch) for e in view.log]), 0)
+
+    def _same(self, key: str) -> None:
+        self.compares[key] = self.keys.unchanged(key, self.view.known.mod(key))
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────
+
+    def _sessions(self) -> None:
+        own = getattr(self.view.command, "session", "")
+        if own and self.view.known.mod(living_key(own)) and type(self.view.command) in _OF_OWNER:
+            self._same(living_key(own))
+        for key, row in self.view.changes.items():
+            if key[0] == "s" and key[2:] not in self.view.approximate:
+                if row is None:
+                    self._same(record_key(key[2:]))
+                    for gone in (record_key(key[2:]), inbox_key(key[2:])):
+                        self.deletes[gone] = ""
+                elif isinstance(row, Session) and row.id not in self.view.unfinished:
+                    self._session(row)
+            elif key[0] == "x":
+                if row is None:
+                    self.deletes[key] = ""
+                else:
+                    self.puts[key] = ("", self._lease)
+
+    def _session(self, row: Session) -> None:
+        known = self.view.known
+        record_at, living_at = record_key(row.id), living_key(row.id)
+        stored, living = known.kvs.get(record_at), known.kvs.get(living_at)
+        record = Record(*row_static(row))
+        before = Living(*decode(living.value)) if living is not None else None
+        if row.ended:
+            if stored is None or not Record(*decode(stored.value)).ended:
+                self._end(row, record)
+            return
+        lowest = before.lowest if before is not None else 0
+        if isinstance(self.view.command, c.Renew):
+            lowest = max(lowest, row.highest + 1)
+        lives = Living(row.renewals, row.deadline_ms - row.ttl_ms, lowest, row.watching)
+        if stored is None:
+            self._same(record_at)
+            self.puts[record_at] = (encode(record), 0)
+        elif before is not None and lives[2:] + lives[:1] == before[2:] + before[:1]:
+            return
+        self._same(living_at)
+        self.puts[living_at] = (encode(lives), self._lease)
+        if before is not None and lowest > before.lowest:
+            self.deletes[finished_key(row.id, 0)] = finished_key(row.id, lowest)
+
+    def _end(self, row: Session, record: Record) -> None:
+        ended = record._replace(
+            ended=row.ended, by=row.by, forgotten_ms=row.deadline_ms, renewals=row.renewals
+        )
+        for key in (record_key(row.id), living_key(row.id)):
+            self._same(key)
+        self.puts[record_key(row.id)] = (encode(ended), 0)
+        for key in (living_key(row.id), inbox_key(row.id), watcher_key(row.id)):
+            self.deletes[key] = ""
+        first = finished_key(row.id, 0)
+        self.deletes[first] = end_of(finished_key(row.id, 0)[:-16])
+
+    # ── claims and lines ─────────────────────────────────────────────────────────────
+
+    def _claims(self) -> None:
+        view = self.view
+        for key, row in view.changes.items():
+            if key[0] != "c":
+                continue
+            if view.known.knows(key):
+                self._same(key)
+            if isinstance(row, Claim):
+                self.puts[key] = (encode(self._packed(row)), 0)
+                continue
+            self.deletes[key] = ""
+
+    def finish(self, session: str, n: int) -> None:
+        """Never accept a claim number again, as long as its session lives."""
+        self.puts[finished_key(session, n)] = ("", self._lease)
+
+    def _carried(self, ref: str) -> list[Any] | None:
+        """The claim a line's row carries, if it may."""
+        claim = self.view.get(r.claim_key(*r.parse_ref(ref)))
+        if not isinstance(claim, Claim) or len(claim.places) != 1:
+            return None
+        return self._packed(claim)
+
+    def _packed(self, claim: Claim) -> list[Any]:
+        owner = self.view.owners.get(claim.session)
+        if owner is None:
+            row: Session = self.view.get(r.session_key(claim.session))
+            owner = Owner(row.owner, row.inbox, row.process, row.ttl_ms)
+        return packed_claim(claim, owner, self.epoch)
+
+    def _lines(self) -> None:
+        rewritten: dict[str, Any] = {}
+        for row in list(self.view.changes.values()):
+            if isinstance(row, Claim) and len(row.places) == 1 and row.state == HOLDING:
+                kind, name = row.places[0][:2]
+                key = r.line_prefix("h", kind, name) + row.rank
+                if not self.view.get(r.resource_key(kind, name)).sole:
+                    rewritten[key] = r.claim_ref(row.session, row.n)
+        for key, row in {**rewritten, **self.view.changes}.items():
+            if key[0] in "hvw":
+                stored = stored_key(key)
+                if row is None:
+                    self.deletes[stored] = ""
+                else:
+                    self.puts[stored] = (encode([row, self._carried(str(row))]), 0)
+
+    def _resources(self) -> None:
+        for prefix, before in self.view.touched.items():
+            key = table_key(prefix)
+            row: ResourceRow | None = self.view.get(key)
+            self._same(prefix)
+            self._line_as_read(prefix, before, row)
+            written = any(
+                resource_of(k) == prefix for k in (*self.puts, *self.deletes) if k[0] == "r"
+            )
+            holder_changed = row is not None and self._sole_changed(row)
+            if row is None:
+                if before is not None:
+                    self.deletes[prefix] = ""
+                self._mark(prefix, False)
+            elif written or holder_changed or before != as_stored(row):
+                sole = self._carried(row.sole.split(r.SEPARATOR, 1)[1]) if row.sole else None
+                self.puts[prefix] = (packed_resource(row, sole), 0)
+                closed = row.closed_ms > self.view.now_ms
+                self._mark(prefix, bool(row.reservations or row.kept or row.converting or closed))
+
+    def _sole_changed(self, row: ResourceRow) -> bool:
+        if not row.sole:
+            return False
+        return r.claim_key(*r.parse_ref(row.sole.split(r.SEPARATOR, 1)[1])) in self.view.changes
+
+    def _mark(self, prefix: str, marked: bool) -> None:
+        marker = marker_of(prefix)
+        there = marker in self.view.known.kvs
+        if marked and not there:
+            self.puts[marker] = ("", 0)
+        elif there and not marked:
+            self.deletes[marker] = ""
+
+    def _line_as_read(
+        self, prefix: str, before: tuple[Any, ...] | None, row: ResourceRow | None
+    ) -> None:
+        """Others may stand in line without touching the resource: not before those we saw."""
+        if before is None:
+            return  # nobody stands in line where nobody holds
+        line = waiting_of(prefix)
+        if row is None or not row.holders:
+            upto = end_of(line)
+        elif prefix in self.view.consumed:
+            upto = self.view.consumed[prefix]
+        elif self.view.known.between(line, end_of(line)):
+            return
+        else:
+            upto = end_of(line)
+        revision = self.view.known.revision
+        self.compares[line] = self.keys.nothing_since(line, upto, revision)
+
+    def _inboxes(self, wakes: Iterable[Wake]) -> None:
+        words: dict[str, list[list[Any]]] = {}
+        for wake in wakes:
+            if wake.inbox and record_key(wake.session) not in self.deletes:
+                word = [wake.n, wake.what, packed_token(wake.token, self.epoch)]
+                words.setdefault(wake.session, []).append(word)
+        for session, said in words.items():
+            self.puts[inbox_key(session)] = (encode(said), 0)
+            self.deletes.pop(inbox_key(session), None)
+
+    # ── as JSON ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.puts or self.deletes)
+
+    def wants(self) -> list[Want]:
+        """What to read if it is not as it was believed to be."""
+        keys = [key for key in self.compares if key[0] != "r"]
+        return [*map(Want, keys), *(Want.resource(prefix) for prefix in self.view.touched)]
+
+    def operations(self) -> list[Json]:
+        keys = self.keys
+        for key in self.puts:
+            self.deletes.pop(key, None)
+        made = [keys.put(key, *value) for key, value in self.puts.items()]
+        made += [keys.delete(key, stop) for key, stop in self.deletes.items()]
+        made.append(keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True))
+        if max(len(made), len(self.compares), len(self.view.touched) + 8) > OPERATIONS_MAX:
+            raise TooLargeError
+        return made
+
+    def known_after(self, revision: int) -> Knowledge:
+        """What is known once it is done."""
+        known = self.view.known
+        known.revision = revision
+        for key in self.deletes:
+            if key[0] in "rc":
+                self._count(known, key, -1)
+                known.remove(key)
+                known.assume(key)
+        for key, (value, _) in self.puts.items():
+            self._count(known, key, 1)
+            known.add(Kv(key, value, revision))
+        return known
+
+    def _count(self, known: Knowledge, key: str, change: int) -> None:
+        prefix = resource_of(key) if key[0] == "r" else ""
+        if prefix and (key in known.kvs) == (change < 0):
+            known.counts[prefix] = known.counts.get(prefix, 0) + change
+
+
+def row_static(row: Session) -> tuple[Any, ...]:
+    return (row.ttl_ms, row.owner, row.metadata, row.inbox, row.process, row.opened_ms)
+
+
+def first_due_ms(found: list[Kv]) -> int:
+    """When the next thing ends by itself."""
+    return r.due_at_ms(found[0].key) if found else FAR_MS
+
+
+_OF_OWNER: Final = frozenset(
+    (c.Open, c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt, c.Renew, c.Watch)
+)
+"""Commands that a session gives for itself: it has to live when they are carried out."""

@@ -1,0 +1,127 @@
+"""What the wires and ears of a store share: what it has seen, as far as it is of use again."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Final, NamedTuple
+
+from lockfast.core import commands as c
+from lockfast.core import rows as r
+from lockfast.core.commands import Command, Wake
+from lockfast.core.lines import FAR_MS
+from lockfast.ports import Deliver
+from lockfast.stores.etcd.cluster import Cluster
+from lockfast.stores.etcd.knowledge import Knowledge
+from lockfast.stores.etcd.requests import Keys, Kv
+from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
+    finished_key,
+    living_key,
+    record_key,
+    stored_key,
+)
+
+ARRIVAL_BITS: Final = 24
+HELD_MAX: Final = 20_000
+
+
+class Account(NamedTuple):
+    """The claims of a session as of a revision: their tokens, None if taken away."""
+
+    revision: int
+    tokens: dict[int, int | None]
+
+
+class Shared:
+    """Any thread may use it: what is wrong in it only costs a request."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.keys = Keys(cluster.address.root)
+        self.due_ms = FAR_MS
+        """When the next thing ends by itself, as of the last transaction."""
+        self.ears: dict[str, Deliver] = {}
+        """Sessions that are kept in this process, and how to tell them."""
+        self.accounts: dict[str, Account] = {}
+        """Of sessions that were renewed here."""
+        self._kvs: dict[str, Kv] = {}
+        """The epoch, and what is known of our own sessions."""
+        self._held: dict[tuple[str, int], Knowledge] = {}
+
+    def lease_of(self, session: str) -> int:
+        """The id of a session's etcd lease: the same at every try, and nobody else's."""
+        name = f"{self.cluster.address.root}{session}".encode()
+        return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 1 or 1
+
+    def arrival(self, revision: int) -> int:
+        """A number that rises with the revisions, and that others do not draw as well."""
+        return (revision + 1 << ARRIVAL_BITS) + random.getrandbits(ARRIVAL_BITS)
+
+    # ── guessing ─────────────────────────────────────────────────────────────────────
+
+    def guess(self, command: Command) -> Knowledge | None:
+        """What is believed to be so before a command, without asking; None: nothing."""
+        if not isinstance(command, c.Enter | c.Leave):
+            return None
+        keys = (record_key(command.session), living_key(command.session), EPOCH_KEY)
+        kvs = [self._kvs.get(key) for key in keys]
+        if None in kvs:
+            return None
+        if isinstance(command, c.Enter):
+            known = Knowledge(self.cluster.revision)
+            resources = [stored_key(r.resource_key(*place[:2])) for place in command.places]
+            claim = r.claim_key(command.session, command.n)
+            known.assume(claim, finished_key(command.session, command.n), *resources)
+        else:
+            held = self._held.pop((command.session, command.n), None)
+            if held is None:
+                return None
+            known = held
+        for kv in kvs:
+            assert kv is not None
+            known.add(kv)
+        return known
+
+    def hold(self, session: str, n: int, known: Knowledge) -> None:
+        """Keep what is known of the lines a claim holds, for when it leaves them."""
+        if len(self._held) < HELD_MAX:
+            self._held[session, n] = known
+
+    def keep(self, known: Knowledge, session: str) -> None:
+        """Take over what a transaction has shown of a session of ours, and of the epoch."""
+        for key in (EPOCH_KEY, record_key(session), living_key(session)):
+            kv = known.kvs.get(key)
+            if kv is not None:
+                self._kvs[key] = kv
+            elif known.knows(key):
+                self._kvs.pop(key, None)
+
+    def forget(self, session: str) -> None:
+        """A session of ours is over, or is not as we knew it."""
+        for key in (record_key(session), living_key(session)):
+            self._kvs.pop(key, None)
+
+    def left(self, session: str, n: int) -> None:
+        """A claim is over, and is not missed in its session's account."""
+        account = self.accounts.get(session)
+        if account is not None:
+            account.tokens.pop(n, None)
+
+    def forget_claims(self, session: str) -> None:
+        self.accounts.pop(session, None)
+        for of in [of for of in self._held if of[0] == session]:
+            self._held.pop(of, None)
+
+    # ── telling ──────────────────────────────────────────────────────────────────────
+
+    def abroad(self, wakes: list[Wake]) -> list[Wake]:
+        """Wakes for sessions of other processes."""
+        return [wake for wake in wakes if wake.session not in self.ears]
+
+    def tell(self, wakes: list[Wake]) -> None:
+        """Tell our own sessions, after the commit."""
+        for wake in wakes:
+            deliver = self.ears.get(wake.session)
+            if deliver is not None:
+                deliver(wake)

