@@ -56,6 +56,13 @@ class StoreSteps:
             run(raise_epoch(self._wire.gateway, keys, wall_us, until_s))
             self._raised_us = wall_us
         reply, wakes = run(self._wire.step(command, until_s, instant))
+        if isinstance(command, c.Enter) and isinstance(reply, c.Queued):
+            # Who was put in line unseen knows of those ahead what stands there with them,
+            # and not how often they were renewed.
+            looked = run(self._wire.step(c.Look(*command[:2]), until_s, instant)).reply
+            assert isinstance(looked, c.Queued)
+            assert [_apart(b) for b in reply.ahead] == [_apart(b) for b in looked.ahead]
+            reply = looked
         return reply, [*wakes, *self._of_the_log()]
 
     def _of_the_log(self) -> list[c.Wake]:
@@ -72,6 +79,10 @@ class StoreSteps:
 
     def close(self) -> None:
         self._store.close()
+
+
+def _apart(blocker: c.Blocker) -> c.Blocker:
+    return blocker._replace(renewals=0)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
 from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
+from lockfast.stores.etcd.queueing import Queueing, may_queue
 from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, OPERATIONS_MAX, Json, revision_of
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
@@ -72,7 +73,7 @@ class Step:
 
     def __init__(
         self, gateway: Gateway, shared: Shared, command: Command, until_s: float,
-        instant: Instant | None = None,
+        instant: Instant | None = None, *, guesses: bool = True,
     ) -> None:  # fmt: skip
         self.gateway = gateway
         self.shared = shared
@@ -82,15 +83,18 @@ class Step:
         self.known = Knowledge()
         self.account: tuple[int, int] | None = None
         self._session = str(getattr(command, "session", ""))
+        self._guesses = guesses
         self._guessing = False
         """What is known is only believed."""
         self._at_once = AT_ONCE
         self._in_doubt = False
         self._leased = False
+        self._now = instant or Instant.now()
+        """When this attempt is; it stays so while more is read for it."""
 
     async def run(self) -> Outcome:
         """Work the command out and carry it out, again and again until it is as believed."""
-        guess = None if self._is_due() else self.shared.guess(self.command)
+        guess = self.shared.guess(self.command) if self._guesses and not self._is_due() else None
         if guess is not None:
             self.known, self._guessing = guess, True
         while True:
@@ -107,7 +111,8 @@ class Step:
                 if self._guessing:
                     # What is believed and what is read need not go together.
                     self._afresh()
-                await self._read([*self._first_wants(), *missing.wants])
+                first = [] if self.known.revision else self._first_wants()
+                await self._read([*first, *missing.wants])
                 continue
             except TooLargeError:
                 if self._at_once == 1:
@@ -125,16 +130,14 @@ class Step:
 
     def _is_due(self) -> bool:
         """Whether something ends by itself first, so that no guess will do."""
-        instant = self.instant or Instant.now()
-        return instant.now_ms >= self.shared.due_ms
+        return self._now.now_ms >= self.shared.due_ms
 
     def _afresh(self) -> None:
         self.known, self._guessing = Knowledge(), False
+        self._now = self.instant or Instant.now()
 
     def _first_wants(self) -> list[Want]:
         """What the command is sure to need, to be read at once."""
-        if self.known.revision:
-            return []
         command, session = self.command, self._session
         keys = [EPOCH_KEY] if type(command) not in READS else []
         if session:
@@ -150,7 +153,7 @@ class Step:
     # ── one attempt ──────────────────────────────────────────────────────────────────
 
     async def _attempt(self) -> Outcome | None:
-        instant = self.instant or Instant.now()
+        instant = self._now
         view = View(
             self.known,
             self.command,
@@ -175,6 +178,9 @@ class Step:
         if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
             return None
         if type(self.command) in READS or not plan.writes:
+            if self._guessing:
+                self._afresh()  # nothing would show whether it is as believed
+                return None
             return Outcome(reply, wakes)
         return await self._commit(plan, reply, wakes, table.unsettled)
 
@@ -208,15 +214,20 @@ class Step:
         self, plan: Plan, reply: Reply, wakes: list[Wake], unsettled: Sequence[ResourceRow]
     ) -> Outcome | None:
         operations = plan.operations()
-        wants = plan.wants()
-        if living_key(self._session) in plan.puts and not plan.view.known.mod(
-            living_key(self._session)
-        ):
+        wants = list(dict.fromkeys([*self._first_wants(), *plan.wants()]))[:OPERATIONS_MAX]
+        living = living_key(self._session)
+        if living in plan.puts and not plan.view.known.mod(living):
             await self._lease(plan)
+        otherwise = self._ranges(wants)
+        queueing = None
+        if self._guessing and may_queue(self.command, reply):
+            assert isinstance(self.command, c.Enter)
+            queueing = Queueing(plan, self.command)
+            otherwise = [queueing.transaction(otherwise)]
         body = {
             "compare": list(plan.compares.values()),
             "success": operations,
-            "failure": self._ranges(wants),
+            "failure": otherwise,
         }
         try:
             answer = await self.gateway.txn(body, self.until_s)
@@ -228,13 +239,36 @@ class Step:
             self._afresh()
             return None
         if not answer.get("succeeded"):
-            self._learn(answer, wants)
+            responses = answer["responses"]
+            if queueing is not None:
+                nested = responses[0]["response_txn"]
+                responses = nested.get("responses", ())
+                if nested.get("succeeded"):
+                    return await self._queued(queueing, responses, revision_of(answer))
+            self._learn(revision_of(answer), wants, responses)
             self.shared.keep(self.known, self._session)
             return None
         revision = revision_of(answer)
         due = self.shared.keys.found(answer["responses"][-1])
         self.shared.due_ms = first_due_ms(due.kvs)
         return await self._done(plan, revision, reply, wakes, unsettled)
+
+    async def _queued(
+        self, queueing: Queueing, responses: list[Json], revision: int
+    ) -> Outcome:
+        """The lock was taken, and the claim stands in line."""
+        known = queueing.known(responses, revision)
+        try:
+            reply = queueing.reply(known)
+            doubtful = isinstance(reply, c.Queued) and queueing.is_long_held(reply, known)
+        except Missing:
+            doubtful = True
+        if not doubtful:
+            return Outcome(reply)
+        again = Step(
+            self.gateway, self.shared, self.command, self.until_s, self.instant, guesses=False
+        )
+        return await again.run()
 
     async def _done(
         self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake],
@@ -294,11 +328,11 @@ class Step:
         for want, response in zip(wants, answer.get("responses", ()), strict=True):
             self.known.learn(want, self.shared.keys.found(response))
 
-    def _learn(self, answer: Json, wants: Sequence[Want]) -> None:
+    def _learn(self, revision: int, wants: Sequence[Want], responses: Sequence[Json]) -> None:
         """Take over what is so, where it is not as it was believed to be."""
         self._afresh()
-        self.known.revision = revision_of(answer)
-        for want, response in zip(wants, answer["responses"], strict=True):
+        self.known.revision = revision
+        for want, response in zip(wants, responses, strict=True):
             self.known.learn(want, self.shared.keys.found(response))
 
     async def _lease(self, plan: Plan) -> None:
@@ -323,7 +357,7 @@ class Settle(Step):
 
     async def _attempt(self) -> Outcome | None:
         assert isinstance(self.command, c.Inspect)
-        instant = self.instant or Instant.now()
+        instant = self._now
         view = View(
             self.known, self.command, instant.now_ms,
             arrival=self.shared.arrival(self.known.revision), due_ms=self.shared.due_ms,

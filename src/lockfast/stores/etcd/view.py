@@ -36,6 +36,9 @@ READ_AT_ONCE: Final = 500
 AT_ONCE: Final = 12
 """Claims that end in one transaction; the rest follows in others."""
 
+DUE_PER_CLAIM: Final = 6
+"""Most of what is due is soon done: an ended session to be forgotten, a lock that opens."""
+
 
 class View:
     """The row port of the table, for one command at one instant.
@@ -112,10 +115,11 @@ class View:
             return self._resources(start, stop, limit)
         begin, end = self._stored_range(start, stop)
         ends = start[0] in "cd" and type(self.command) not in _READING
+        at_once = self.at_once if start[0] == "c" else DUE_PER_CLAIM * self.at_once
         if ends:
-            limit = min(limit, self.at_once + 1)
+            limit = min(limit, at_once + 1)
         keys = list(self._keys(begin, end, limit, reverse))
-        if ends and len(keys) > self.at_once:
+        if ends and len(keys) > at_once:
             keys.pop()
             if start[0] == "c":
                 self.unfinished.add(start.split(r.SEPARATOR)[1])
