@@ -251,7 +251,9 @@ class EtcdEar:
             if key != self.inbox:
                 wakes.append(Wake(self.inbox, key.split("\x1f")[1], 0, WAKE_DIED))
         elif key == self.inbox:
-            for n, what, token in decode(change.kv.value):
+            for n, what, token, *line in decode(change.kv.value):
+                if line and line[0]:
+                    self._shared.hold_as_told(self._session, n, line[0], revision)
                 wake = Wake(self.inbox, self._session, n, what, token_at(token, revision))
                 if what in _BELIEVED:
                     self._deliver(wake)

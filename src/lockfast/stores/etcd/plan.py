@@ -44,6 +44,9 @@ from lockfast.stores.etcd.view import View, as_stored
 EPOCH_LAG_US: Final = 1_000_000
 """The epoch follows the clock at this distance, so that not every session raises it."""
 
+TOLD_MAX: Final = 6
+"""As many of those who follow are told to whoever is granted."""
+
 
 class TooLargeError(Exception):
     """More than one transaction may do."""
@@ -270,10 +273,30 @@ class Plan:
         for wake in wakes:
             if wake.inbox and record_key(wake.session) not in self.deletes:
                 word = [wake.n, wake.what, packed_token(wake.token, self.epoch)]
+                if wake.what == c.WAKE_GRANTED:
+                    word.append(self._line_of(wake))
                 words.setdefault(wake.session, []).append(word)
         for session, said in words.items():
             self.puts[inbox_key(session)] = (encode(said), 0)
             self.deletes.pop(inbox_key(session), None)
+
+    def _line_of(self, wake: Wake) -> list[Any] | None:
+        """The line a claim was granted in, for when it leaves: then it need not read it."""
+        claim = self.view.get(r.claim_key(wake.session, wake.n))
+        if not isinstance(claim, Claim) or len(claim.places) != 1:
+            return None
+        prefix = stored_key(r.resource_key(*claim.places[0][:2]))
+        line = waiting_of(prefix)
+        known = self.view.known
+        if not self.view.get(table_key(prefix)).sole or marker_of(prefix) in known.kvs:
+            return None
+        edge = known.known_up_to(line, end_of(line))
+        follows = [key for key in known.between(line, edge) if key not in self.deletes]
+        more = edge < end_of(line) or len(follows) > TOLD_MAX
+        if (more and not follows) or any(key.startswith(line) for key in self.puts):
+            return None
+        told = [known.kvs[key][:3] for key in follows[:TOLD_MAX]]
+        return [prefix, self.puts[prefix][0], known.revision, more, *told]
 
     # ── as JSON ──────────────────────────────────────────────────────────────────────
 
@@ -298,9 +321,11 @@ class Plan:
         return made
 
     def known_after(self, revision: int) -> Knowledge:
-        """What is known once it is done."""
+        """What is known once it is done.
+
+        Of the lines it is what was read: others may have joined them before `revision`.
+        """
         known = self.view.known
-        known.revision = revision
         for key in self.deletes:
             if key[0] in "rc":
                 self._count(known, key, -1)

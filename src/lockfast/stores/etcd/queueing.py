@@ -53,8 +53,9 @@ def may_queue(command: c.Command, reply: Reply) -> bool:
 class Queueing:
     """What to do instead of taking the lock, in the same transaction."""
 
-    def __init__(self, plan: Plan, command: c.Enter) -> None:
+    def __init__(self, plan: Plan, command: c.Enter, wall_us: int) -> None:
         view = plan.view
+        self._wall_ms = wall_us // 1000
         self._keys: Keys = plan.keys
         self._command = command
         self._place = command.places[0]
@@ -92,9 +93,8 @@ class Queueing:
     def _puts(self) -> list[Json]:
         claim, place = self.claim, self._place
         packed = packed_claim(claim, self._owner, 0)
-        wall_ms = self._view.now_ms
         event = Event(
-            0, wall_ms, "waiting", place.kind, place.name, place.mode, claim.session, claim.n,
+            0, self._wall_ms, "waiting", place.kind, place.name, place.mode, claim.session, claim.n,
             self._owner.owner, 0, "",
         )  # fmt: skip
         ref = r.claim_ref(claim.session, claim.n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
@@ -12,8 +12,8 @@ from lockfast.core.commands import Command, Wake
 from lockfast.core.lines import FAR_MS
 from lockfast.ports import Deliver
 from lockfast.stores.etcd.cluster import Cluster
-from lockfast.stores.etcd.knowledge import Knowledge
-from lockfast.stores.etcd.requests import Keys, Kv
+from lockfast.stores.etcd.knowledge import Knowledge, Want
+from lockfast.stores.etcd.requests import Found, Keys, Kv
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
     finished_key,
@@ -87,6 +87,14 @@ class Shared:
         """Keep what is known of the lines a claim holds, for when it leaves them."""
         if len(self._held) < HELD_MAX:
             self._held[session, n] = known
+
+    def hold_as_told(self, session: str, n: int, line: list[Any], revision: int) -> None:
+        """As hold, by what whoever granted the claim has told of its line."""
+        prefix, value, read_at, more, *follows = line
+        known = Knowledge(read_at)
+        rows = [Kv(prefix, value, revision), *(Kv(*kv) for kv in follows)]
+        known.learn(Want.resource(prefix), Found(rows, len(rows), more))
+        self.hold(session, n, known)
 
     def keep(self, known: Knowledge, session: str) -> None:
         """Take over what a transaction has shown of a session of ours, and of the epoch."""

@@ -222,7 +222,7 @@ class Step:
         queueing = None
         if self._guessing and may_queue(self.command, reply):
             assert isinstance(self.command, c.Enter)
-            queueing = Queueing(plan, self.command)
+            queueing = Queueing(plan, self.command, self._now.wall_us)
             otherwise = [queueing.transaction(otherwise)]
         body = {
             "compare": list(plan.compares.values()),
@@ -289,6 +289,9 @@ class Step:
         if isinstance(reply, c.Ended) or isinstance(command, c.Close):
             self.shared.forget(self._session)
             self.shared.forget_claims(self._session)
+        for wake in wakes:
+            if wake.what == c.WAKE_GRANTED and wake.session in self.shared.ears:
+                self._hold_for(wake, known, plan.view)
         self.shared.tell(wakes)
         if plan.view.unfinished:
             again = Step(self.gateway, self.shared, command, self.until_s, self.instant)
@@ -296,6 +299,13 @@ class Step:
         if unsettled:
             await self._settle(unsettled)
         return Outcome(reply, wakes)
+
+    def _hold_for(self, wake: Wake, known: Knowledge, view: View) -> None:
+        """Keep what is known of the line for a claim of this process that was granted."""
+        claim = view.get(r.claim_key(wake.session, wake.n))
+        if len(claim.places) == 1:
+            prefix = stored_key(r.resource_key(*claim.places[0][:2]))
+            self.shared.hold(wake.session, wake.n, known.part((prefix,)))
 
     async def _settle(self, resources: Sequence[ResourceRow]) -> None:
         """Go on where one transaction could not grant everything."""
