@@ -90,6 +90,9 @@ class AsyncTransport:
             raise in_doubt(label, error) from error
         return reader.response()
 
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def _take(self, endpoint: Endpoint, until_s: float) -> _Streams:
         loop = asyncio.get_running_loop()
         idle = self._idle.get(endpoint, deque())

@@ -41,6 +41,10 @@ class Transport(Protocol):
         """
         ...
 
+    async def pause(self, seconds: float) -> None:
+        """Let others go first."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -9,8 +9,8 @@ from lockfast.core.commands import REVOKED
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.knowledge import Want
 from lockfast.stores.etcd.plan import first_due_ms
-from lockfast.stores.etcd.requests import KEEP_ALIVE, revision_of
-from lockfast.stores.etcd.rows import claim_from, decode, living_key, record_key
+from lockfast.stores.etcd.requests import KEEP_ALIVE, OPERATIONS_MAX, revision_of
+from lockfast.stores.etcd.rows import claim_from, decode, living_key, record_key, stored_key
 from lockfast.stores.etcd.shared import Account, Shared
 from lockfast.stores.etcd.steps import Instant, Outcome, Step
 
@@ -41,7 +41,12 @@ async def _read_account(step: Step, command: c.Renew) -> None:
     stop = r.after_prefix(prefix)
     account = shared.accounts.get(command.session, Account(0, {}))
     wants = [Want(record_key(command.session)), Want(living_key(command.session))]
-    reads = [keys.range(want.start) for want in wants]
+    for n in command.waiting:
+        wants.append(Want(r.claim_key(command.session, n)))
+        for place in shared.places.get((command.session, n), ()):
+            wants.append(Want.resource(stored_key(r.resource_key(*place[:2]))))
+    wants = list(dict.fromkeys(wants))[: OPERATIONS_MAX - 2]
+    reads = [keys.range(want.start, want.stop, want.limit) for want in wants]
     reads.append(keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True))
     while True:
         changed = keys.range(prefix, stop, since=account.revision + 1 if account.revision else 0)

@@ -45,6 +45,8 @@ class Shared:
         """Sessions that are kept in this process, and how to tell them."""
         self.accounts: dict[str, Account] = {}
         """Of sessions that were renewed here."""
+        self.places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
+        """Where claims of ours wait, to be looked at with the next keep-alive."""
         self._kvs: dict[str, Kv] = {}
         """The epoch, and what is known of our own sessions."""
         self._held: dict[tuple[str, int], Knowledge] = {}
@@ -83,6 +85,10 @@ class Shared:
             known.add(kv)
         return known
 
+    def knows(self, session: str) -> bool:
+        """Whether we have seen the session live."""
+        return living_key(session) in self._kvs
+
     def hold(self, session: str, n: int, known: Knowledge) -> None:
         """Keep what is known of the lines a claim holds, for when it leaves them."""
         if len(self._held) < HELD_MAX:
@@ -112,14 +118,16 @@ class Shared:
 
     def left(self, session: str, n: int) -> None:
         """A claim is over, and is not missed in its session's account."""
+        self.places.pop((session, n), None)
         account = self.accounts.get(session)
         if account is not None:
             account.tokens.pop(n, None)
 
     def forget_claims(self, session: str) -> None:
         self.accounts.pop(session, None)
-        for of in [of for of in self._held if of[0] == session]:
+        for of in [of for of in (*self._held, *self.places) if of[0] == session]:
             self._held.pop(of, None)
+            self.places.pop(of, None)
 
     # ── telling ──────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import ssl
 from collections import deque
@@ -126,6 +127,9 @@ class BlockingTransport:
         else:
             idle.append(connection)
         return response
+
+    async def pause(self, seconds: float) -> None:
+        select.select([], [], [], seconds)
 
     def _take(self, endpoint: Endpoint, until_s: float) -> Connection:
         if self._process != os.getpid():

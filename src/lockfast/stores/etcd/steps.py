@@ -7,6 +7,7 @@ what it is now, and the step is worked out again. So a grant is a write, never a
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from math import ceil
@@ -40,6 +41,8 @@ from lockfast.stores.etcd.view import AT_ONCE, View
 
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
+PAUSE_S: Final = 0.001
+PAUSE_S_MAX: Final = 0.1
 MOVES: Final = 24
 """Claims that are granted in one transaction; the rest follows in others."""
 LEASE_UNUSED_S: Final = 3600
@@ -87,6 +90,8 @@ class Step:
         self._guessing = False
         """What is known is only believed."""
         self._at_once = AT_ONCE
+        self._failures = 0
+        self._guesses_failed = False
         self._in_doubt = False
         self._leased = False
         self._now = instant or Instant.now()
@@ -94,9 +99,7 @@ class Step:
 
     async def run(self) -> Outcome:
         """Work the command out and carry it out, again and again until it is as believed."""
-        guess = self.shared.guess(self.command) if self._guesses and not self._is_due() else None
-        if guess is not None:
-            self.known, self._guessing = guess, True
+        self._guess()
         while True:
             if monotonic() >= self.until_s:
                 raise StoreUnavailableError(
@@ -113,6 +116,9 @@ class Step:
                     self._afresh()
                 first = [] if self.known.revision else self._first_wants()
                 await self._read([*first, *missing.wants])
+                self.shared.keep(self.known, self._session)
+                if first and isinstance(self.command, c.Enter):
+                    self._guess()
                 continue
             except TooLargeError:
                 if self._at_once == 1:
@@ -126,7 +132,34 @@ class Step:
                 self._afresh()
                 continue
             if outcome is not None:
+                if isinstance(self.command, c.Enter) and isinstance(outcome.reply, c.Queued):
+                    self.shared.places[self.command[:2]] = self.command.places
                 return outcome
+
+    def _guess(self) -> None:
+        """Begin with what is believed, if that may do."""
+        if self._guesses and not self._is_due():
+            guess = self.shared.guess(self.command)
+            if guess is not None:
+                self.known, self._guessing = guess, True
+
+    async def _again(self) -> None:
+        """Others were quicker: give way to them for a moment, the longer the more there are.
+
+        Whoever only wants to stand in line need not look at it, so that nobody is in its way.
+        """
+        self._failures += 1
+        was_guess = self._guesses_failed
+        if self._failures > 1:
+            longest_s = min(PAUSE_S_MAX, PAUSE_S * 2**self._failures)
+            await self.gateway.transport.pause(random.uniform(0, longest_s))
+        if not was_guess and isinstance(self.command, c.Enter):
+            if self.command.open is not None and not self.shared.knows(self._session):
+                opening = Step(
+                    self.gateway, self.shared, self.command.open, self.until_s, self.instant
+                )
+                await opening.run()
+            self._guess()
 
     def _is_due(self) -> bool:
         """Whether something ends by itself first, so that no guess will do."""
@@ -245,8 +278,10 @@ class Step:
                 responses = nested.get("responses", ())
                 if nested.get("succeeded"):
                     return await self._queued(queueing, responses, revision_of(answer))
+            self._guesses_failed = self._guessing
             self._learn(revision_of(answer), wants, responses)
             self.shared.keep(self.known, self._session)
+            await self._again()
             return None
         revision = revision_of(answer)
         due = self.shared.keys.found(answer["responses"][-1])

@@ -1,0 +1,64 @@
+"""What the processes of these tests do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import lockfast
+from tests.processes.crew import Link
+
+
+def compete(link: Link, name: str, ttl: float, directory: str) -> None:
+    """Take the lock over and over, until told to stop; say each token, and any overlap.
+
+    Whoever is inside has made a file that can be made only once.
+    """
+    inside = Path(directory) / "inside"
+    stop = threading.Event()
+    threading.Thread(target=lambda: (link.hear(), stop.set()), daemon=True).start()
+    link.say("ready")
+    with link.connect(ttl=ttl) as client:
+        while not stop.is_set():
+            try:
+                lease = client.lock(name).acquire(timeout=1.0)
+            except (lockfast.AcquireTimeoutError, lockfast.StoreError):
+                continue
+            try:
+                os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                with suppress(lockfast.LeaseLostError):
+                    lease.check()
+                    link.say("overlap", lease.token)
+            else:
+                link.say("held", lease.token)
+                inside.unlink()
+            with suppress(lockfast.LockfastError):
+                lease.release()
+    link.say("done")
+
+
+def hold_until_lost(link: Link, name: str, ttl: float) -> None:
+    """Take the lock, say so, and say when it is lost, by our own clock."""
+    with link.connect(ttl=ttl) as client:
+        lease = client.lock(name).acquire()
+        link.say("held", lease.token)
+        lease.lost.wait(60)
+        link.say("lost" if lease.lost.is_set() else "kept")
+        link.hear()
+
+
+def count_up(link: Link, name: str, times: int) -> None:
+    """Take and give back the lock so often, when told to begin."""
+    with link.connect(ttl=30.0) as client:
+        client.lock(f"warm-up/{os.getpid()}").acquire().release()
+        link.say("ready")
+        link.hear()
+        tokens = []
+        for _ in range(times):
+            with client.lock(name) as lease:
+                tokens.append(lease.token)
+        link.say("tokens", *tokens)
+        link.hear()

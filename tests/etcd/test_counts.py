@@ -1,0 +1,198 @@
+"""What the store costs, counted at the server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lockfast
+import lockfast.aio
+from lockfast.core.commands import Renew, Renewed
+from lockfast.flow.holding import Phase
+from lockfast.runtimes.threads import run
+from tests.etcd import roles
+from tests.processes.crew import Crew, crew_in, until
+from tests.servers.etcd import EtcdCluster
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[EtcdCluster]:
+    """A node that nobody else uses."""
+    with EtcdCluster(1) as started:
+        yield started
+
+
+class Counting:
+    """Requests since it was made."""
+
+    def __init__(self, cluster: EtcdCluster) -> None:
+        self._member = cluster.members[0]
+        self._before = self._member.counters()
+
+    def seen(self) -> dict[str, int]:
+        now = self._member.counters()
+        return {
+            method: count - self._before.get(method, 0)
+            for method, count in now.items()
+            if count > self._before.get(method, 0)
+        }
+
+
+def test_acquire_and_release_are_one_transaction_each(quiet: EtcdCluster) -> None:
+    with lockfast.connect(quiet.url(), ttl=60) as client:
+        client.lock("warm-up").acquire().release()
+        counting = Counting(quiet)
+        client.lock("orders/42").acquire().release()
+        assert counting.seen() == {"Txn": 2}
+
+
+def test_acquire_and_release_are_one_transaction_each_under_asyncio(quiet: EtcdCluster) -> None:
+    async def story() -> dict[str, int]:
+        async with lockfast.aio.connect(quiet.url(), ttl=60) as client:
+            await (await client.lock("warm-up").acquire()).release()
+            counting = Counting(quiet)
+            await (await client.lock("orders/42").acquire()).release()
+            return counting.seen()
+
+    assert asyncio.run(story()) == {"Txn": 2}
+
+
+@pytest.mark.parametrize("names", [2, 40])
+def test_several_at_once_are_one_transaction(quiet: EtcdCluster, names: int) -> None:
+    with lockfast.connect(quiet.url(), ttl=60) as client:
+        client.lock("warm-up").acquire().release()
+        counting = Counting(quiet)
+        with client.all(*(f"accounts/{i}" for i in range(names))):
+            pass
+        assert counting.seen() == {"Txn": 2}
+
+
+def test_more_than_forty_at_once_are_refused_before_anything_is_sent(quiet: EtcdCluster) -> None:
+    with lockfast.connect(quiet.url(), ttl=60) as client:
+        client.lock("warm-up").acquire().release()
+        counting = Counting(quiet)
+        with pytest.raises(lockfast.UnsupportedError, match="41"):
+            client.all(*(f"accounts/{i}" for i in range(41))).acquire()
+        assert counting.seen() == {}
+
+
+def knows_it_waits(client: lockfast.Client) -> bool:
+    """Whether a claim has heard that it is in line."""
+    return any(
+        holding.phase is Phase.WAITING
+        for session in client._core.sessions()
+        for holding in session.holdings()
+    )
+
+
+def test_a_hand_over_is_two_transactions_at_most(quiet: EtcdCluster) -> None:
+    """The release grants, the watch tells the grant: the waiter asks nothing."""
+    url = quiet.url()
+    with lockfast.connect(url, ttl=60) as holder, lockfast.connect(url, ttl=60) as waiter:
+        waiter.lock("warm-up").acquire().release()
+        held = holder.lock("orders/42").acquire()
+        got: list[lockfast.Lease] = []
+        waiting = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
+        waiting.start()
+        until(lambda: knows_it_waits(waiter), "it waits")
+        counting = Counting(quiet)
+        held.release()
+        waiting.join()
+        seen = counting.seen()
+        assert got[0].token > held.token
+        assert seen.pop("Txn") <= 2
+        assert set(seen) <= {"Watch", "Range"}, seen
+        got[0].release()
+
+
+def test_two_hundred_waiters_send_nothing_but_keep_alives(quiet: EtcdCluster) -> None:
+    """Five seconds with a TTL of three: requests are in proportion to keep-alives."""
+    url = quiet.url()
+    clients, waiters_each, watched_s, ttl = 8, 25, 5.0, 3.0
+
+    async def story() -> None:
+        async with asyncio.TaskGroup() as group, lockfast.aio.connect(url, ttl=ttl) as holder:
+            lease = await holder.lock("orders/42").acquire()
+            others = [lockfast.aio.connect(url, ttl=ttl) for _ in range(clients)]
+            waiters = [
+                group.create_task(other.lock("orders/42").acquire())
+                for other in others
+                for _ in range(waiters_each)
+            ]
+            while (await holder.inspect("orders/42")).waiting_count < len(waiters):
+                await asyncio.sleep(0)
+            await asyncio.sleep(ttl)  # until those ahead are watched over
+            counting = Counting(quiet)
+            still = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(watched_s, still.set_result, None)
+            await still
+            seen = counting.seen()
+            renewals = seen.pop("LeaseKeepAlive")
+            sessions = clients + 1
+            assert sessions <= renewals <= 2.5 * sessions * watched_s / (ttl / 3)
+            # Each keep-alive proves what the session has, and settles the line it waits in.
+            assert seen.pop("Txn") <= 4 * renewals
+            assert seen.pop("Watch", 0) <= sessions
+            assert seen == {}
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+            for other in others:
+                await other.close()
+            await lease.release()
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def crew(tmp_path: Path, quiet: EtcdCluster) -> Iterator[Crew]:
+    for crew in crew_in(tmp_path):
+        crew.url = quiet.url()
+        yield crew
+
+
+def test_eight_processes_need_three_requests_per_grant(crew: Crew, quiet: EtcdCluster) -> None:
+    """On average, at most; and every grant has a token of its own."""
+    processes, times = 8, 40
+    children = [crew.start(roles.count_up, "counter", times) for _ in range(processes)]
+    for child in children:
+        child.hears("ready")
+    counting = Counting(quiet)
+    for child in children:
+        child.tell("begin")
+    tokens = [int(token) for child in children for token in child.hears("tokens", 60)]
+    seen = counting.seen()
+    assert len(set(tokens)) == processes * times
+    asked = sum(count for method, count in seen.items() if method != "LeaseKeepAlive")
+    assert asked <= 3 * processes * times, seen
+    for child in children:
+        child.tell("end")
+
+
+def test_keep_alive_of_a_thousand_locks_reads_none_of_them(quiet: EtcdCluster) -> None:
+    """What has changed since the last one is read, and that is nothing."""
+    with lockfast.connect(quiet.url(), ttl=60) as client:
+        leases = [client.lock(f"orders/{i}").acquire() for i in range(300)]
+        session = leases[0]._holding.session
+        assert session is not None
+        store = client._core.store
+        shared = store.shared  # type: ignore[attr-defined]
+        keeper = store.keeper_wire()
+        proof = session.proof()
+        command = Renew(session.id, proof.count, proof.checksum, proof.lowest, proof.waiting)
+        for _ in range(2):
+            reply = run(keeper.send(command, 5000))
+            assert isinstance(reply, Renewed)
+            assert reply.matches
+        counting = Counting(quiet)
+        reply = run(keeper.send(command, 5000))
+        assert isinstance(reply, Renewed)
+        assert reply.matches
+        assert counting.seen() == {"LeaseKeepAlive": 1, "Txn": 2}
+        assert len(shared.accounts[session.id].tokens) == 300
+        for lease in leases:
+            lease.release()
