@@ -18,7 +18,12 @@ def compete(link: Link, name: str, ttl: float, directory: str) -> None:
     """
     inside = Path(directory) / "inside"
     stop = threading.Event()
-    threading.Thread(target=lambda: (link.hear(), stop.set()), daemon=True).start()
+
+    def listen() -> None:
+        link.hear()
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     link.say("ready")
     with link.connect(ttl=ttl) as client:
         while not stop.is_set():

@@ -25,9 +25,9 @@ from lockfast.stores.etcd.wire import EtcdWire
 from lockfast.stores.registry import parse_url
 from tests.servers.etcd import EtcdCluster
 
-STEPS = 150
-SEEDS = range(18)
-SEEDS_OF_THREE = range(18, 24)
+STEPS = 100
+SEEDS = range(12)
+SEEDS_OF_THREE = range(12, 16)
 
 
 class StoreSteps:

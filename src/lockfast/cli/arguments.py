@@ -147,6 +147,11 @@ def _parser() -> Parser:
     )
     doctor = command("doctor", "look whether a store is fit to keep locks", DOCTOR_EPILOG)
     doctor.add_argument("where", nargs="?", metavar="URL", help="instead of --url")
+    doctor.add_argument(
+        "--raise-epoch",
+        action="store_true",
+        help="etcd, after a restore from a backup: have tokens go on above all given before",
+    )
     for reader in (ls, show, sessions, deadlocks, watch, doctor):
         reader.add_argument("--json", action="store_true", help="for programs to read")
     revoke = command("revoke", "take a lock from its holder, or end a session", REVOKE_EPILOG)

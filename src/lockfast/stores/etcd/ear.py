@@ -113,10 +113,9 @@ class EtcdEar:
 
     def _turn_away(self) -> None:
         """Leave a member that has not answered others: it may keep silent for ever."""
-        connection = self._connection
-        if connection is not None:
-            if self._shared.cluster.failures[connection.endpoint] > self._failures:
-                self._lost()
+        connection, failures = self._connection, self._shared.cluster.failures
+        if connection is not None and failures[connection.endpoint] > self._failures:
+            self._lost()
 
     def _subscribe(self, until_s: float | None, wakes: list[Wake]) -> None:
         now_s = monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lockfast.core import commands as c
@@ -72,7 +72,7 @@ class Epoch:
 class Plan:
     """The transaction of one step."""
 
-    def __init__(self, keys: Keys, view: View, lease: int) -> None:
+    def __init__(self, keys: Keys, view: View, lease_of: Callable[[str], int]) -> None:
         self.keys = keys
         self.view = view
         self.compares: dict[str, Json] = {}
@@ -80,7 +80,7 @@ class Plan:
         self.deletes: dict[str, str] = {}
         """Keys, each with the end of its range if it is one."""
         self.epoch = 0
-        self._lease = lease
+        self._lease_of = lease_of
 
     def build(self, wakes: Iterable[Wake], wall_us: int) -> None:
         """Work out everything; `wakes` are to be sent with it."""
@@ -131,7 +131,7 @@ class Plan:
                 if row is None:
                     self.deletes[key] = ""
                 else:
-                    self.puts[key] = ("", self._lease)
+                    self.puts[key] = ("", self._lease_of(key[2:]))
 
     def _session(self, row: Session) -> None:
         known = self.view.known
@@ -144,7 +144,8 @@ class Plan:
                 self._end(row, record)
             return
         lowest = before.lowest if before is not None else 0
-        if isinstance(self.view.command, c.Renew):
+        command = self.view.command
+        if isinstance(command, c.Renew) and command.session == row.id:
             lowest = max(lowest, row.highest + 1)
         lives = Living(row.renewals, row.deadline_ms - row.ttl_ms, lowest, row.watching)
         if stored is None:
@@ -153,7 +154,7 @@ class Plan:
         elif before is not None and lives[2:] + lives[:1] == before[2:] + before[:1]:
             return
         self._same(living_at)
-        self.puts[living_at] = (encode(lives), self._lease)
+        self.puts[living_at] = (encode(lives), self._lease_of(row.id))
         if before is not None and lowest > before.lowest:
             self.deletes[finished_key(row.id, 0)] = finished_key(row.id, lowest)
 
@@ -185,7 +186,7 @@ class Plan:
 
     def finish(self, session: str, n: int) -> None:
         """Never accept a claim number again, as long as its session lives."""
-        self.puts[finished_key(session, n)] = ("", self._lease)
+        self.puts[finished_key(session, n)] = ("", self._lease_of(session))
 
     def _carried(self, ref: str) -> list[Any] | None:
         """The claim a line's row carries, if it may."""

@@ -30,6 +30,9 @@ from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, OPERATIONS_MAX, Jso
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
     RELATIVE,
+    Record,
+    decode,
+    end_of,
     finished_key,
     given,
     living_key,
@@ -45,6 +48,8 @@ PAUSE_S: Final = 0.001
 PAUSE_S_MAX: Final = 0.1
 MOVES: Final = 24
 """Claims that are granted in one transaction; the rest follows in others."""
+SWEPT_MAX: Final = 1000
+_SESSIONS: Final = (record_key(""), living_key(""))
 LEASE_UNUSED_S: Final = 3600
 """Of sessions that end by a clock, to be compared: their leases must not end before."""
 _NOT_REPEATABLE: Final = (c.Revoke, c.RevokeSession, c.Expel, c.Close, c.Resize, c.Break)
@@ -87,8 +92,8 @@ class Step:
         self.account: tuple[int, int] | None = None
         self._session = str(getattr(command, "session", ""))
         self._guesses = guesses
-        self._guessing = False
-        """What is known is only believed."""
+        self._guessed = self._guessing = False
+        """What is known is, or at some time was, only believed."""
         self._at_once = AT_ONCE
         self._failures = 0
         self._guesses_failed = False
@@ -117,7 +122,7 @@ class Step:
                 first = [] if self.known.revision else self._first_wants()
                 await self._read([*first, *missing.wants])
                 self.shared.keep(self.known, self._session)
-                if first and isinstance(self.command, c.Enter):
+                if first and isinstance(self.command, c.Enter) and not self._guessed:
                     self._guess()
                 continue
             except TooLargeError:
@@ -141,7 +146,7 @@ class Step:
         if self._guesses and not self._is_due():
             guess = self.shared.guess(self.command)
             if guess is not None:
-                self.known, self._guessing = guess, True
+                self.known, self._guessing, self._guessed = guess, True, True
 
     async def _again(self) -> None:
         """Others were quicker: give way to them for a moment, the longer the more there are.
@@ -205,7 +210,7 @@ class Step:
         wakes = [wake for wake in wakes if wake.what != c.WAKE_EVENTS]
         if self._in_doubt and await self._was_left(reply):
             return Outcome(c.Done())
-        plan = Plan(self.shared.keys, view, self.shared.lease_of(self._session))
+        plan = Plan(self.shared.keys, view, self.shared.lease_of)
         plan.build(self.shared.abroad(wakes), instant.wall_us)
         self._finish_number(plan, reply)
         if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
@@ -288,9 +293,7 @@ class Step:
         self.shared.due_ms = first_due_ms(due.kvs)
         return await self._done(plan, revision, reply, wakes, unsettled)
 
-    async def _queued(
-        self, queueing: Queueing, responses: list[Json], revision: int
-    ) -> Outcome:
+    async def _queued(self, queueing: Queueing, responses: list[Json], revision: int) -> Outcome:
         """The lock was taken, and the claim stands in line."""
         known = queueing.known(responses, revision)
         try:
@@ -328,6 +331,8 @@ class Step:
             if wake.what == c.WAKE_GRANTED and wake.session in self.shared.ears:
                 self._hold_for(wake, known, plan.view)
         self.shared.tell(wakes)
+        if self._leased and self._now.by_lease:
+            await self._sweep()
         if plan.view.unfinished:
             again = Step(self.gateway, self.shared, command, self.until_s, self.instant)
             return await again.run()
@@ -341,6 +346,23 @@ class Step:
         if len(claim.places) == 1:
             prefix = stored_key(r.resource_key(*claim.places[0][:2]))
             self.shared.hold(wake.session, wake.n, known.part((prefix,)))
+
+    async def _sweep(self) -> None:
+        """End sessions that died and that nobody has met since: done by each that begins."""
+        keys = self.shared.keys
+        reads = [keys.range(prefix, end_of(prefix), SWEPT_MAX) for prefix in _SESSIONS]
+        answer = await self.gateway.txn({"success": reads}, self.until_s, repeatable=True)
+        records, living = (keys.found(response).kvs for response in answer["responses"])
+        lives = {kv.key[2:] for kv in living}
+        dead = [
+            kv.key[2:]
+            for kv in records
+            if kv.key[2:] not in lives and not Record(*decode(kv.value)).ended
+        ]
+        if len(living) < SWEPT_MAX:
+            for session in dead:
+                expel = c.Expel(session, EXPIRED)
+                await Step(self.gateway, self.shared, expel, self.until_s).run()
 
     async def _settle(self, resources: Sequence[ResourceRow]) -> None:
         """Go on where one transaction could not grant everything."""
@@ -413,7 +435,7 @@ class Settle(Step):
         table.begin(instant.now_ms, instant.wall_us)
         table.settle([c.Place(self.command.kind, self.command.name, "")])
         table.flush()
-        plan = Plan(self.shared.keys, view, 0)
+        plan = Plan(self.shared.keys, view, self.shared.lease_of)
         plan.build(self.shared.abroad(table.wakes), instant.wall_us)
         if not plan.writes:
             return Outcome(c.Done())

@@ -265,7 +265,11 @@ class View:
         if isinstance(command, c.Enter) and command.session == session.id:
             n = command.n
             finished = self.known.get(finished_key(session.id, n)) is not None
-            seen = finished or n < max(1, lowest) or self._claim(r.claim_key(session.id, n)) is not None
+            seen = (
+                finished
+                or n < max(1, lowest)
+                or self._claim(r.claim_key(session.id, n)) is not None
+            )
             session.highest = n if seen else n - 1
 
     def _wants_of_sessions(self, session: str) -> list[Want]:
@@ -279,7 +283,8 @@ class View:
         found = []
         for session in self.owners:
             stored = self.known.kvs.get(record_key(session))
-            gone = self.known.knows(living_key(session)) and not self.known.mod(living_key(session))
+            living = living_key(session)
+            gone = self.known.knows(living) and not self.known.mod(living)
             if stored is not None and gone and not Record(*decode(stored.value)).ended:
                 found.append(session)
         return found
@@ -297,9 +302,9 @@ class View:
 
     def _keys(self, begin: str, end: str, limit: int, reverse: bool = False) -> Iterator[str]:
         """Keys of the table in a range, as changed so far."""
-        if begin.startswith(f"r{r.SEPARATOR}"):
-            if not self._is_known(resource_of(begin)):
-                raise Missing(Want.resource(resource_of(begin)))
+        in_line = begin.startswith(f"r{r.SEPARATOR}")
+        if in_line and not self._is_known(resource_of(begin)):
+            raise Missing(Want.resource(resource_of(begin)))
         known = self.known
         edge = known.known_down_to(begin, end) if reverse else known.known_up_to(begin, end)
         low, high = (edge, end) if reverse else (begin, edge)

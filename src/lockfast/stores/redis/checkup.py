@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from statistics import median
 from time import monotonic
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 from lockfast.core.commands import Sessions
-from lockfast.errors import StoreError, StoreMisconfiguredError
+from lockfast.errors import StoreError
+from lockfast.stores.finding import Finding
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import (
     EVICTING,
@@ -25,17 +26,6 @@ CLOCK_MS_MAX: Final = 1000
 """Tokens after a loss of data rest on the server's clock; a second is far off."""
 TIMEOUT_S: Final = 5.0
 
-Verdict = Literal["good", "note", "bad"]
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    what: str
-    found: str
-    verdict: Verdict = "good"
-    advice: str = ""
-
 
 def examine(address: Address) -> Iterator[Finding]:
     """Look at everything; what cannot be seen is said, not passed over.
@@ -48,15 +38,6 @@ def examine(address: Address) -> Iterator[Finding]:
         yield from _Checkup(address, connection).findings()
     finally:
         connection.close()
-
-
-def refuse_if_bad(address: Address, findings: list[Finding]) -> None:
-    """Raise StoreMisconfiguredError for what would break promises."""
-    for finding in findings:
-        if finding.verdict == "bad":
-            raise StoreMisconfiguredError(
-                address.label, f"{finding.what}: {finding.found}", finding.advice
-            )
 
 
 class _Checkup:

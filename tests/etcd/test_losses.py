@@ -1,0 +1,188 @@
+"""Leases that end, history that is gone, hand-overs that others get into."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lockfast
+from lockfast.core import commands as c
+from lockfast.core.reading import EXPIRED
+from lockfast.runtimes.threads import run
+from lockfast.stores.etcd import EtcdStore
+from lockfast.stores.etcd.address import parse
+from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.registry import parse_url
+from tests.processes.crew import until
+from tests.servers.etcd import EtcdCluster
+
+A = c.Place("lock", "orders/42", "exclusive")
+
+
+def store_at(url: str) -> EtcdStore:
+    return EtcdStore(parse(parse_url(url)))
+
+
+def revoke_lease(cluster: EtcdCluster, store: EtcdStore, session: str) -> None:
+    """What etcd does with a lease that nobody renews, at once."""
+    cluster.call("/v3/lease/revoke", {"ID": str(store.shared.lease_of(session))})
+
+
+def waiting(client: lockfast.Client, name: str) -> Callable[[], bool]:
+    return lambda: client.inspect(name).waiting_count == 1
+
+
+def test_a_waiter_whose_lease_ends_is_never_told_held(node: EtcdCluster) -> None:
+    """It is answered `Ended`, and the lock goes to those who live."""
+    url = node.url()
+    store, other = store_at(url), store_at(url)
+    send, send_other = store.caller_wire().send, other.caller_wire().send
+    opened = {one: c.Open(one, 30_000, f"owner of {one}") for one in ("holder", "dead", "last")}
+
+    def enter(session: str, sender: Any) -> c.Reply:
+        reply: c.Reply = run(
+            sender(c.Enter(session, 1, (A,), open=opened[session]), 5000),
+        )
+        return reply
+
+    try:
+        assert isinstance(enter("holder", send), c.Granted)
+        assert isinstance(enter("dead", send_other), c.Queued)
+        assert isinstance(enter("last", send), c.Queued)
+        revoke_lease(node, other, "dead")
+        run(send(c.Leave("holder", 1, (A,)), 5000))
+        assert run(send_other(c.Look("dead", 1), 5000)) == c.Ended(EXPIRED)
+        renewed = run(send_other(c.Renew("dead", 1, 0, 1, (1,)), 5000))
+        assert renewed == c.Ended(EXPIRED)
+        renewed = run(send(c.Renew("last", 1, 0, 1, (1,)), 5000))
+        assert isinstance(renewed, c.Renewed)
+        assert isinstance(dict(renewed.looks)[1], c.Granted)
+    finally:
+        store.close()
+        other.close()
+
+
+def test_a_waiting_client_hears_of_its_lost_lease(node: EtcdCluster) -> None:
+    """Its acquire enters anew, with a session that lives, and is granted in the end."""
+    url = node.url()
+    with lockfast.connect(url, ttl=3) as holder, lockfast.connect(url, ttl=3) as waiter:
+        held = holder.lock("orders/42").acquire()
+        got: list[lockfast.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
+        thread.start()
+        until(waiting(holder, "orders/42"), "it waits")
+        (session,) = (one for one in waiter._core.sessions())
+        revoke_lease(node, waiter._core.store, session.id)  # type: ignore[arg-type]
+        until(lambda: bool(session.snapshot.ended), "it is told")
+        until(waiting(holder, "orders/42"), "it waits again")
+        held.release()
+        thread.join(30)
+        assert got[0].token > held.token
+        assert got[0].state is lockfast.LeaseState.HELD
+        got[0].release()
+
+
+def test_a_dead_holder_is_noticed_when_its_lease_ends(node: EtcdCluster) -> None:
+    """Not at the next keep-alive, which is ten seconds away: the lease is watched."""
+    url = node.url()
+    store = store_at(url)
+    try:
+        opening = c.Open("dead", 2_000, "owner")
+        granted = run(store.caller_wire().send(c.Enter("dead", 1, (A,), open=opening), 5000))
+        assert isinstance(granted, c.Granted)
+        with lockfast.connect(url, ttl=30) as client:
+            lease = client.lock("orders/42").acquire(timeout=9)
+            assert lease.token > granted.token
+            lease.release()
+    finally:
+        store.close()
+
+
+def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> None:
+    url = node.url()
+    with lockfast.connect(url, ttl=60) as holder, lockfast.connect(url, ttl=60) as waiter:
+        held = holder.lock("orders/42").acquire()
+        got: list[lockfast.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
+        thread.start()
+        until(waiting(holder, "orders/42"), "it waits")
+        (session,) = (one for one in waiter._core.sessions())
+        ear: Any = session.ear
+        until(lambda: ear._connection is not None and ear._lines.created >= 2, "it listens")
+        # The watch breaks; the hand-over and a compaction come before it is back.
+        ear._retry_s = 1.0
+        ear._connection.socket.shutdown(2)
+        until(lambda: ear._connection is None, "it is interrupted")
+        held.release()
+        holder.lock("another").acquire().release()
+        revision = node.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
+        node.call("/v3/kv/compaction", {"revision": revision, "physical": True})
+        thread.join(10)
+        assert got, "the waiter did not hear of its grant"
+        got[0].release()
+
+
+def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
+    node: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It enters after the releaser has read the line and before it writes: one holder."""
+    url = node.url()
+    with lockfast.connect(url, ttl=60) as holder, lockfast.connect(url, ttl=60) as other:
+        other.lock("warm-up").acquire().release()
+        store = store_at(url)
+        wire = store.caller_wire()
+        held = holder.lock("orders/42").acquire()
+        threads = []
+        leases: dict[str, lockfast.Lease] = {}
+
+        def take(name: str, priority: int) -> None:
+            leases[name] = other.lock("orders/42", priority=priority).acquire()
+
+        threads.append(threading.Thread(target=take, args=("patient", 0)))
+        threads[0].start()
+        until(waiting(holder, "orders/42"), "one waits")
+        send, entered = Gateway.txn, []
+
+        async def txn(self: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
+            hands_over = len(body.get("success", ())) > 6 and body.get("compare")
+            if hands_over and not entered:
+                entered.append(True)
+                opening = c.Open("hurried", 60_000, "hurried")
+                reply = await wire.send(
+                    c.Enter("hurried", 1, (A,), priority=9, head_start_ms=90_000, open=opening),
+                    5000,
+                )
+                assert isinstance(reply, c.Queued), reply
+            return await send(self, body, until_s, **rest)
+
+        monkeypatch.setattr(Gateway, "txn", txn)
+        held.release()
+        assert entered, "the interleaving was not forced"
+        hurried = run(wire.send(c.Look("hurried", 1), 5000))
+        assert isinstance(hurried, c.Granted), "the higher priority goes first"
+        view = holder.inspect("orders/42")
+        assert (view.holder_count, view.waiting_count) == (1, 1)
+        run(wire.send(c.Leave("hurried", 1, (A,)), 5000))
+        threads[0].join(30)
+        assert leases["patient"].token > hurried.token > held.token
+        leases["patient"].release()
+        store.close()
+
+
+def test_the_log_says_where_it_begins_after_a_compaction(node: EtcdCluster) -> None:
+    """Whoever watched from before is told of the gap, with what is so now."""
+    url = node.url()
+    with lockfast.connect(url, ttl=60) as client:
+        watch = client.watch(after=0)
+        for _ in range(12):
+            client.lock("orders/42").acquire().release()
+        revision = node.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
+        node.call("/v3/kv/compaction", {"revision": revision, "physical": True})
+        lease = client.lock("orders/43").acquire()
+        with pytest.raises(lockfast.WatchGapError) as gap:
+            next(iter(watch))
+        assert [info.name for info in gap.value.snapshot] == ["orders/43"]
+        lease.release()
