@@ -1,4 +1,4 @@
-"""`./dev bench [embedded | redis | retained]`, and how much of it to measure."""
+"""`./dev bench [embedded | redis | etcd | retained]`, and how much of it to measure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def main() -> int:
         return _retained(arguments)
     if arguments.what == "redis":
         return _redis(arguments)
+    if arguments.what == "etcd":
+        return _etcd(arguments)
     plan = QUICK if arguments.quick else Plan()
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
@@ -81,6 +83,36 @@ def _redis(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _etcd(arguments: argparse.Namespace) -> int:
+    # Imported here: the others do without an etcd server.
+    from bench.etcd import LockfastEtcd, report_etcd, run_etcd, targets_etcd
+
+    plan = QUICK if arguments.quick else Plan()
+    if arguments.rounds:
+        plan = replace(plan, rounds=arguments.rounds)
+    try:
+        figures = run_etcd(plan, arguments.without, _show_progress)
+    except CrewError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(report_etcd(figures))
+    if arguments.json:
+        described = {
+            "cores": os.cpu_count(),
+            "plan": asdict(plan),
+            "figures": asdict(figures),
+            "targets": [asdict(target) for target in targets_etcd(figures)],
+        }
+        arguments.json.write_text(json.dumps(described, indent=2) + "\n")
+    ours = figures.contention.get(LockfastEtcd.name)
+    if ours is not None and ours.overlaps:
+        print("bench: two processes held the same Lockfast lock at once", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _retained(arguments: argparse.Namespace) -> int:
     plan = RetainedPlan()
     if arguments.quick:
@@ -111,7 +143,7 @@ def _retained(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev bench", description="Measure Lockfast.")
     parser.add_argument(
-        "what", nargs="?", choices=["embedded", "redis", "retained"], default="embedded"
+        "what", nargs="?", choices=["embedded", "redis", "etcd", "retained"], default="embedded"
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default {Plan().rounds}")
     parser.add_argument("--quick", action="store_true", help="rough figures within seconds")
@@ -120,7 +152,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         choices=sorted(
-            {kind.name for kind in LOCKS} | {"redis-py", "python-redis-lock", "pottery"}
+            {kind.name for kind in LOCKS}
+            | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "tooz"}
         ),
         help="leave a contestant out (may be repeated)",
     )

@@ -1,0 +1,256 @@
+"""The etcd store against a floor and against other locks in one etcd node.
+
+The floor is the least a lock with a token can cost: two transactions of the gateway on one
+connection, which put a key if it is absent and delete it if it is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bench.contention import Contention, measure_contention
+from bench.contestants import Contestant
+from bench.crew import Crew
+from bench.embedded import MANY, Plan
+from bench.figures import Summary
+from bench.idle import measure_idle_handover
+from bench.order import Order, measure_order
+from bench.report import Target, table
+from bench.uncontended import Uncontended, measure_uncontended
+from lockfast.stores.etcd.address import Address, Endpoint
+from lockfast.stores.etcd.http import request
+from lockfast.stores.etcd.requests import TXN, Keys
+from lockfast.stores.etcd.sockets import Connection
+from tests.servers.etcd import EtcdCluster
+
+if TYPE_CHECKING:
+    import lockfast
+
+__all__ = ["KINDS", "EtcdFigures", "report_etcd", "run_etcd", "targets_etcd"]
+
+FLOOR_TIMES_MAX = 1.3
+TTL_S = 30
+POLL_S = 0.005
+"""How often a lock that cannot wait is asked again."""
+
+
+def _port(directory: Path) -> int:
+    return int((directory / "port").read_text())
+
+
+class EtcdFloor(Contestant):
+    name = "floor"
+
+    def __init__(self, directory: Path) -> None:
+        endpoint = Endpoint("127.0.0.1", _port(directory))
+        self._connection = Connection(Address("floor"), endpoint, time.monotonic() + 5)
+        keys = Keys("floor/")
+        take = {"compare": [keys.unchanged("x", 0)], "success": [keys.put("x", "us" * 50)]}
+        give = {"compare": [keys.present("x")], "success": [keys.delete("x")]}
+        self._take, self._give = (
+            request(str(endpoint), TXN, json.dumps(body).encode()) for body in (take, give)
+        )
+
+    def acquire(self) -> None:
+        self._connection.exchange(self._take, time.monotonic() + 5)
+
+    def release(self) -> None:
+        self._connection.exchange(self._give, time.monotonic() + 5)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class LockfastEtcd(Contestant):
+    name = "lockfast"
+
+    def __init__(self, directory: Path) -> None:
+        import lockfast
+
+        self._client = lockfast.connect(f"etcd://127.0.0.1:{_port(directory)}")
+        self._lock = self._client.lock("bench", ttl=TTL_S)
+        self._lease: lockfast.Lease | None = None
+
+    def acquire(self) -> None:
+        self._lease = self._lock.acquire(timeout=None)
+
+    def release(self) -> None:
+        assert self._lease is not None
+        self._lease.release()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Aetcd(Contestant):
+    """Its asyncio lock, driven by a loop of its own."""
+
+    name = "aetcd"
+
+    def __init__(self, directory: Path) -> None:
+        import aetcd
+
+        self._loop = asyncio.new_event_loop()
+
+        async def connect() -> Any:
+            client = aetcd.Client(host="127.0.0.1", port=_port(directory))
+            await client.connect()
+            return client
+
+        self._client = self._loop.run_until_complete(connect())
+        self._lock = self._client.lock(b"aetcd", ttl=TTL_S)
+
+    def acquire(self) -> None:
+        self._loop.run_until_complete(self._lock.acquire(timeout=None))
+
+    def release(self) -> None:
+        self._loop.run_until_complete(self._lock.release())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
+
+
+class Etcd3gw(Contestant):
+    """It cannot wait, so it is asked again and again."""
+
+    name = "etcd3gw"
+
+    def __init__(self, directory: Path) -> None:
+        import etcd3gw
+
+        client = etcd3gw.client(host="127.0.0.1", port=_port(directory))
+        self._lock = client.lock("etcd3gw", ttl=TTL_S)
+
+    def acquire(self) -> None:
+        while not self._lock.acquire():
+            time.sleep(POLL_S)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class Tooz(Contestant):
+    name = "tooz"
+
+    def __init__(self, directory: Path) -> None:
+        from tooz import coordination
+
+        url = f"etcd3+http://127.0.0.1:{_port(directory)}"
+        self._coordinator = coordination.get_coordinator(url, str(id(self)).encode())
+        self._coordinator.start()
+        self._lock = self._coordinator.get_lock(b"bench")
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        self._coordinator.stop()
+
+
+KINDS: tuple[type[Contestant], ...] = (LockfastEtcd, Aetcd, Etcd3gw, Tooz)
+
+
+@dataclass(frozen=True)
+class EtcdFigures:
+    """All figures, by the contestant's name."""
+
+    server: str
+    uncontended: dict[str, Uncontended]
+    idle_ms: dict[str, Summary]
+    contention: dict[str, Contention]
+    order: dict[str, Order]
+
+
+def run_etcd(plan: Plan, without: Sequence[str], progress: Callable[[str], None]) -> EtcdFigures:
+    kinds = [kind for kind in KINDS if kind.name not in without]
+    with ExitStack() as stack:
+        node = stack.enter_context(EtcdCluster(1))
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="lockfast-bench-")))
+        (directory / "port").write_text(str(node.members[0].port))
+        version = str(node.call("/v3/maintenance/status", {})["version"])
+        progress("uncontended")
+        locks = [kind(directory) for kind in (EtcdFloor, *kinds)]
+        uncontended = measure_uncontended(
+            locks, rounds=plan.rounds, pairs_per_round=max(10, plan.pairs_per_round // 10)
+        )
+        for lock in locks:
+            lock.close()
+        progress(f"starting {MANY} processes for each of {len(kinds)}")
+        crews = [stack.enter_context(Crew(kind, directory, MANY)) for kind in kinds]
+        progress("idle hand-over")
+        idle_ms = measure_idle_handover(
+            crews, rounds=plan.rounds, handovers_per_round=plan.handovers_per_round
+        )
+        progress(f"contention of {MANY} processes")
+        contention = measure_contention(
+            crews,
+            rounds=max(1, plan.rounds // 2),
+            processes=MANY,
+            grants_per_process=max(5, plan.grants_per_process // 20),
+        )
+        progress("order of grants")
+        order = measure_order(crews, rounds=max(1, plan.rounds // 2))
+    return EtcdFigures(version, uncontended, idle_ms, contention, order)
+
+
+def targets_etcd(figures: EtcdFigures) -> list[Target]:
+    """The targets this run can judge."""
+    return list(_judged(figures)) if LockfastEtcd.name in figures.uncontended else []
+
+
+def _judged(figures: EtcdFigures) -> Iterator[Target]:
+    ours = LockfastEtcd.name
+    pair = figures.uncontended[ours]
+    ratio = pair.times(figures.uncontended[EtcdFloor.name])
+    text = f"uncontended at most {FLOOR_TIMES_MAX:g} × the floor"
+    yield Target(text, f"{ratio:.2f} ×", ratio <= FLOOR_TIMES_MAX)
+    for peer in figures.idle_ms.keys() - {ours}:
+        ratio = figures.uncontended[peer].times(pair)
+        yield Target(f"uncontended quicker than {peer}", f"{ratio:.2f} ×", ratio > 1)
+        ratio = figures.idle_ms[peer].median / figures.idle_ms[ours].median
+        yield Target(f"idle hand-over quicker than {peer}", f"{ratio:.2f} ×", ratio > 1)
+        mine, theirs = figures.contention[ours], figures.contention[peer]
+        ratio = mine.grants_per_s / theirs.grants_per_s
+        yield Target(f"{MANY} processes: more grants than {peer}", f"{ratio:.2f} ×", ratio > 1)
+    order = figures.order[ours]
+    yield Target(
+        "every grant goes to the longest waiter",
+        f"{order.to_longest_waiter} of {order.grants}",
+        order.to_longest_waiter == order.grants,
+    )
+
+
+def report_etcd(figures: EtcdFigures) -> str:
+    floor = median(figures.uncontended[EtcdFloor.name].round_medians_us)
+    pairs, idle = figures.uncontended, figures.idle_ms
+    rows = [
+        (
+            name,
+            f"{pairs[name].pair_us.median:.0f}",
+            f"{median(pairs[name].round_medians_us) / floor:.2f}",
+            f"{idle[name].median:.2f}" if name in idle else "",
+            f"{figures.contention[name].grants_per_s:,.0f}" if name in idle else "",
+            f"{figures.contention[name].overlaps}" if name in idle else "",
+            f"{figures.order[name].share:.0%}" if name in idle else "",
+        )
+        for name in pairs
+    ]
+    heads = ("", "pair µs", "× floor", "hand-over ms", f"grants/s of {MANY}", "overlaps", "in turn")
+    title = f"etcd {figures.server}, one node, without fsync (floor: two gateway transactions)"
+    judged = [(t.text, t.measured, "met" if t.met else "missed") for t in targets_etcd(figures)]
+    return "\n\n".join(
+        [table(title, heads, rows), table("Targets", ("", "measured", ""), judged)]
+    )
