@@ -251,6 +251,4 @@ def report_etcd(figures: EtcdFigures) -> str:
     heads = ("", "pair µs", "× floor", "hand-over ms", f"grants/s of {MANY}", "overlaps", "in turn")
     title = f"etcd {figures.server}, one node, without fsync (floor: two gateway transactions)"
     judged = [(t.text, t.measured, "met" if t.met else "missed") for t in targets_etcd(figures)]
-    return "\n\n".join(
-        [table(title, heads, rows), table("Targets", ("", "measured", ""), judged)]
-    )
+    return "\n\n".join([table(title, heads, rows), table("Targets", ("", "measured", ""), judged)])

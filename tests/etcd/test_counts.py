@@ -117,7 +117,9 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(quiet: EtcdCluster) ->
     async def story() -> None:
         async with asyncio.TaskGroup() as group, lockfast.aio.connect(url, ttl=ttl) as holder:
             lease = await holder.lock("orders/42").acquire()
-            others = [lockfast.aio.connect(url, ttl=ttl) for _ in range(clients)]
+            others = [
+                lockfast.aio.connect(url, ttl=ttl, connect_timeout=60) for _ in range(clients)
+            ]
             waiters = [
                 group.create_task(other.lock("orders/42").acquire())
                 for other in others

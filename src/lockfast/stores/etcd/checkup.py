@@ -54,7 +54,10 @@ class _Checkup:
         yield self._leader(status)
         yield Finding("revision", status["header"]["revision"])
         yield self._size(status)
-        yield self._alarms()
+        alarms = self._alarms()
+        yield alarms
+        if alarms.verdict == "bad":
+            return  # it may refuse even to be read
         yield self._round_trip()
         yield self._namespace()
         if raises_epoch:

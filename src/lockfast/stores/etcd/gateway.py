@@ -20,7 +20,8 @@ from lockfast.stores.etcd.http import Response, request
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Json
 
 ATTEMPTS: Final = 3
-"""A request has this many tries in its time: a member that has stopped answers none."""
+"""A request has this many tries in its time: a member that has stopped answers none. With one
+member there is one try: whoever is slow gets no quicker by being asked again."""
 ATTEMPT_S_MIN: Final = 0.1
 ATTEMPT_S_MAX: Final = 1.5
 
@@ -75,8 +76,9 @@ class Gateway:
         have been and is not `repeatable`.
         """
         cluster = self.cluster
-        attempt_s = (until_s - monotonic()) / ATTEMPTS
-        attempt_s = min(max(attempt_s, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
+        attempt_s = until_s - monotonic()
+        if len(cluster.failures) > 1:  # else there is nobody to turn to
+            attempt_s = min(max(attempt_s / ATTEMPTS, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
         data = json.dumps(body, separators=(",", ":")).encode()
         failed = 0
         while True:

@@ -47,6 +47,8 @@ class Shared:
         """Of sessions that were renewed here."""
         self.places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
         """Where claims of ours wait, to be looked at with the next keep-alive."""
+        self.busy: set[c.Place] = set()
+        """Where others were met the last time: there it pays to be ready to wait."""
         self._kvs: dict[str, Kv] = {}
         """The epoch, and what is known of our own sessions."""
         self._held: dict[tuple[str, int], Knowledge] = {}
@@ -88,6 +90,12 @@ class Shared:
     def knows(self, session: str) -> bool:
         """Whether we have seen the session live."""
         return living_key(session) in self._kvs
+
+    def met(self, place: c.Place) -> None:
+        """Somebody else was there."""
+        if len(self.busy) >= HELD_MAX:
+            self.busy.clear()
+        self.busy.add(place)
 
     def hold(self, session: str, n: int, known: Knowledge) -> None:
         """Keep what is known of the lines a claim holds, for when it leaves them."""

@@ -260,8 +260,11 @@ class Step:
         queueing = None
         if self._guessing and may_queue(self.command, reply):
             assert isinstance(self.command, c.Enter)
-            queueing = Queueing(plan, self.command, self._now.wall_us)
-            otherwise = [queueing.transaction(otherwise)]
+            if self.command.places[0] in self.shared.busy:
+                queueing = Queueing(plan, self.command, self._now.wall_us)
+                otherwise = [queueing.transaction(otherwise)]
+            else:
+                wants, otherwise = [], []
         body = {
             "compare": list(plan.compares.values()),
             "success": operations,
@@ -277,12 +280,18 @@ class Step:
             self._afresh()
             return None
         if not answer.get("succeeded"):
-            responses = answer["responses"]
+            responses = answer.get("responses", ())
             if queueing is not None:
                 nested = responses[0]["response_txn"]
                 responses = nested.get("responses", ())
                 if nested.get("succeeded"):
                     return await self._queued(queueing, responses, revision_of(answer))
+            if not wants:
+                assert isinstance(self.command, c.Enter)
+                self.shared.met(self.command.places[0])
+                self._afresh()
+                self._guess()
+                return None
             self._guesses_failed = self._guessing
             self._learn(revision_of(answer), wants, responses)
             self.shared.keep(self.known, self._session)
@@ -324,6 +333,8 @@ class Step:
             self.shared.hold(command.session, command.n, held)
         elif isinstance(command, c.Leave):
             self.shared.left(command.session, command.n)
+            if len(command.places) == 1 and not wakes:
+                self.shared.busy.discard(command.places[0])
         if isinstance(reply, c.Ended) or isinstance(command, c.Close):
             self.shared.forget(self._session)
             self.shared.forget_claims(self._session)
