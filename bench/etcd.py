@@ -182,7 +182,8 @@ def run_etcd(plan: Plan, without: Sequence[str], progress: Callable[[str], None]
         (directory / "port").write_text(str(node.members[0].port))
         version = str(node.call("/v3/maintenance/status", {})["version"])
         progress("uncontended")
-        locks = [kind(directory) for kind in (EtcdFloor, *kinds)]
+        measured: list[type[Contestant]] = [EtcdFloor, *kinds]
+        locks = [kind(directory) for kind in measured]
         uncontended = measure_uncontended(
             locks, rounds=plan.rounds, pairs_per_round=max(10, plan.pairs_per_round // 10)
         )

@@ -144,7 +144,7 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
         threads.append(threading.Thread(target=take, args=("patient", 0)))
         threads[0].start()
         until(waiting(holder, "orders/42"), "one waits")
-        send, entered = Gateway.txn, []
+        send, entered = Gateway.txn, list[bool]()
 
         async def txn(self: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
             hands_over = len(body.get("success", ())) > 6 and body.get("compare")

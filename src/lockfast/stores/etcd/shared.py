@@ -47,6 +47,8 @@ class Shared:
         """Of sessions that were renewed here."""
         self.places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
         """Where claims of ours wait, to be looked at with the next keep-alive."""
+        self.opening: set[str] = set()
+        """Sessions that somebody is about to open: once is enough."""
         self.busy: set[c.Place] = set()
         """Where others were met the last time: there it pays to be ready to wait."""
         self._kvs: dict[str, Kv] = {}

@@ -103,6 +103,22 @@ class Step:
         """When this attempt is; it stays so while more is read for it."""
 
     async def run(self) -> Outcome:
+        """Carry the command out. Of those who open one session, the others let one go first."""
+        session, shared = self._session, self.shared
+        opens = isinstance(self.command, c.Enter) and self.command.open is not None
+        if not opens or shared.knows(session):
+            return await self._run()
+        while session in shared.opening and monotonic() < self.until_s:
+            await self.gateway.transport.pause(PAUSE_S)
+        if shared.knows(session):
+            return await self._run()
+        shared.opening.add(session)
+        try:
+            return await self._run()
+        finally:
+            shared.opening.discard(session)
+
+    async def _run(self) -> Outcome:
         """Work the command out and carry it out, again and again until it is as believed."""
         self._guess()
         while True:
