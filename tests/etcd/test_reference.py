@@ -19,8 +19,9 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
 from lockfast.stores.etcd.epoch import raise_epoch
+from lockfast.stores.etcd.outcome import Instant
 from lockfast.stores.etcd.rows import LOG_KEY, end_of, watcher_key
-from lockfast.stores.etcd.steps import SEVERAL_MAX, Instant
+from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.wire import EtcdWire
 from lockfast.stores.registry import parse_url
 from tests.servers.etcd import EtcdCluster

@@ -93,6 +93,7 @@ class EtcdMember:
         """The process does not run within this block; connections stay open."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             yield
         finally:

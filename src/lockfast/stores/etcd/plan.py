@@ -305,10 +305,16 @@ class Plan:
     def writes(self) -> bool:
         return bool(self.puts or self.deletes)
 
-    def wants(self) -> list[Want]:
-        """What to read if it is not as it was believed to be."""
+    def opens(self, session: str) -> bool:
+        """Whether the step begins a session."""
+        living = living_key(session)
+        return living in self.puts and not self.view.known.mod(living)
+
+    def wants(self, first: Iterable[Want]) -> list[Want]:
+        """What to read if it is not as it was believed to be, beside what is sure to be needed."""
         keys = [key for key in self.compares if key[0] != "r"]
-        return [*map(Want, keys), *(Want.resource(prefix) for prefix in self.view.touched)]
+        resources = (Want.resource(prefix) for prefix in self.view.touched)
+        return list(dict.fromkeys([*first, *map(Want, keys), *resources]))[:OPERATIONS_MAX]
 
     def operations(self) -> list[Json]:
         keys = self.keys

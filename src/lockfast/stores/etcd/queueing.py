@@ -53,8 +53,9 @@ def may_queue(command: c.Command, reply: Reply) -> bool:
 class Queueing:
     """What to do instead of taking the lock, in the same transaction."""
 
-    def __init__(self, plan: Plan, command: c.Enter, wall_us: int) -> None:
-        view = plan.view
+    def __init__(self, plan: Plan, wall_us: int) -> None:
+        view, command = plan.view, plan.view.command
+        assert isinstance(command, c.Enter)
         self._wall_ms = wall_us // 1000
         self._keys: Keys = plan.keys
         self._command = command

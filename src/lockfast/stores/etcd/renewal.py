@@ -8,11 +8,12 @@ from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import REVOKED
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.knowledge import Want
+from lockfast.stores.etcd.outcome import Instant, Outcome
 from lockfast.stores.etcd.plan import first_due_ms
 from lockfast.stores.etcd.requests import KEEP_ALIVE, OPERATIONS_MAX, revision_of
 from lockfast.stores.etcd.rows import claim_from, decode, living_key, record_key, stored_key
 from lockfast.stores.etcd.shared import Account, Shared
-from lockfast.stores.etcd.steps import Instant, Outcome, Step
+from lockfast.stores.etcd.steps import Step
 
 
 async def renew(

@@ -9,9 +9,10 @@ from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
 from lockfast.stores.etcd.gateway import Gateway, Transport
 from lockfast.stores.etcd.journal import Journal
+from lockfast.stores.etcd.outcome import Instant, Outcome
 from lockfast.stores.etcd.renewal import renew
 from lockfast.stores.etcd.shared import Shared
-from lockfast.stores.etcd.steps import Instant, Outcome, Step
+from lockfast.stores.etcd.steps import Step
 
 
 class EtcdWire:

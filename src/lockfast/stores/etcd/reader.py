@@ -1,0 +1,112 @@
+"""What a step knows: what is believed at first, what was read since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockfast.core import commands as c
+from lockfast.core import rows as r
+from lockfast.core.commands import Command
+from lockfast.core.table import READS
+from lockfast.stores.etcd.errors import CompactedError
+from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.knowledge import Knowledge, Want
+from lockfast.stores.etcd.outcome import Instant
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, revision_of
+from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
+    finished_key,
+    living_key,
+    record_key,
+    stored_key,
+)
+from lockfast.stores.etcd.shared import Shared
+
+
+class Reader:
+    """The knowledge of one command on its way."""
+
+    def __init__(
+        self, gateway: Gateway, shared: Shared, command: Command, until_s: float,
+        instant: Instant | None = None, *, guesses: bool = True,
+    ) -> None:  # fmt: skip
+        self.gateway = gateway
+        self.shared = shared
+        self.command = command
+        self.until_s = until_s
+        self.instant = instant
+        self.known = Knowledge()
+        self._session = str(getattr(command, "session", ""))
+        self._guesses = guesses
+        self._guessed = self._guessing = False
+        """What is known is, or at some time was, only believed."""
+        self._now = instant or Instant.now()
+        """When this attempt is; it stays so while more is read for it."""
+
+    def _afresh(self) -> None:
+        """Know nothing, and begin at the present instant."""
+        self.known, self._guessing = Knowledge(), False
+        self._now = self.instant or Instant.now()
+
+    def _guess(self) -> None:
+        """Begin with what is believed, if nothing ends by itself before."""
+        if self._guesses and self._now.now_ms < self.shared.due_ms:
+            guess = self.shared.guess(self.command)
+            if guess is not None:
+                self.known, self._guessing, self._guessed = guess, True, True
+
+    def _first_wants(self) -> list[Want]:
+        """What the command is sure to need, to be read at once."""
+        command, session = self.command, self._session
+        keys = [EPOCH_KEY] if type(command) not in READS else []
+        if session:
+            keys += [record_key(session), living_key(session)]
+        n = getattr(command, "n", 0)
+        if n:
+            keys.append(r.claim_key(session, n))
+        if isinstance(command, c.Enter):
+            keys.append(finished_key(session, n))
+        resources = [stored_key(r.resource_key(*p[:2])) for p in getattr(command, "places", ())]
+        return [*map(Want, keys), *map(Want.resource, dict.fromkeys(resources))]
+
+    async def _read_more(self, wants: Sequence[Want]) -> None:
+        """Read what a step found missing, with all that is sure to be needed."""
+        if self._guessing:
+            # What is believed and what is read need not go together.
+            self._afresh()
+        first = [] if self.known.revision else self._first_wants()
+        await self._read([*first, *wants])
+        self.shared.keep(self.known, self._session)
+        if first and isinstance(self.command, c.Enter) and not self._guessed:
+            self._guess()
+
+    async def _read(self, wants: Sequence[Want]) -> None:
+        """Read some more, as of the revision of what was read before."""
+        at = self.known.revision
+        wants = list(dict.fromkeys(wants))[:OPERATIONS_MAX]
+        try:
+            answer = await self.gateway.txn(
+                {"success": self._ranges(wants, at)}, self.until_s, repeatable=True
+            )
+        except CompactedError:
+            self._afresh()
+            return
+        if not self.known.revision:
+            self.known.revision = revision_of(answer)
+        for want, response in zip(wants, answer.get("responses", ()), strict=True):
+            self.known.learn(want, self.shared.keys.found(response))
+
+    def _ranges(self, wants: Sequence[Want], revision: int = 0) -> list[Json]:
+        keys = self.shared.keys
+        return [
+            keys.range(w.start, w.stop, w.limit, reverse=w.reverse, revision=revision)
+            for w in wants
+        ]
+
+    def _learn(self, revision: int, wants: Sequence[Want], responses: Sequence[Json]) -> None:
+        """Take over what is so, where it is not as it was believed to be."""
+        self._afresh()
+        self.known.revision = revision
+        for want, response in zip(wants, responses, strict=True):
+            self.known.learn(want, self.shared.keys.found(response))
+        self.shared.keep(self.known, self._session)
