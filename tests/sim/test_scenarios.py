@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockfast.sim.__main__ import main
+from lockfast.cli import main
+from lockfast.cli.arguments import SIMULATE_EPILOG
 from lockfast.sim.checker import grants_of
 from lockfast.sim.scenarios import SCENARIOS, play
 from lockfast.sim.timeline import page
@@ -22,7 +23,7 @@ def test_each_story_ends_well(name: str) -> None:
 
 
 def test_the_zombie_is_refused_by_the_guard(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["story", "zombie", "--seed", "7"]) == 0
+    assert main(["simulate", "zombie", "--seed", "7", "--no-html"]) == 0
     out = capsys.readouterr().out
     assert "refused, it is stale" in out
     assert "All promises kept" in out
@@ -32,7 +33,7 @@ def test_without_the_guard_its_write_gets_through(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     html = tmp_path / "zombie.html"
-    assert main(["story", "zombie", "--seed", "7", "--no-guard", "--html", str(html)]) == 1
+    assert main(["simulate", "zombie", "--seed", "7", "--no-guard", "--html", str(html)]) == 1
     assert "an update is lost" in capsys.readouterr().out
     text = html.read_text(encoding="utf-8")
     assert "stale token 1 got through" in text
@@ -42,6 +43,18 @@ def test_without_the_guard_its_write_gets_through(
 def test_without_the_guard_a_split_brain_loses_an_update() -> None:
     assert play("split-brain", 7)[1] == []
     assert {problem.check for problem in play("split-brain", 7, fenced=False)[1]} == {"register"}
+
+
+def test_who_looks_at_its_lease_after_a_pause_writes_nothing_stale() -> None:
+    run, _ = play("pause", 3)
+    writes = [entry for entry in run.entries if "write" in entry]
+    assert [(entry["by"], entry["admitted"]) for entry in writes] == [("c2", True), ("c1", True)]
+    assert [g.why for g in grants_of(run.entries) if g.by == "c1"] == ["deadline", "released"]
+
+
+def test_the_help_names_every_scenario() -> None:
+    listed = SIMULATE_EPILOG.split("SCENARIO is one of")[1].split("or a TOML file")[0]
+    assert set(listed.split()) == set(SCENARIOS)
 
 
 def test_a_dead_holder_is_followed_within_its_ttl() -> None:

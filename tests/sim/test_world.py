@@ -10,7 +10,7 @@ import pytest
 
 from lockfast.sim.checker import check_register
 from lockfast.sim.faults import FAULTS
-from lockfast.sim.mix import Mix, MixError, mix_of_seed, read_mix, write_mix
+from lockfast.sim.mix import Mix, MixError, mix_of_seed, read_case, write_mix
 from lockfast.sim.search import try_seed
 from lockfast.sim.workloads import WORKLOADS
 
@@ -68,7 +68,7 @@ def test_faults_do_something() -> None:
 def test_a_mix_survives_its_file() -> None:
     for seed in range(40):
         mix = mix_of_seed(seed)
-        again = read_mix(write_mix(mix))
+        again = read_case(write_mix(mix)).mix
         one, _ = try_seed(seed, mix)
         other, _ = try_seed(seed, again)
         assert one.trace_hash() == other.trace_hash()
@@ -86,12 +86,13 @@ def test_a_mix_survives_its_file() -> None:
         ("[workloads.turns]\n[faults.meteor]", "no fault 'meteor'"),
         ("[workloads.turns]\n[world]\nclients = 'many'", "expected int"),
         ("[workloads.turns]\n[world]\nmoons = 2", "no 'moons'"),
-        ("[workloads.turns]\n[weather]", r"unknown section \[weather\]"),
+        ("[workloads.turns]\n[weather]", "unknown 'weather'"),
+        ("seed = 'x'\n[workloads.turns]", "seed is a number"),
     ],
 )
 def test_a_wrong_mix_is_refused(text: str, why: str) -> None:
     with pytest.raises(MixError, match=why):
-        read_mix(text)
+        read_case(text)
 
 
 def test_without_a_guard_a_paused_writer_spoils_the_register() -> None:

@@ -622,6 +622,8 @@ class Session:
 
     def take_back_dropped(self) -> None:
         """Abandon what finalizers dropped."""
+        if not self._dropped and not self._dropped_uses:
+            return
         with suppress(IndexError):  # another thread may be at it too
             while True:
                 self.abandon(self._dropped.popleft())

@@ -14,7 +14,7 @@ in words that name the operations, and nothing when all is well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -42,6 +42,23 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
+class Conversion:
+    """A change of a lease's mode, from asking to its answer."""
+
+    op: int
+    mode: str
+    asked: int
+    waits: bool = True
+    answered: int | None = None
+    outcome: str = ""
+    token: int = 0
+
+    @property
+    def granted(self) -> bool:
+        return self.outcome == "granted"
+
+
+@dataclass(slots=True)
 class Grant:
     """An acquire, from asking to the end of its lease."""
 
@@ -59,7 +76,13 @@ class Grant:
     over: int = FAR
     why: str = ""
     claim: tuple[str, int] = ("", 0)
+    until: int = FAR
+    """The end of its max_hold."""
+    revoked: int = FAR
     kept: bool = False
+    closes: bool = False
+    """The resource may be closed for a while after it."""
+    conversions: list[Conversion] = field(default_factory=list)
 
     @property
     def granted(self) -> bool:
@@ -77,36 +100,62 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
     Raises ValueError for an answer that comes before its question.
     """
     found: dict[int, Grant] = {}
+    conversions: dict[int, Conversion] = {}
     asked: set[int] = set()
     revoked: dict[tuple[str, int], int] = {}
+    lives: dict[str, int] = {}
     for entry in entries:
         if "ask" in entry:
             asked.add(entry["op"])
-        if entry.get("ask") == "acquire":
-            places = tuple(Place(*place) for place in entry["places"])
-            found[entry["op"]] = Grant(
-                entry["op"],
-                entry.get("by", ""),
-                places,
-                entry["at"],
-                entry.get("head_start", 0),
-                entry.get("wait", True),
-                entry.get("timeout"),
-                kept=entry.get("kept", False),
-            )
+            if entry["ask"] == "acquire":
+                found[entry["op"]] = _asked(entry)
+            elif entry["ask"] == "convert" and entry["of"] in found:
+                change = Conversion(entry["op"], entry["mode"], entry["at"])
+                change.waits = entry.get("wait", True)
+                conversions[entry["op"]] = change
+                found[entry["of"]].conversions.append(change)
         elif "revoke" in entry:
             revoked[entry["revoke"], entry["n"]] = entry["at"]
+        elif "lives" in entry:
+            lives[entry["lives"]] = max(entry["until"], lives.get(entry["lives"], 0))
         elif "got" in entry:
             if entry["op"] not in asked:
                 raise ValueError(f"operation {entry['op']} is answered before it is asked: {entry}")
             if entry["op"] in found:
                 _take(found[entry["op"]], entry)
+            elif entry["op"] in conversions:
+                change = conversions[entry["op"]]
+                change.answered, change.outcome = entry["at"], entry["got"]
+                change.token = entry.get("token", 0)
     for grant in found.values():
+        _bound(grant, lives.get(grant.claim[0], FAR))
         # Taken away by an administrator, it is over though its holder has not heard yet.
         for claim in (grant.claim, (grant.claim[0], 0)):
             if claim in revoked and claim[0]:
+                grant.revoked = min(grant.revoked, revoked[claim])
                 grant.over = min(grant.over, max(revoked[claim], grant.answered or 0))
     return list(found.values())
+
+
+def _asked(entry: Entry) -> Grant:
+    return Grant(
+        entry["op"],
+        entry.get("by", ""),
+        tuple(Place(*place) for place in entry["places"]),
+        entry["at"],
+        entry.get("head_start", 0),
+        entry.get("wait", True),
+        entry.get("timeout"),
+        kept=entry.get("kept", False),
+        closes=entry.get("closes", False),
+    )
+
+
+def _bound(grant: Grant, session_until: int) -> None:
+    """A holder looks at its clock: it relies on nothing past a deadline, whatever it writes."""
+    until = min(session_until, grant.until)
+    if grant.granted and grant.over > until:
+        grant.over, grant.why = max(until, grant.answered or 0), "deadline"
 
 
 def _take(grant: Grant, entry: Entry) -> None:
@@ -124,6 +173,29 @@ def _take(grant: Grant, entry: Entry) -> None:
         if what == "granted":
             grant.token = entry["token"]
             grant.claim = (entry.get("session", ""), entry.get("n", 0))
+            grant.until = entry.get("until", FAR)
+
+
+STRENGTH: Final = {"shared": 0, "update": 1, "exclusive": 2}
+
+
+def beliefs(grant: Grant) -> Iterator[tuple[int, int, tuple[Place, ...]]]:
+    """From when until when its holder relies on which modes.
+
+    On more from the answer that says so; on less from the question on, whatever the answer.
+    """
+    assert grant.answered is not None
+    since, places = grant.answered, grant.places
+    for change in grant.conversions:
+        stronger = STRENGTH[change.mode] > STRENGTH[places[0].mode]
+        if stronger and not change.granted:
+            continue
+        at = (change.answered if stronger else change.asked) or 0
+        if since < min(at, grant.over):
+            yield since, min(at, grant.over), places
+        since, places = max(since, at), (places[0]._replace(mode=change.mode),)
+    if since < grant.over:
+        yield since, grant.over, places
 
 
 # ── one exclusive lock ───────────────────────────────────────────────────────────────
@@ -168,18 +240,28 @@ def check_tokens(grants: Sequence[Grant], *, forgets: bool = False) -> Iterator[
     """No token twice, and none asked for after a higher one was told.
 
     The users of a kept lock share out a block of tokens: those rise at their own name, and
-    the tokens of other names have risen above them meanwhile. A store that forgets gives the
-    name to another while its keeper still hands out the block; the guard tells them apart.
+    the tokens of other names have risen above them meanwhile. A store that forgets, and an
+    administrator who revokes, give the name to another while its keeper still hands out the
+    block; the guard tells them apart.
     """
     yield from _rising([grant for grant in grants if not grant.kept])
     if forgets:
         return
     for name in dict.fromkeys(g.places[0][:2] for g in grants if g.kept):
-        yield from _rising([grant for grant in grants if grant.places[0][:2] == name])
+        there = [grant for grant in grants if grant.places[0][:2] == name]
+        yield from _rising([g for g in there if not g.kept or (g.answered or 0) < g.revoked])
 
 
 def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
-    held = sorted((g for g in grants if g.granted), key=lambda g: g.token)
+    held = [grant for grant in grants if grant.granted]
+    # Who becomes the writer is granted anew, with a token of its own.
+    held += [
+        Grant(c.op, g.by, g.places, c.asked, answered=c.answered, outcome="granted", token=c.token)
+        for g in held
+        for c in g.conversions
+        if c.granted and c.mode == "exclusive"
+    ]
+    held.sort(key=lambda grant: grant.token)
     for one, other in pairwise(held):
         if one.token == other.token:
             yield Problem("tokens", f"{one} and {other} have one token", (one.op, other.op))
@@ -198,10 +280,14 @@ def check_exclusion(grants: Sequence[Grant]) -> Iterator[Problem]:
     for grant in grants:
         if not grant.granted or grant.answered is None or grant.over <= grant.answered:
             continue
-        for place in grant.places:
-            line = changes.setdefault((place.kind, place.name), [])
-            line.append((grant.answered, 1, grant, place))
-            line.append((grant.over, 0, grant, place))
+        spans = (
+            beliefs(grant) if grant.conversions else ((grant.answered, grant.over, grant.places),)
+        )
+        for since, until, places in spans:
+            for place in places:
+                line = changes.setdefault((place.kind, place.name), [])
+                line.append((since, 1, grant, place))
+                line.append((until, 0, grant, place))
     for line in changes.values():
         # Of one instant, ends come first: a lease is over at its end.
         line.sort(key=lambda change: change[:2])

@@ -27,6 +27,7 @@ from lockfast.errors import (
 )
 from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core
+from lockfast.flow.convert import convert
 from lockfast.flow.holding import Ask, Holding, LeaseState
 from lockfast.flow.retained import Keep, Use
 from lockfast.sim.lockserver import SimStore
@@ -59,6 +60,10 @@ class SimLease:
     @property
     def name(self) -> str:
         return self.places[0].name
+
+    @property
+    def mode(self) -> str:
+        return self.holding.mode
 
     def held(self) -> bool:
         """Whether the holder may rely on it at this instant, by its own clock."""
@@ -196,7 +201,10 @@ class SimClient:
         finally:
             self._asking.pop(op, None)
         assert use.holding is not None
-        history.got(host.kernel.now, op, "granted", token=use.token)
+        session = use.holding.session
+        assert session is not None
+        n = use.holding.n
+        history.got(host.kernel.now, op, "granted", token=use.token, session=session.id, n=n)
         lease = SimLease(self, op, use.holding, (place,))
         self.leases[op] = lease
         use.holding.on_over += (lambda: lease.over("lost"),)
@@ -211,6 +219,28 @@ class SimClient:
             self.history.got(self.host.kernel.now, op, "lost")
         else:
             self.history.got(self.host.kernel.now, op, "done")
+
+    async def convert(self, lease: SimLease, mode: str, timeout_ms: int | None = None) -> str:
+        """Give a lease another mode; returns what came of it."""
+        host, history = self.host, self.history
+        wait = timeout_ms != 0
+        op = history.ask(host.kernel.now, self.name, "convert", of=lease.op, mode=mode, wait=wait)
+        try:
+            await convert(self.core, lease.holding, mode, timeout_ms)
+        except LeaseLostError:
+            lease.over("lost")
+            outcome = "lost"
+        except DeadlockError:
+            outcome = "deadlock"
+        except AcquireTimeoutError:
+            outcome = "timeout"
+        except LockfastError:
+            outcome = "unknown"
+        else:
+            history.got(host.kernel.now, op, "granted", token=lease.token)
+            return "granted"
+        history.got(host.kernel.now, op, outcome)
+        return outcome
 
     async def release(self, lease: SimLease) -> str:
         """Give it back; returns what came of it."""

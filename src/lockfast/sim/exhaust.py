@@ -2,26 +2,33 @@
 
 Three clients and two locks, and a handful of commands each of them may have on its way: first
 sends, repeats, late ones. From each state every command is tried and time may pass; states that
-look alike in every answer are visited once. What is compared is what any command could show.
+look alike in every answer are visited once. Every answer and every wake is compared, and in each
+new state all that can be seen of the locks.
+
+A million states do not fit into memory with all their rows. Of a state only the way to it is
+kept, a byte for each step, and it is made again from the state before it, which was made for its
+siblings too.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections import deque
-from collections.abc import Hashable, Iterator
-from typing import NamedTuple, TypeAlias
+import time
+from array import array
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
-from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Table
+from lockfast.sim.forks import ForkRows, fork_model
 from lockfast.sim.model import COMPATIBLE, Model
 
-TTL_MS = 30
-TICKS_MS = (1, TTL_MS)
-CLIENTS = ("s1", "s2", "s3")
-NAMES = ("a", "b")
-WALL_US = 1_700_000_000_000_000
+TTL_MS: Final = 30
+TICKS_MS: Final = (1, TTL_MS)
+CLIENTS: Final = ("s1", "s2", "s3")
+NAMES: Final = ("a", "b")
+WALL_US: Final = 1_700_000_000_000_000
+_TIME_PASSES: Final[c.Command] = c.Renew("nobody")
+"""Time alone changes nothing that can be seen: some command must find it passed."""
 
 
 class Exhausted(NamedTuple):
@@ -30,13 +37,18 @@ class Exhausted(NamedTuple):
     states: int
     steps: int
     depth: int
+    """So many steps from the beginning, every state was visited."""
     complete: bool
-    """Every state up to `depth` was visited."""
+    """There is no state that was not."""
+    cpu_s: float
     problem: str = ""
     path: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        seen = f"{self.states:,} states, {self.steps:,} steps, depth {self.depth}"
+        seen = (
+            f"{self.states:,} states, {self.steps:,} steps, all up to depth {self.depth}, "
+            f"{self.states / max(self.cpu_s, 1e-9):,.0f} states per second of CPU time"
+        )
         if not self.problem:
             return f"{seen}: table and model agree, and the promises hold"
         way = "\n  ".join(self.path)
@@ -67,79 +79,65 @@ def _commands() -> Iterator[c.Command | int]:
     yield from TICKS_MS
 
 
-Path: TypeAlias = "tuple[Path, c.Command | int] | None"
-"""The way to a state, from its last step back."""
+COMMANDS: Final = tuple(_commands())
 
 
 class _State(NamedTuple):
-    """A table and its model after the same steps, put away as bytes."""
+    """A table and its model after the same steps."""
 
-    stored: bytes
+    rows: ForkRows
+    model: Model
     now_ms: int
-    depth: int
-    path: Path
 
 
-def _begin() -> _State:
-    return _State(pickle.dumps((MemoryRows(), Model())), 0, 0, None)
+class _Step(NamedTuple):
+    state: _State
+    key: Hashable
+    """What tells the state apart."""
+    problem: str
 
 
-def _take(state: _State, step: c.Command | int) -> tuple[_State, Hashable, str]:
-    """One step further: the state, what tells it apart, and what is wrong with it."""
-    rows, model = pickle.loads(state.stored)
-    table = Table(rows)
-    now_ms, problem = state.now_ms, ""
-    if isinstance(step, int):
-        # Time alone changes nothing that can be seen; some command must find it passed.
-        now_ms += step
-        step_taken: c.Command = c.Renew("nobody")
-    else:
-        step_taken = step
+def _take(state: _State, step: c.Command | int) -> _Step:
+    """One step further, and whether table and model say the same of it."""
+    rows, model = state.rows.fork(), fork_model(state.model)
+    passed_ms, command = (step, _TIME_PASSES) if isinstance(step, int) else (0, step)
+    now_ms = state.now_ms + passed_ms
     wall_us = WALL_US + now_ms * 1000
-    reply, wakes = table.apply(step_taken, now_ms, wall_us)
-    expected, expected_wakes = model.apply(step_taken, now_ms, wall_us)
+    reply, wakes = Table(rows).apply(command, now_ms, wall_us)
+    expected, expected_wakes = model.apply(command, now_ms, wall_us)
+    model.log.clear()
+    problem = ""
     if _plain(reply) != _plain(expected):
         problem = f"the table says {reply}, the model {expected}"
     elif _told(wakes) != _told(expected_wakes):
         problem = f"the table wakes {wakes}, the model {expected_wakes}"
-    key: list[Hashable] = []
-    tokens: dict[int, int] = {}
+    # The model's own state too: if it went another way than the table, that is a new state.
+    key = (rows.key(now_ms), _key_of(model))
+    return _Step(_State(rows, model, now_ms), key, problem)
+
+
+def _key_of(model: Model) -> Hashable:
+    return tuple(
+        (claim.asked.session, claim.asked.n, claim.state, claim.places, claim.wants)
+        for claim in model.claims
+    )
+
+
+def _differs(state: _State) -> str:
+    """What is wrong with all that can be seen of a state, or nothing."""
     for name in NAMES:
-        view, seen = _view(table, name, now_ms), _view(model, name, now_ms)
-        problem = problem or _compare(view, seen) or _incompatible(view)
-        key.append(_claims(view, tokens))
-    for session in CLIENTS:
-        row = rows.get(f"s\x1f{session}")
-        key.append(
-            (row.ended, row.deadline_ms - now_ms, row.highest, row.unseen)
-            if row is not None
-            else None
-        )
-        for claim in (rows.get(f"c\x1f{session}\x1f{n:016x}") for n in (1, 2)):
-            key.append((claim.state, claim.step, claim.wants) if claim is not None else None)
-    rows._log.clear()
-    model.log.clear()
-    rank = {token: i for i, token in enumerate(sorted(tokens))}
-    key.append(tuple(rank[token] for token in tokens))
-    after = _State(pickle.dumps((rows, model), 5), now_ms, state.depth + 1, (state.path, step))
-    return after, tuple(key), problem
+        view = _view(Table(state.rows), name, state.now_ms)
+        seen = _view(fork_model(state.model), name, state.now_ms)
+        problem = _compare(view, seen) or _incompatible(view)
+        if problem:
+            return problem
+    return ""
 
 
 def _view(store: Table | Model, name: str, now_ms: int) -> c.ResourceView:
     view, _ = store.apply(c.Inspect("lock", name), now_ms, 0)
     assert isinstance(view, c.ResourceView)
     return view
-
-
-def _claims(view: c.ResourceView, tokens: dict[int, int]) -> Hashable:
-    found = []
-    for claim in (*view.holders, *view.waiting):
-        if claim.token:
-            tokens.setdefault(claim.token, len(tokens))
-        found.append(
-            (claim.session, claim.n, claim.state, claim.places, claim.wants, claim.left_ms)
-        )
-    return tuple(found)
 
 
 def _compare(view: c.ResourceView, expected: c.ResourceView) -> str:
@@ -187,35 +185,74 @@ def _told(wakes: list[c.Wake]) -> list[tuple[str, int, str]]:
     return sorted((wake.session, wake.n, wake.what) for wake in wakes if wake.what != c.WAKE_LOOK)
 
 
-def _steps_of(path: Path) -> tuple[str, ...]:
-    steps: list[str] = []
-    while path is not None:
-        path, step = path
-        steps.append(f"{step} ms pass" if isinstance(step, int) else repr(step))
-    return tuple(reversed(steps))
+class _Ways:
+    """Of every state found, the state before it and the step from there."""
+
+    def __init__(self) -> None:
+        self._before = array("I", [0])
+        self._step = array("B", [0])
+        self._depth = array("B", [0])
+        self._made: list[tuple[int, _State]] = [(0, _State(ForkRows(), Model(), 0))]
+        """Of each depth, the state made last."""
+
+    def __len__(self) -> int:
+        return len(self._before)
+
+    def add(self, before: int, step: int) -> None:
+        self._before.append(before)
+        self._step.append(step)
+        self._depth.append(self._depth[before] + 1)
+
+    def depth(self, number: int) -> int:
+        return self._depth[number]
+
+    def make(self, number: int) -> _State:
+        """The state itself. Siblings follow each other, so mostly one step is enough."""
+        depth = self._depth[number]
+        if depth < len(self._made) and self._made[depth][0] == number:
+            return self._made[depth][1]
+        state = _take(self.make(self._before[number]), COMMANDS[self._step[number]]).state
+        del self._made[depth:]
+        self._made.append((number, state))
+        return state
+
+    def told(self, number: int, last: c.Command | int) -> tuple[str, ...]:
+        """The way to a step from this state, for people."""
+        steps = [last]
+        while number:
+            steps.append(COMMANDS[self._step[number]])
+            number = self._before[number]
+        return tuple(
+            f"{step} ms pass" if isinstance(step, int) else repr(step) for step in reversed(steps)
+        )
 
 
-def exhaust(states_max: int) -> Exhausted:
+def exhaust(states_max: int, progress: Callable[[int], None] | None = None) -> Exhausted:
     """Breadth first, so the first problem found has a shortest way to it."""
-    commands = list(_commands())
+    began = time.process_time()
+    ways = _Ways()
     seen: set[int] = set()
-    todo = deque([_begin()])
-    steps = depth = 0
-    while todo:
-        state = todo.popleft()
-        depth = max(depth, state.depth)
-        for command in commands:
+    at = steps = 0
+    while at < len(ways) and len(seen) < states_max:
+        state = ways.make(at)
+        for i, command in enumerate(COMMANDS):
             steps += 1
             after, key, problem = _take(state, command)
-            if problem:
-                path = _steps_of(after.path)
-                return Exhausted(len(seen), steps, depth, False, problem, path)
             # The key itself would fill the memory; two keys with one hash are so rare that
             # they cost a state at most.
             known = hash(key)
             if known not in seen:
                 seen.add(known)
-                todo.append(after)
-                if len(seen) >= states_max:
-                    return Exhausted(len(seen), steps, depth, False)
-    return Exhausted(len(seen), steps, depth, True)
+                ways.add(at, i)
+                problem = problem or _differs(after)
+            if problem:
+                spent = time.process_time() - began
+                way = ways.told(at, command)
+                return Exhausted(len(seen), steps, ways.depth(at), False, spent, problem, way)
+        at += 1
+        if progress is not None:
+            progress(len(seen))
+    complete = at >= len(ways)
+    depth = ways.depth(min(at, len(ways) - 1))
+    spent = time.process_time() - began
+    return Exhausted(len(seen), steps, depth, complete, spent)

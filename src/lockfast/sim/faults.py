@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from lockfast.sim.runtime import MS
+from lockfast.sim.runtime import MS, Host
 
 if TYPE_CHECKING:
     from lockfast.sim.client import SimClient
@@ -204,7 +204,8 @@ def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
         server.crash()
         return lambda: world.fail_over(server)
 
-    episodes(world, rng, {**knobs, "times": 1}, begin)
+    # There is one replica.
+    episodes(world, rng, {**knobs, "times": min(1, knobs["times"])}, begin)
 
 
 def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
@@ -223,16 +224,24 @@ def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
 def drift(world: World, rng: random.Random, knobs: Knobs) -> None:
     """Every clock runs at a rate of its own, from the beginning."""
     most = knobs["ppm"]
-    for host in world.hosts.values():
+    for host in _free_clocks(world):
         host.clock.drift(rng.randrange(-most, most + 1))
+
+
+def _free_clocks(world: World) -> list[Host]:
+    """Hosts whose clocks may show anything, the store first.
+
+    Not the store's where it may forget: tokens outlive a loss of the counter by the wall
+    clocks of the store and its heir alone.
+    """
+    if world.forgets:
+        return [client.host for client in world.clients]
+    return list(world.hosts.values())
 
 
 def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
     """Somebody sets a wall clock, forward or back."""
-    hosts = list(world.hosts.values())
-    if world.forgets:
-        # Tokens outlive a loss of the counter by the store's wall clock alone.
-        hosts = [client.host for client in world.clients]
+    hosts = _free_clocks(world)
     for _ in range(knobs["times"]):
         # Half of them at the store, where a clock could matter.
         host = hosts[0] if rng.random() < 0.5 else hosts[rng.randrange(len(hosts))]
@@ -255,7 +264,7 @@ FAULTS: dict[str, Fault] = {
     "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}),
     "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, forgets=True),
     "power_loss": Fault(power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, forgets=True),
-    "failover": Fault(failover, {"ms": (10, 400), "lag_ms": 60}, forgets=True),
+    "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, forgets=True),
     "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
     "drift": Fault(drift, {"ppm": 12_000}),
     "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}),

@@ -14,8 +14,14 @@ A history is a list of entries, in a file one JSON object per line:
 `granted`, `busy`, `timeout`, `unknown` (perhaps done), `refused` for acquire, `done`, `lost` or
 `unknown` for release. `queued` says it stood in line by then. `over` is the instant from which
 the holder itself no longer relies on the lease: it asked to release it, its deadline passed by
-its own clock, it was told, or it died. Other entries: `write` and `read` of a guarded register,
-`fault`, `heal` and `revoke`.
+its own clock, it was told, or it died. `convert` asks for another `mode` of an operation's lease
+and ends in `granted` (to the writer's mode: with a new token) or not.
+
+Other entries: `write` and `read` of a guarded register, `fault`, `heal`, `resumed`, `revoke`
+(with `n` 0 of a whole session), `resize`, `store` (what the store itself did, for the picture),
+and of recorded histories `lives`: until when a session is relied on at the latest.
+
+Recorded histories come from `LOCKFAST_HISTORY`: see `stores/recorded.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """A lock store on a host of its own, and a client's way to it over the network.
 
 The server runs the lock table that ships. It may crash and come back with all it had, with
-what it had written down (a follower applies the same commands, later), or with nothing.
+what it had written down (the same commands, up to some instant), or with nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -39,8 +38,11 @@ class LockServer:
         self.commands = 0
         self.ears: dict[str, SimEar] = {}
         self._free_at = 0
-        self._follower = Table(MemoryRows()) if lagging else None
-        self._unsynced: deque[tuple[Command, int, int]] = deque()
+        self._log: list[tuple[Command, int, int]] | None = [] if lagging else None
+        """All that changed something since `_base`, if it can forget a part of that."""
+        self._base = MemoryRows()
+        self._synced = 0
+        """How much of the log is safe."""
 
     # ── what happens to it ───────────────────────────────────────────────────────────
 
@@ -53,34 +55,35 @@ class LockServer:
 
     def forget_all(self) -> None:
         """Come back empty, as a store that keeps its state in memory only."""
-        self.table = Table(MemoryRows())
-        self._unsynced.clear()
-        if self._follower is not None:
-            self._follower = Table(MemoryRows())
+        self._begin_with(MemoryRows())
 
     def sync(self) -> None:
-        """Let the follower have everything; what is lost after this is not much."""
-        if self._follower is not None:
-            for command, now_ms, wall_us in self._unsynced:
-                self._follower.apply(command, now_ms, wall_us)
-        self._unsynced.clear()
+        """Write everything down; what is lost after this is not much."""
+        assert self._log is not None, "it writes nothing down"
+        self._synced = len(self._log)
 
     def forget_unsynced(self) -> int:
-        """Go on from what the follower has; returns how many commands are lost."""
-        assert self._follower is not None, "it has no follower"
-        lost = len(self._unsynced)
-        rows = self._follower.rows
-        assert isinstance(rows, MemoryRows)
-        self.table, self._follower = self._follower, Table(rows.copy())
-        self._unsynced.clear()
+        """Go on from what is written down; returns how many commands are lost."""
+        assert self._log is not None, "it writes nothing down"
+        lost = len(self._log) - self._synced
+        written = Table(self._base)
+        for command, now_ms, wall_us in self._log[: self._synced]:
+            written.apply(command, now_ms, wall_us)
+        self._begin_with(self._base)
         return lost
 
+    def _begin_with(self, rows: MemoryRows) -> None:
+        self.table, self._base = Table(rows), rows.copy()
+        self._synced = 0
+        if self._log is not None:
+            self._log = []
+
     def promote(self, host: Host) -> LockServer:
-        """A server on another host that goes on from what the follower has."""
+        """A server on another host that goes on from what it has heard of this one."""
         self.crash()
         self.forget_unsynced()
         heir = LockServer(host, self.network, lagging=True)
-        heir.table, heir._follower = self.table, self._follower
+        heir._begin_with(self._base)
         heir.ears, heir.observers = self.ears, self.observers
         return heir
 
@@ -105,7 +108,9 @@ class LockServer:
         if self.down:
             return
         reply = self.apply(call.command)
-        if self.network.chance(self.network.reset):
+        if self.network.reset and self.network.chance(self.network.reset):
+            if self.network.on_lost is not None:
+                self.network.on_lost(self.host, call.host)
             call.fail(self, OutcomeUnknownError(call.label, "the connection broke"))
         else:
             call.answer(self, reply)
@@ -113,12 +118,10 @@ class LockServer:
     def apply(self, command: Command) -> Reply:
         """Carry out one command and tell whom it concerns."""
         self.commands += 1
-        clock = self.host.clock
-        local_us = clock.local_us()
-        now_ms, wall_us = local_us // MS, clock.wall_us()
+        now_ms, wall_us = self.host.clock.both()
         reply, wakes = self.table.apply(command, now_ms, wall_us)
-        if self._follower is not None and type(command) not in READS:
-            self._unsynced.append((command, now_ms, wall_us))
+        if self._log is not None and type(command) not in READS:
+            self._log.append((command, now_ms, wall_us))
         for observe in self.observers:
             observe(command, reply, now_ms, wall_us)
         for wake in wakes:
@@ -134,19 +137,22 @@ class LockServer:
         self.network.carry(self.host, ear.host, hear, hear)
 
 
-class Call:
-    """One request on its way, and what is heard of it."""
+class Call(SimSignal):
+    """One request on its way, and what is heard of it: set by the first answer."""
 
-    __slots__ = ("_host", "_network", "command", "error", "label", "reply", "signal")
+    __slots__ = ("_network", "command", "error", "label", "reply")
 
     def __init__(self, host: Host, network: Network, label: str, command: Command) -> None:
         self.command = command
         self.label = label
         self.reply: Reply | None = None
         self.error: LockfastError | None = None
-        self.signal = SimSignal(host)
-        self._host = host
+        super().__init__(host)
         self._network = network
+
+    @property
+    def host(self) -> Host:
+        return self._host
 
     def send(self, server: LockServer) -> None:
         again = partial(server.receive, self, False) if self._network.double else None
@@ -166,13 +172,13 @@ class Call:
     def _arrive(self, reply: Reply) -> None:
         if self.reply is None and self.error is None:
             self.reply = reply
-            self.signal.set()
+            self.set()
 
     def fail(self, server: LockServer | None, error: LockfastError) -> None:
         def arrive() -> None:
             if self.reply is None and self.error is None:
                 self.error = error
-                self.signal.set()
+                self.set()
 
         if server is not None:
             self._network.carry(server.host, self._host, arrive)
@@ -223,7 +229,7 @@ class _SimWire:
             raise Crashed(self._host.name)
         call = Call(self._host, self._network, self._store.label, command)
         call.send(self._store.find())
-        await call.signal.wait(timeout_ms)
+        await call.wait(timeout_ms)
         if call.reply is not None:
             if self._store.on_reply is not None:
                 self._store.on_reply(command, call.reply)
@@ -253,7 +259,7 @@ class SimEar:
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         await self._signal.wait(timeout_ms)
-        self._signal = self.host.signal()
+        self._signal.clear()
         wakes, self._wakes = self._wakes, []
         return wakes
 

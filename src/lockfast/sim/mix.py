@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockfast.sim.faults import FAULTS
 from lockfast.sim.workloads import WORKLOADS
@@ -26,11 +27,13 @@ class Mix:
 
     workloads: Mapping[str, Mapping[str, Any]]
     faults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    clients: int = 5
+    clients: int = 4
     ttl_ms: int = 900
-    chaos_ms: int = 1500
+    chaos_ms: int = 800
     """For how long faults may happen."""
     ageing_step_ms: int = 50
+    operations: int = 50
+    """Clients go on until they have asked so often for a lock or given one back."""
     fenced: bool = True
 
     def __post_init__(self) -> None:
@@ -63,30 +66,54 @@ class Mix:
         return " ".join((*self.workloads, *(f"+{name}" for name in self.faults)))
 
 
-_PLAIN = ("clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "fenced")
+_PLAIN = ("clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "operations", "fenced")
 
 
-def read_mix(text: str) -> Mix:
-    """A mix from TOML; raises MixError that says what is wrong with it."""
+class Case(NamedTuple):
+    """A run written down: all that decides it, and what it is kept for."""
+
+    mix: Mix
+    seed: int | None = None
+    why: str = ""
+
+
+def read_case(text: str) -> Case:
+    """A mix, with a seed or without, from TOML; raises MixError that says what is wrong."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MixError(f"not TOML: {error}") from None
-    world = table.pop("world", {})
-    workloads, faults = table.pop("workloads", {}), table.pop("faults", {})
+    seed, why = table.pop("seed", None), table.pop("why", "")
+    if not isinstance(seed, int | None) or not isinstance(why, str):
+        raise MixError(f"seed is a number and why a text, not {seed!r} and {why!r}")
+    sections = [table.pop(name, {}) for name in ("world", "workloads", "faults")]
     if table:
-        raise MixError(f"unknown section [{next(iter(table))}]; there are world, workloads, faults")
+        raise MixError(
+            f"unknown {next(iter(table))!r}; there are seed, why, [world], [workloads], [faults]"
+        )
+    world, workloads, faults = sections
     for name, value in world.items():
         if name not in _PLAIN:
             raise MixError(f"[world] has no {name!r}; it has {', '.join(_PLAIN)}")
         expected = next(f for f in fields(Mix) if f.name == name).type
         if type(value).__name__ != expected:
             raise MixError(f"[world] {name} is {value!r}, expected {expected}")
-    return Mix(workloads, faults, **world)
+    return Case(Mix(workloads, faults, **world), seed, why)
 
 
-def read_mix_file(path: Path) -> Mix:
-    return read_mix(path.read_text(encoding="utf-8"))
+def read_case_file(path: Path) -> Case:
+    try:
+        return read_case(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise MixError(f"{path} cannot be read: {error}") from None
+
+
+def write_case(case: Case) -> str:
+    """The run as TOML, with every knob, so that later defaults do not change it."""
+    head = [] if case.seed is None else [f"seed = {case.seed}"]
+    if case.why:
+        head.append(f"why = {json.dumps(case.why, ensure_ascii=False)}")
+    return "\n".join([*head, ""] if head else head) + ("\n" if head else "") + write_mix(case.mix)
 
 
 def write_mix(mix: Mix) -> str:
@@ -123,7 +150,7 @@ def mix_of_seed(seed: int) -> Mix:
     together: dict[str, Mapping[str, Any]] = {first: {}} if first is not None else {}
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
         together[rng.choice(list(FAULTS))] = {}
-    clients = rng.choice((3, 4, 5, 5, 5, 6))
+    clients = rng.choice((3, 3, 3, 3, 4, 5))
     # A lease that lasts must outlive a fault that lasts, before all is healed.
-    chaos_ms = 3000 if "long_holds" in chosen else 1500
+    chaos_ms = 2500 if "long_holds" in chosen else 800
     return Mix(chosen, together, clients=clients, chaos_ms=chaos_ms)

@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 
 ENDED_KEPT_MS: Final = 600_000
+BLOCKERS_MAX: Final = 16
+"""An answer names no more of those ahead."""
 
 _COMPATIBLE: Final = """
                    exclusive  shared  update  intent_shared  intent_exclusive
@@ -494,6 +496,7 @@ class Model:
             return c.Refused(c.WHY_DEADLOCK, ", ".join(owners))
         if command.mode == "update" or self._may_convert(claim):
             self._set_mode(claim, command.mode)
+            self._settle()
             return self._view(claim)
         if not command.queue:
             self._settle()
@@ -603,7 +606,7 @@ class Model:
                     self.now_ms - (other.granted_ms if held else other.entered_ms),
                 )
             )
-        return tuple(blockers)
+        return tuple(blockers[:BLOCKERS_MAX])
 
     def _claims(self, command: c.Claims) -> c.Reply:
         session = self._live(command.session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from heapq import heappush
 
 from lockfast.sim.runtime import MS, Host, Kernel
 
@@ -48,7 +49,7 @@ class Network:
             self._cuts.pop((source, target), None)
 
     def is_cut(self, source: str, target: str) -> bool:
-        return bool(self._cuts) and (source, target) in self._cuts
+        return (source, target) in self._cuts
 
     def chance(self, share: float) -> bool:
         return share > 0 and self._draw() < share
@@ -61,20 +62,24 @@ class Network:
         A doubled message arrives a second time through `again` (None: it is not doubled).
         """
         self.messages += 1
-        if self.is_cut(source.name, target.name) or self.chance(self.loss):
+        if (self._cuts and self.is_cut(source.name, target.name)) or (
+            self.loss and self.chance(self.loss)
+        ):
             self.lost += 1
             if self.on_lost is not None:
                 self.on_lost(source, target)
             return False
-        self.kernel.after(self._transit_us(), partial(target.call, deliver))
+        transit_us = self._least_us + int(self._draw() * self._spread_us)
+        if self.delay_us:
+            transit_us += self._delay_us()
+        kernel = self.kernel
+        arrive: Callable[[], object] = partial(target.call, deliver)
+        heappush(kernel.queue, (kernel.now + transit_us, next(kernel.serial), arrive))
         if again is not None and self.double and self._draw() < self.double:
-            late_us = self._transit_us() + int(self._draw() * 50 * MS)
-            self.kernel.after(late_us, partial(target.call, again))
+            late_us = transit_us + self._delay_us() + int(self._draw() * 50 * MS)
+            kernel.after(late_us, partial(target.call, again))
         return True
 
-    def _transit_us(self) -> int:
-        transit = self._least_us + int(self._draw() * self._spread_us)
-        if self.delay_us:
-            # Most are quick and a few are very late: those find the order changed.
-            transit += int(self._draw() ** 3 * self.delay_us)
-        return transit
+    def _delay_us(self) -> int:
+        # Most are quick and a few are very late: those find the order changed.
+        return int(self._draw() ** 3 * self.delay_us)

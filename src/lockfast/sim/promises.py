@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lockfast.core import commands as c
-from lockfast.sim.model import COMPATIBLE, ENDED_KEPT_MS, checksum_of, fits
+from lockfast.sim.model import BLOCKERS_MAX, COMPATIBLE, ENDED_KEPT_MS, checksum_of, fits
 
 ClaimId: TypeAlias = tuple[str, int]
 At: TypeAlias = tuple[str, str]
@@ -504,6 +504,8 @@ def whoever_comes_between_is_told(seen: _Seen) -> Iterator[str]:
             continue
         if not isinstance(look, c.Queued) or not isinstance(before, c.Queued):
             continue
+        if len(before.ahead) >= BLOCKERS_MAX:
+            continue  # there were more, and one of them is named now
         known = {blocker[:2] for blocker in before.ahead}
         new = [blocker[:2] for blocker in look.ahead if blocker[:2] not in known]
         if new:

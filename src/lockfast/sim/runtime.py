@@ -1,8 +1,10 @@
 """The simulator's runtime: virtual time on asimpy's Environment, behind the Runtime port.
 
 The only file that knows asimpy. One tick is a microsecond of virtual time; code takes no
-time, only waiting does. Of asimpy only the queue of instants is used: its processes throw
-an `Exception` to interrupt, which a retry loop swallows, and share events among waiters.
+time, only waiting does. Of asimpy only the clock and the queues of instants are used: its
+processes throw an `Exception` to interrupt, which a retry loop swallows, and share events
+among waiters. The loop over the queues is our own: asimpy's calls what is due before the
+clock shows its instant, and a simulation spends its time here.
 
 A host is a machine with clocks of its own. *Paused*, its tasks stand still and its clocks
 go on, as with SIGSTOP or a long garbage collection. *Crashed*, its tasks are dropped: their
@@ -14,8 +16,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import count
+from threading import RLock
 from typing import Any, Final, Generic, TypeVar
 
 from asimpy import Environment
@@ -29,7 +34,8 @@ EPOCH_US: Final = 1_700_000_000_000_000
 STEPS_PER_INSTANT_MAX: Final = 200_000
 
 _MILLION: Final = 1_000_000
-_NO_MUTEX: Final = nullcontext()
+_NEVER: Final = 1 << 62
+_MUTEX: Final = RLock()
 
 
 class Cancelled(BaseException):
@@ -50,9 +56,11 @@ class _Park:
     __slots__ = ()
 
     def __await__(self) -> Generator[None, None, None]:
-        yield
+        # Any iterator will do, and this one costs least.
+        return iter(_ONCE)  # type: ignore[return-value]
 
 
+_ONCE: Final = (None,)
 _PARK: Final = _Park()
 
 
@@ -67,30 +75,23 @@ class Kernel:
         self.seed = seed
         self.random = random.Random(f"lockfast {seed}")
         self.current: Task[Any] | None = None
+        self.now = 0
+        """The tick of this instant."""
         self._env = env = Environment()
-        self._schedule: Callable[[int, Callable[[], object]], None] = env.schedule
+        self.queue: list[tuple[int, int, Callable[[], object]]] = env._heap
+        self.serial = count()
+        """Those of one instant are called in the order of their numbers."""
         self._runs = 0
-        self._instant = -1
-        self._steps = 0
-        self._steps_before = 0
-        # The deque itself and not `immediate`, which only passes on to it: this is where
-        # a simulation spends its time.
         self.soon: Callable[[Callable[[], object]], None] = env._ready.append
         """Call back at this instant, after everything that is due before."""
 
-    @property
-    def now(self) -> int:
-        """The tick of this instant."""
-        return self._env._now  # type: ignore[no-any-return]
-
     def at(self, tick: int, callback: Callable[[], object]) -> None:
         """Call back at an instant. Those of one instant are called in the order given."""
-        # A callback of the environment's own sees the clock of the instant before it.
-        self._schedule(max(tick, self._env._now), partial(self.soon, callback))
+        heappush(self.queue, (max(tick, self.now), next(self.serial), callback))
 
     def after(self, ticks: int, callback: Callable[[], object]) -> None:
         """Call back so many ticks from now."""
-        self._schedule(self._env._now + ticks, partial(self.soon, callback))
+        heappush(self.queue, (self.now + ticks, next(self.serial), callback))
 
     def run(self, until: int | None = None) -> None:
         """Let time pass: until there is nothing left to do, or up to an instant."""
@@ -128,45 +129,52 @@ class Kernel:
             raise _Stop
 
     def _run(self) -> None:
+        env, queue, ready = self._env, self.queue, self._env._ready
+        take = ready.popleft
         try:
-            self._env.run()
+            while True:
+                for _ in range(STEPS_PER_INSTANT_MAX):
+                    if not ready:
+                        break
+                    take()()
+                else:
+                    raise LivelockError(f"{STEPS_PER_INSTANT_MAX} steps at {self.now} µs")
+                if not queue:
+                    return
+                tick, _, callback = heappop(queue)
+                self.now = env._now = tick
+                callback()
         except _Stop:
             pass
-
-    def count_step(self) -> None:
-        """Notice when time stands still."""
-        self._steps += 1
-        now = self._env._now
-        if now != self._instant:
-            self._instant = now
-            self._steps_before = self._steps
-        elif self._steps - self._steps_before > STEPS_PER_INSTANT_MAX:
-            raise LivelockError(
-                f"{self._steps} steps at {self._instant} µs, the last by {self.current}"
-            )
 
 
 class Task(Generic[T]):
     """A coroutine on a host, driven by `send`."""
 
     __slots__ = (
+        "_armed",
         "_callbacks",
         "_coroutine",
+        "_due",
         "_error",
+        "_kernel",
         "_parked",
         "_result",
         "_thrown",
         "done",
         "host",
         "name",
-        "timer",
     )
 
     def __init__(self, host: Host, coroutine: Coroutine[Any, Any, T], name: str) -> None:
         self.host = host
         self.name = name
         self.done = False
-        self.timer: _Timer | None = None
+        self._kernel = host.kernel
+        self._due = _NEVER
+        """When to go on at the latest,"""
+        self._armed = _NEVER
+        """and the earliest instant at which it is looked whether that is due."""
         self._coroutine = coroutine
         self._thrown: BaseException | None = None
         self._parked = True
@@ -182,10 +190,29 @@ class Task(Generic[T]):
         """Have it go on, if it is waiting."""
         if self._parked:
             self._parked = False
-            if self.timer is not None:
-                self.timer.task = None
-                self.timer = None
-            self.host.kernel.soon(self._step)
+            self._due = _NEVER
+            self._kernel.soon(self._step)
+
+    def wake_at(self, tick: int) -> None:
+        """Have it go on then, if it is still waiting; for a task that is about to park.
+
+        Most waits end long before. So nothing is taken out of the queue for them, and a later
+        instant is not put in as long as an earlier one is there to look at it.
+        """
+        self._due = tick
+        if tick < self._armed:
+            self._armed = tick
+            kernel = self._kernel
+            heappush(kernel.queue, (tick, next(kernel.serial), self._ring))
+
+    def _ring(self) -> None:
+        now = self._kernel.now
+        if self._armed == now:
+            self._armed = _NEVER
+        if self._due <= now:
+            self.wake()
+        elif self._due < self._armed:
+            self.wake_at(self._due)
 
     def cancel(self) -> None:
         """Throw `Cancelled` in where it waits."""
@@ -229,14 +256,14 @@ class Task(Generic[T]):
         if host.paused:
             host.backlog.append(self._step)
             return
-        kernel = host.kernel
+        kernel = self._kernel
         kernel.current = self
-        kernel.count_step()
-        thrown, self._thrown = self._thrown, None
+        thrown = self._thrown
         try:
             if thrown is None:
                 self._coroutine.send(None)
             else:
+                self._thrown = None
                 self._coroutine.throw(thrown)
         except StopIteration as finished:
             self._result = finished.value
@@ -246,14 +273,11 @@ class Task(Generic[T]):
             self._end()
         else:
             self._parked = True
-            self._go_on_if_cancelled()
+            if self._thrown is not None:
+                # It was cancelled in the very step that brought it to where it waits.
+                self.wake()
         finally:
             kernel.current = None
-
-    def _go_on_if_cancelled(self) -> None:
-        # It was cancelled in the very step that brought it to where it waits.
-        if self._thrown is not None:
-            self.wake()
 
     def drop(self) -> None:
         """Its host is dead: it never runs again."""
@@ -262,9 +286,7 @@ class Task(Generic[T]):
         self._parked = False
         self.done = True
         self._error = Crashed(self.name)
-        if self.timer is not None:
-            self.timer.task = None
-            self.timer = None
+        self._due = _NEVER
         try:
             self._coroutine.close()
         except Crashed:
@@ -280,20 +302,6 @@ class Task(Generic[T]):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             self.host.kernel.soon(callback)
-
-
-class _Timer:
-    """Wakes a task, unless that has been woken before."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: Task[Any]) -> None:
-        self.task: Task[Any] | None = task
-
-    def __call__(self) -> None:
-        task = self.task
-        if task is not None:
-            task.wake()
 
 
 class SimSignal:
@@ -315,6 +323,9 @@ class SimSignal:
 
     def is_set(self) -> bool:
         return self._is_set
+
+    def clear(self) -> None:
+        self._is_set = False
 
     async def wait(self, timeout_ms: int | None) -> bool:
         host = self._host
@@ -338,29 +349,44 @@ class SimSignal:
 class Clock:
     """A host's two clocks: one that only goes forward, and a wall clock that may jump."""
 
-    __slots__ = ("_env", "_local_us", "_rate_ppm", "_since", "_wall_ahead_us")
+    __slots__ = ("_ahead_us", "_kernel", "_local_us", "_rate_ppm", "_since", "_wall_ahead_us")
 
     def __init__(self, kernel: Kernel, started_us: int = 0, wall_us: int = EPOCH_US) -> None:
-        self._env = kernel._env
+        self._kernel = kernel
         self._since = kernel.now
         self._local_us = started_us
+        self._ahead_us = started_us - self._since
+        """What it shows at tick 0, counted back at its rate when that is true."""
         self._rate_ppm = 0
         self._wall_ahead_us = wall_us - started_us
 
     def local_us(self) -> int:
         """Since it was switched on, by its own count."""
-        passed: int = self._env._now - self._since
-        if self._rate_ppm:
-            passed += passed * self._rate_ppm // _MILLION
-        return self._local_us + passed
+        now = self._kernel.now
+        if not self._rate_ppm:
+            return now + self._ahead_us
+        passed = now - self._since
+        return self._local_us + passed + passed * self._rate_ppm // _MILLION
+
+    def now_ms(self) -> int:
+        """The same in milliseconds."""
+        if not self._rate_ppm:
+            return (self._kernel.now + self._ahead_us) // MS
+        return self.local_us() // MS
 
     def wall_us(self) -> int:
         return self.local_us() + self._wall_ahead_us
 
+    def both(self) -> tuple[int, int]:
+        """`now_ms` and `wall_us` of this instant."""
+        local_us = self.local_us()
+        return local_us // MS, local_us + self._wall_ahead_us
+
     def drift(self, rate_ppm: int) -> None:
         """From now on run fast (or slow) by so many millionths."""
         self._local_us = self.local_us()
-        self._since = self._env._now
+        self._since = self._kernel.now
+        self._ahead_us = self._local_us - self._since
         self._rate_ppm = rate_ppm
 
     def jump(self, ahead_us: int) -> None:
@@ -371,7 +397,7 @@ class Clock:
         """How many true ticks pass while this clock counts a span, at least one."""
         if self._rate_ppm:
             span_us = -(-span_us * _MILLION // (_MILLION + self._rate_ppm))
-        return max(1, span_us)
+        return span_us if span_us > 0 else 1
 
     def tick_when(self, local_us: int) -> int:
         """The true tick at which it shows this, if its rate stays (or was) as it is."""
@@ -388,11 +414,11 @@ class Host:
         self.kernel = kernel
         self.name = name
         self.clock = Clock(kernel, started_us)
+        self.now_ms: Callable[[], int] = self.clock.now_ms
         self.paused = False
         self.dead = False
         self.backlog: list[Callable[[], None]] = []
         """What would have run while it was paused, in order."""
-        self._random = random.Random(f"{kernel.seed} {name}")
         self._tasks: dict[Task[Any], None] = {}
         self._lives = 1
 
@@ -401,19 +427,21 @@ class Host:
 
     # ── the Runtime port ─────────────────────────────────────────────────────────────
 
-    def now_ms(self) -> int:
-        return self.clock.local_us() // MS
-
     def signal(self) -> SimSignal:
         return SimSignal(self)
 
     def mutex(self) -> AbstractContextManager[Any]:
-        # Tasks change places only where they wait, and nobody waits with a mutex held.
-        return _NO_MUTEX
+        # Tasks change places only where they wait, and nobody waits with a mutex held: so one
+        # does for all. (It costs less than a context that does nothing.)
+        return _MUTEX
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         task = self.start(job(), name)
         task.on_done(lambda: _raise_if_failed(task))
+
+    @cached_property
+    def _random(self) -> random.Random:
+        return random.Random(f"{self.kernel.seed} {self.name}")
 
     def random(self) -> float:
         return self._random.random()
@@ -450,11 +478,7 @@ class Host:
 
     def wake_later(self, task: Task[Any], span_us: int) -> None:
         """Wake a task that is about to park, after a span of this host's time."""
-        timer = task.timer = _Timer(task)
-        kernel = self.kernel
-        # Not by way of `at`: waking only puts a step in line, so that the clock is right
-        # by the time it is taken.
-        kernel._schedule(kernel._env._now + self.clock.ticks_for(span_us), timer)
+        task.wake_at(self.kernel.now + self.clock.ticks_for(span_us))
 
     def call(self, callback: Callable[[], None]) -> None:
         """Run something that arrives here from outside: now, later, or never."""

@@ -44,6 +44,16 @@ class Stage:
     def at(self, ms: float, action: Callable[[], None]) -> None:
         self.world.later(int(ms * MS), action)
 
+    def pause(self, client: SimClient, from_ms: float, to_ms: float) -> None:
+        """Stop all that runs on a host for a while; its clock goes on."""
+
+        def stop() -> None:
+            self.world.note_fault("pause", client.name)
+            client.host.pause()
+
+        self.at(from_ms, stop)
+        self.at(to_ms, lambda: self.world.resume(client))
+
     async def sleep(self, client: SimClient, ms: float) -> None:
         await client.host.sleep(ms)
 
@@ -147,13 +157,30 @@ async def zombie(stage: Stage) -> None:
         await stage.sleep(quick, 100)
         await stage.turn(quick, 20)
 
-    def pause() -> None:
-        stage.world.note_fault("pause", slow.name)
-        slow.host.pause()
-
-    stage.at(10, pause)
-    stage.at(2500, lambda: stage.world.resume(slow))
+    stage.pause(slow, 10, 2500)
     await stage.together((slow, sleeps()), (quick, goes_on()))
+
+
+@_scenario("A holder sleeps past its lease, looks at it before it writes, and asks anew.", _mix(2))
+async def pause(stage: Stage) -> None:
+    slow, quick = stage.clients
+
+    async def looks() -> None:
+        lease = await slow.acquire(LOCK)
+        assert lease is not None
+        await stage.sleep(slow, 20)
+        if lease.held():
+            await stage.write(slow, lease)
+            await slow.release(lease)
+        else:
+            await stage.turn(slow, 20)
+
+    async def goes_on() -> None:
+        await stage.sleep(quick, 100)
+        await stage.turn(quick, 20)
+
+    stage.pause(slow, 10, 2500)
+    await stage.together((slow, looks()), (quick, goes_on()))
 
 
 @_scenario(
@@ -240,16 +267,25 @@ async def priority(stage: Stage) -> None:
 
 
 @_scenario(
-    "The store fails over to a replica that lags behind: a grant is forgotten.",
-    Mix({"turns": {}}, {"failover": {"ms": [100, 100]}}, clients=2, ttl_ms=1000, chaos_ms=400),
+    "The store fails over to a replica that lags behind: a grant is forgotten, another is made.",
+    Mix({"turns": {}}, {"failover": {"times": 0, "lag_ms": 400}}, clients=2, ttl_ms=1000),
     exclusive=False,
 )
 async def failover(stage: Stage) -> None:
-    async def work(client: SimClient) -> None:
-        for _ in range(4):
-            await stage.turn(client, 60)
+    one, other = stage.clients
+    server = stage.world.server
 
-    await stage.together(*((client, work(client)) for client in stage.clients))
+    async def holds(client: SimClient, after_ms: float, think_ms: float) -> None:
+        await stage.sleep(client, after_ms)
+        await stage.turn(client, think_ms)
+
+    def die() -> None:
+        stage.world.note_fault("failover", server.host.name)
+        server.crash()
+
+    stage.at(60, die)
+    stage.at(110, lambda: stage.world.fail_over(server))
+    await stage.together((one, holds(one, 20, 250)), (other, holds(other, 130, 80)))
 
 
 @_scenario("The TTL is shorter than the store is slow: leases are lost, nothing else.", _mix(2, 60))

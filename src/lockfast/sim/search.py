@@ -41,6 +41,8 @@ class Finding(NamedTuple):
     what: str
     problems: tuple[str, ...]
     replay: str
+    mixed: bool = True
+    """It is a run of a world, not a comparison of the table with its model."""
 
     def __str__(self) -> str:
         shown = "\n    ".join(self.problems[:3])
@@ -79,7 +81,7 @@ def compare_table(seed: int) -> Finding | None:
         compare(lambda: Table(MemoryRows()), Model, seed, TABLE_STEPS)
     except MismatchError as error:
         replay = f"python -m lockfast.sim table --seed {seed}"
-        return Finding(seed, "table and model", (str(error),), replay)
+        return Finding(seed, "table and model", (str(error),), replay, mixed=False)
     return None
 
 
@@ -113,7 +115,7 @@ class Tally:
         return (
             f"{self.schedules:,} schedules, {self.operations:,} operations "
             f"(at least {self.least if self.schedules else 0} each), {self.commands:,} commands "
-            f"compared, {self.per_core_minute:,.0f} schedules per minute and core, "
+            f"compared, {self.per_core_minute:,.0f} schedules per minute of a core's time, "
             f"{len(self.findings)} failures"
         )
 
@@ -121,11 +123,23 @@ class Tally:
 def run_chunk(seeds: Iterable[int]) -> Tally:
     """A few seeds, one after another; in a process of its own."""
     logging.disable(logging.CRITICAL)
+    # A world is full of circles, and garbage as a whole when it is done. What was there
+    # before it need not be looked through each time.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        return _run_seeds(seeds)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _run_seeds(seeds: Iterable[int]) -> Tally:
     tally = Tally()
     for seed in seeds:
         began = time.process_time()
         run, problems = try_seed(seed)
-        tally.cpu_s += time.process_time() - began
         tally.schedules += 1
         tally.operations += run.operations
         tally.least = min(tally.least, run.operations)
@@ -133,6 +147,9 @@ def run_chunk(seeds: Iterable[int]) -> Tally:
             texts = tuple(str(problem) for problem in problems)
             replay = f"python -m lockfast.sim replay --seed {seed}"
             tally.findings.append(Finding(seed, str(run.mix), texts, replay))
+        del run
+        gc.collect()
+        tally.cpu_s += time.process_time() - began
         if seed % TABLE_EVERY == 0:
             finding = compare_table(seed)
             tally.commands += TABLE_STEPS
@@ -167,7 +184,7 @@ def search(
                 break
         return total
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, initializer=gc.freeze) as pool:
+    with context.Pool(jobs) as pool:
         for tally in pool.imap_unordered(run_chunk, chunks):
             total.add(tally)
             if progress is not None:
@@ -195,11 +212,11 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
 
 
 def first_failure(seeds: Iterable[int], budget_s: float) -> Finding | None:
-    """The first failure of the default search in one process, within a time."""
-    until = time.monotonic() + budget_s
+    """The first failure of the default search in one process, within some time of a core."""
+    until = time.process_time() + budget_s
     iterator = iter(seeds)
-    while time.monotonic() < until:
-        chunk = list(islice(iterator, 1))
+    while time.process_time() < until:
+        chunk = list(islice(iterator, CHUNK))
         if not chunk:
             return None
         tally = run_chunk(chunk)

@@ -51,11 +51,14 @@ def smaller_mixes(mix: Mix) -> Iterator[Mix]:
     if len(mix.workloads) > 1:
         for workload in mix.workloads:
             yield replace(mix, workloads=_without(mix.workloads, workload))
+    for fewer in sorted({0, mix.operations // 2, mix.operations - 5}):
+        if 0 <= fewer < mix.operations:
+            yield replace(mix, operations=fewer)
     if mix.clients > 2:
         yield replace(mix, clients=mix.clients - 1)
     for name in mix.workloads:
         rounds = mix.knobs_of_workload(name)["rounds"]
-        for fewer in sorted({rounds // 2, rounds - 1} - {0, rounds}):
+        for fewer in sorted({rounds // 2, rounds - 1} - {0, -1, rounds}):
             knobs = {**mix.workloads[name], "rounds": fewer}
             yield replace(mix, workloads={**mix.workloads, name: knobs})
     for name in mix.faults:

@@ -28,8 +28,9 @@ def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator
         mark = "!" if line.bad else " "
         yield f"{line.at / 1000:9.1f} {mark} {' ' * indent}{line.text}"
     found = list(problems)
+    short = short_tokens(entries)
     for problem in found:
-        yield f"FAILED {problem}"
+        yield f"FAILED {shortened(str(problem), short)}"
     if not found:
         yield "All promises kept."
 
@@ -45,6 +46,13 @@ def short_tokens(entries: Sequence[Entry]) -> dict[int, int]:
     """A small number for each token, in their order."""
     tokens = sorted({entry["token"] for entry in entries if entry.get("got") == "granted"})
     return {token: i for i, token in enumerate(tokens, 1)}
+
+
+def shortened(text: str, short: dict[int, int]) -> str:
+    """A text with those small numbers in place of the tokens."""
+    for token, number in short.items():
+        text = text.replace(str(token), str(number))
+    return text
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[Line]:
@@ -72,15 +80,21 @@ def _lines(entries: Sequence[Entry]) -> Iterator[Line]:
             else:
                 yield Line(at, "resource", what)
         elif "fault" in entry:
-            lane = entry["on"] if entry["on"] not in ("replica",) else "store"
+            lane = "store" if entry["on"] == "replica" else entry["on"]
             yield Line(at, lane, f"*** {entry['fault']}")
+        elif entry.get("store") in ("expired", "revoked"):
+            yield Line(at, "store", f"token {short.get(entry['token'], 0)}: {entry['store']}")
         elif "resumed" in entry:
             yield Line(at, entry["resumed"], "*** goes on")
 
 
 def _answer(entry: Entry, asked: Entry, short: dict[int, int], at: int) -> Iterator[Line]:
     by, what = asked["by"], entry["got"]
-    if asked["ask"] == "release":
+    if asked["ask"] == "convert":
+        if what == "granted":
+            what = f"token {short[entry['token']]}"
+        yield Line(at, by, f"{asked['mode']}: {what}")
+    elif asked["ask"] == "release":
         if what != "done":
             yield Line(at, by, f"release: {what}")
     elif what == "granted":

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from lockfast.sim.checker import FAR, Grant, Problem, grants_of
 from lockfast.sim.history import Entry
-from lockfast.sim.story import lanes_of, short_tokens, tell
+from lockfast.sim.story import lanes_of, short_tokens, shortened, tell
 
 _LEFT: Final = 110
 _WIDTH: Final = 1100
@@ -26,10 +26,12 @@ body { margin: 2rem auto; max-width: 1240px; padding: 0 1rem;
   background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text.by { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 svg text.dim { fill: var(--dim); } svg text.on { fill: #fff; font-weight: 600; }
 .lane { stroke: var(--faint); } .wait { stroke: var(--dim); stroke-dasharray: 3 3; }
 .bad { stroke: #d62839; fill: none; stroke-width: 2.5; } .badfill { fill: #d62839; }
-.lost { stroke: var(--dim); } .ok { fill: #2a9d5c; } .pause { fill: var(--dim); opacity: .18; }
+.lost { stroke: var(--dim); fill: none; } .store { fill: var(--dim); opacity: .45; }
+.ok { fill: #2a9d5c; } .pause { fill: var(--dim); opacity: .18; }
 .verdict { padding: .6rem 1rem; border-radius: .4rem; } .verdict.good { background: #2a9d5c22; }
 .verdict.broken { background: #d6283922; } pre { overflow-x: auto; font-size: 12.5px; }
 ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap;
@@ -51,7 +53,9 @@ def page(
 ) -> str:
     """The whole page: the verdict, the picture, the story."""
     found = list(problems)
-    verdict = "<br>".join(escape(str(problem)) for problem in found) or "All promises were kept."
+    short = short_tokens(entries)
+    texts = [escape(shortened(str(problem), short)) for problem in found]
+    verdict = "<br>".join(texts) or "All promises were kept."
     story = escape("\n".join(tell(entries, found)))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -64,7 +68,8 @@ def page(
 
 _LEGEND: Final = """<ul class="legend"><li>bar: a lease, with the number of its token</li>
 <li>hatched: it is over, and its holder has not looked yet, or another holds too</li>
-<li>dashed: waiting</li><li>grey: paused</li><li>green dot: a write admitted</li>
+<li>dashed: waiting</li><li>grey: paused, or down</li>
+<li>thin bar at the store: who holds by its own reckoning</li><li>green dot: a write admitted</li>
 <li>red cross: a stale write refused; red dot: one that got through</li>
 <li>crossed arrow: a lost message</li></ul>"""
 
@@ -73,7 +78,7 @@ def svg(entries: Sequence[Entry]) -> str:
     """The picture alone."""
     lanes = lanes_of(entries)
     times = [entry["at"] for entry in entries] or [0]
-    scale = _Scale(min(0, *times) if len(times) > 1 else 0, max(times))
+    scale = _Scale(min(times), max(times))
     height = _TOP + _LANE * len(lanes) + 20
     y_of = {lane: _TOP + _LANE * i + _LANE // 2 for i, lane in enumerate(lanes)}
     parts = [
@@ -83,6 +88,7 @@ def svg(entries: Sequence[Entry]) -> str:
         "</pattern></defs>",
         *_axes(scale, y_of, height),
         *_pauses(entries, scale, y_of),
+        *_held_in_store(entries, scale, y_of),
         *_leases(entries, scale, y_of),
         *_lost_messages(entries, scale, y_of),
         *_writes(entries, scale, y_of),
@@ -101,7 +107,8 @@ def _axes(scale: _Scale, y_of: dict[str, int], height: int) -> Iterator[str]:
     for at in range(scale.start, scale.end + 1, step):
         x = scale.x(at)
         yield f'<line class="lane" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8}" y2="{height - 16}"/>'
-        yield f'<text class="dim" x="{x + 3:.1f}" y="{_TOP - 14}">{at / 1000:g} ms</text>'
+        label = f"{(at - scale.start) / 1000:g} ms"
+        yield f'<text class="dim" x="{x + 3:.1f}" y="{_TOP - 14}">{label}</text>'
 
 
 def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
@@ -125,16 +132,47 @@ def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
             f'<rect x="{x:.1f}" y="{y - _BAR / 2}" width="{width:.1f}" height="{_BAR}" rx="3" '
             f'fill="{colour}"><title>{hint}</title></rect>'
         )
+        for start, stop in _only_believed(grant, grants, noticed.get(grant.op), scale.end):
+            left, wide = scale.x(start), max(3.0, scale.x(stop) - scale.x(start))
+            yield (
+                f'<rect x="{left:.1f}" y="{y - _BAR / 2}" width="{wide:.1f}" height="{_BAR}" '
+                f'fill="url(#hatch)" stroke="#d62839"><title>{hint}</title></rect>'
+            )
         if width > 16:
             yield f'<text class="on" x="{x + 4:.1f}" y="{y + 4}">{short[grant.token]}</text>'
         elif len(grants) <= 12:
-            yield f'<text x="{x + width + 3:.1f}" y="{y + 4}">{short[grant.token]}</text>'
-        for start, stop in _only_believed(grant, grants, noticed.get(grant.op), scale.end):
-            x, width = scale.x(start), max(3.0, scale.x(stop) - scale.x(start))
             yield (
-                f'<rect x="{x:.1f}" y="{y - _BAR / 2}" width="{width:.1f}" height="{_BAR}" '
-                f'fill="url(#hatch)" stroke="#d62839"><title>{hint}</title></rect>'
+                f'<text class="by" x="{x + width + 3:.1f}" y="{y + 4}">{short[grant.token]}</text>'
             )
+
+
+def _held_in_store(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+    """Who holds by the store's own reckoning, where that was noted."""
+    y, short = y_of["store"], short_tokens(entries)
+    since: dict[int, int] = {}
+
+    def bar(token: int, until: int) -> str:
+        x = scale.x(since.pop(token))
+        width = max(1.5, scale.x(until) - x - 1.5)
+        number = short.get(token, 0)
+        label = f'<text class="dim" x="{x + 2:.1f}" y="{y + 18}">{number or ""}</text>'
+        return (
+            f'<rect class="store" x="{x:.1f}" y="{y - 5}" width="{width:.1f}" height="10">'
+            f"<title>the store: token {number}</title></rect>" + (label if width > 16 else "")
+        )
+
+    for entry in entries:
+        what = entry.get("store")
+        if what == "granted":
+            since[entry["token"]] = entry["at"]
+        elif what == "begins":
+            # What it had acknowledged before, and does not know of now, it has forgotten.
+            for token in [token for token in since if token not in entry["holds"]]:
+                yield bar(token, entry["at"])
+        elif what is not None and entry["token"] in since:
+            yield bar(entry["token"], entry["at"])
+    for token in list(since):
+        yield bar(token, scale.end)
 
 
 def _only_believed(
@@ -173,7 +211,7 @@ def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
             yield (
                 f'<path class="bad" d="M{x - 7:.1f} {y - 7}l14 14m0 -14l-14 14">'
                 f"<title>{hint}: refused</title></path>"
-                f'<text x="{x + 10:.1f}" y="{y - 8}" style="fill:#d62839">'
+                f'<text x="{x - 10:.1f}" y="{y - 10}" text-anchor="end" style="fill:#d62839">'
                 f"token {number} refused</text>"
             )
         elif stale:
@@ -190,7 +228,7 @@ def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
 def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
     since: dict[str, int] = {}
     for entry in [*entries, {"at": scale.end, "heal": True}]:
-        if entry.get("fault") == "pause":
+        if entry.get("fault") in ("pause", "failover", "store_crash"):
             since[entry["on"]] = entry["at"]
         ended = list(since) if "heal" in entry else [entry.get("resumed")]
         for name in ended:
@@ -220,5 +258,9 @@ def _lost_messages(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]
         if source is None or target is None:
             continue
         x, middle = scale.x(entry["at"]), (source + target) / 2
-        yield f'<line class="lost" x1="{x:.1f}" x2="{x + 6:.1f}" y1="{source}" y2="{middle}"/>'
-        yield f'<path class="bad" d="M{x + 1:.1f} {middle - 5}l10 10m0 -10l-10 10"/>'
+        way = 1 if target > source else -1
+        yield (
+            f'<path class="lost" d="M{x:.1f} {source}L{x + 8:.1f} {target - way * 14}'
+            f'm-5 {-way * 7}l5 {way * 7}l4 {-way * 8}"><title>lost</title></path>'
+        )
+        yield f'<path class="bad" d="M{x - 1:.1f} {middle - 5}l10 10m0 -10l-10 10"/>'

@@ -7,7 +7,7 @@ WORKLOADS with the knobs' defaults. It takes locks through the client, which rec
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from lockfast.core.commands import Place
@@ -33,6 +33,20 @@ def span_ms(rng: random.Random, knobs: Knobs, which: str) -> float:
     return float(low + rng.random() * (high - low))
 
 
+def rounds(client: SimClient, knobs: Knobs) -> Iterator[None]:
+    """As many as the knob says, and on until the world has seen the operations it is to have."""
+    world = client.world
+    done = 0
+    while done < knobs["rounds"] or world.wants_more():
+        # Each that has begun is likely to bring a release yet.
+        world.rounds_begun += 1
+        try:
+            yield
+        finally:
+            world.rounds_begun -= 1
+        done += 1
+
+
 async def think(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     await client.host.sleep(span_ms(rng, knobs, "think_ms"))
 
@@ -47,7 +61,7 @@ def lock(rng: random.Random, knobs: Knobs, mode: str = "exclusive") -> Place:
 
 async def turns(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Take a lock, add one to what it protects, give it back."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs))
         if lease is not None:
@@ -56,7 +70,13 @@ async def turns(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def add_one(client: SimClient, lease: SimLease, rng: random.Random, knobs: Knobs) -> None:
-    """Read, think, write one more; as a careless program does, without looking at the lease."""
+    """Read, think, write one more; as a careless program does, without looking at the lease.
+
+    As often as the knob `writes` says; else only hold it.
+    """
+    if knobs["writes"] < 1 and rng.random() >= knobs["writes"]:
+        await hold(client, lease, rng, knobs)
+        return
     register, ttl_ms = client.world.register, client.world.ttl_ms
     try:
         value = await register.read(client.host, lease.name, lease.token, ttl_ms)
@@ -68,7 +88,7 @@ async def add_one(client: SimClient, lease: SimLease, rng: random.Random, knobs:
 
 async def impatient(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Try once, wait a little, or be cancelled while waiting."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         way = rng.randrange(4)
         place = lock(rng, knobs)
@@ -92,7 +112,7 @@ async def impatient(client: SimClient, rng: random.Random, knobs: Knobs) -> None
 
 async def readers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Mostly read, sometimes write, sometimes read in order to write."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         mode = rng.choice(("shared", "shared", "shared", "exclusive", "update"))
         patience = rng.choice((None, None, None, 30, 0))
@@ -102,10 +122,29 @@ async def readers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
             await client.release(lease)
 
 
+async def upgrades(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Read, become the writer, go back to reading; two who want to at once cannot both."""
+    for _ in rounds(client, knobs):
+        await think(client, rng, knobs)
+        mode = rng.choice(("shared", "shared", "update", "update", "exclusive"))
+        lease = await client.acquire(lock(rng, knobs, mode))
+        if lease is None:
+            continue
+        await hold(client, lease, rng, knobs)
+        if mode != "exclusive" and rng.random() < 0.6:
+            patience = rng.choice((None, 20, 0)) if mode == "update" else rng.choice((20, 0))
+            await client.convert(lease, "exclusive", patience)
+            await hold(client, lease, rng, knobs)
+        if lease.mode == "exclusive" and rng.random() < 0.5:
+            await client.convert(lease, rng.choice(("shared", "update")))
+            await hold(client, lease, rng, knobs)
+        await client.release(lease)
+
+
 async def permits(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Take some of a few permits."""
     limit = knobs["limit"]
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         place = Place("semaphore", "p", "permit", rng.randrange(1, limit + 1), limit)
         lease = await client.acquire(place, timeout_ms=rng.choice((None, None, None, 40, 0)))
@@ -116,7 +155,7 @@ async def permits(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 async def several(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Take one to three locks in one step, in any order of names."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         names = rng.sample("abcd", rng.randrange(1, 4))
         places = [Place("lock", name, rng.choice(("exclusive", "shared"))) for name in names]
@@ -128,7 +167,7 @@ async def several(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 async def tree(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Lock a branch, with intentions on all that is above it."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         path = rng.choice(("t", "t/x", "t/y", "t/x/1", "t/x/2"))
         mode = rng.choice(("exclusive", "shared"))
@@ -144,7 +183,7 @@ async def tree(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 async def priorities(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Some are more urgent than others; nobody waits for ever."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), priority=rng.choice((0, 0, 1, 5, -1)))
         if lease is not None:
@@ -154,7 +193,7 @@ async def priorities(client: SimClient, rng: random.Random, knobs: Knobs) -> Non
 
 async def bounded(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Hold longer than max_hold allows, now and then."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), max_hold_ms=rng.choice((0, 20, 60)))
         if lease is not None:
@@ -166,7 +205,7 @@ async def many(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Several tasks of one client, in one session."""
 
     async def task(own: random.Random) -> None:
-        for _ in range(knobs["rounds"]):
+        for _ in rounds(client, knobs):
             await think(client, own, knobs)
             lease = await client.acquire(lock(own, knobs))
             if lease is not None:
@@ -183,7 +222,7 @@ async def many(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Take a lock, leave with or without giving it back, connect again."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), timeout_ms=rng.choice((None, 60)))
         if lease is not None:
@@ -197,7 +236,7 @@ async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs
 
 async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Take one lock and then another, in any order: some wait for each other for ever."""
-    for _ in range(knobs["rounds"]):
+    for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         names = rng.sample("ab", 2)
         outer = await client.acquire(Place("lock", names[0], "exclusive"))
@@ -212,16 +251,17 @@ async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def long_holds(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Hold for longer than a TTL, so that everything rests on keep-alives."""
-    for _ in range(knobs["rounds"]):
+    """Hold for longer than a TTL now and then, so that everything rests on keep-alives."""
+    long_round = rng.randrange(knobs["rounds"])
+    for i, _ in enumerate(rounds(client, knobs)):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs))
         if lease is None:
             continue
-        long = rng.random() < 0.4
-        until_ms = client.host.now_ms() + (span_ms(rng, knobs, "hold_ms") if long else 5)
+        span = span_ms(rng, knobs, "hold_ms") if i == long_round else 5
+        until_ms = client.host.now_ms() + span
         while lease.held() and client.host.now_ms() < until_ms:
-            await client.host.sleep(20)
+            await client.host.sleep(min(50, span))
         await client.release(lease)
 
 
@@ -230,7 +270,7 @@ async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     if client.name != "c1":
         await turns(client, rng, knobs)
         return
-    for _ in range(knobs["rounds"]):
+    while client.world.wants_more():
         await think(client, rng, knobs)
         try:
             await revoke_lock(client.core, "lock", lock(rng, knobs).name, client.name, "meddling")
@@ -244,7 +284,7 @@ async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     keep = Keep(client.core, Ask((place,), client.world.ttl_ms))
 
     async def task(own: random.Random) -> None:
-        for _ in range(knobs["rounds"]):
+        for _ in rounds(client, knobs):
             await think(client, own, knobs)
             taken = await client.take_kept(keep, place)
             if taken is not None:
@@ -259,21 +299,23 @@ async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
         await each.join()
 
 
-_USUAL: Knobs = {"rounds": 6, "names": 2, "think_ms": (0, 300), "hold_ms": (1, 40)}
+_USUAL: Knobs = {"rounds": 2, "names": 2, "think_ms": (0, 60), "hold_ms": (1, 20)}
+_WRITING: Knobs = {**_USUAL, "writes": 0.4}
 
 WORKLOADS: dict[str, Workload] = {
-    "turns": Workload(turns, {**_USUAL, "names": 1}),
+    "turns": Workload(turns, {**_WRITING, "names": 1}),
     "impatient": Workload(impatient, _USUAL),
     "readers": Workload(readers, _USUAL),
+    "upgrades": Workload(upgrades, {**_USUAL, "names": 1}),
     "permits": Workload(permits, {**_USUAL, "limit": 3}),
     "several": Workload(several, _USUAL),
     "tree": Workload(tree, _USUAL),
-    "priorities": Workload(priorities, _USUAL),
-    "bounded": Workload(bounded, _USUAL),
-    "many": Workload(many, {**_USUAL, "rounds": 3, "tasks": 3}),
+    "priorities": Workload(priorities, _WRITING),
+    "bounded": Workload(bounded, _WRITING),
+    "many": Workload(many, {**_WRITING, "tasks": 2}),
     "comings_and_goings": Workload(comings_and_goings, _USUAL),
-    "meddling": Workload(meddling, _USUAL),
-    "nested": Workload(nested, {**_USUAL, "rounds": 3}),
-    "long_holds": Workload(long_holds, {**_USUAL, "names": 1, "hold_ms": (900, 2500)}),
-    "kept": Workload(kept, {**_USUAL, "rounds": 4, "hold_ms": (1, 15)}),
+    "meddling": Workload(meddling, _WRITING),
+    "nested": Workload(nested, _USUAL),
+    "long_holds": Workload(long_holds, {**_USUAL, "hold_ms": (900, 1800)}),
+    "kept": Workload(kept, {**_USUAL, "hold_ms": (1, 15)}),
 }

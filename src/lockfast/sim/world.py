@@ -10,11 +10,11 @@ import hashlib
 import json
 import random
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockfast.core.commands import Command, Done, Renew, Reply, Revoke, RevokeSession
+from lockfast.core.commands import HOLDING, Command, Done, Renew, Reply, Revoke, RevokeSession
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.sim.client import SimClient
 from lockfast.sim.faults import FAULTS
@@ -41,7 +41,17 @@ class Run:
     operations: int = 0
     messages: int = 0
     ended_us: int = 0
-    trace: list[str] = field(default_factory=list)
+    steps: list[tuple[int, Command, Reply]] = field(default_factory=list)
+    """What the store did, with the true instants."""
+
+    @property
+    def trace(self) -> Iterator[str]:
+        """The steps of the store, a line for each."""
+        for at, command, reply in self.steps:
+            yield (
+                f"{at} {type(command).__name__} {command[0]} {command[1:2]} "
+                f"{type(reply).__name__} {getattr(reply, 'token', '')}"
+            )
 
     def trace_hash(self) -> str:
         """Of everything the store did and every client was told, in order."""
@@ -66,7 +76,7 @@ class World:
         self.kernel = Kernel(seed)
         self.history = History()
         self.problems: list[str] = []
-        self.trace: list[str] = []
+        self.steps: list[tuple[int, Command, Reply]] = []
         self.hosts: dict[str, Host] = {}
         self.network = Network(self.kernel)
         self.server = LockServer(self.host("store"), self.network, lagging=mix.forgets)
@@ -80,8 +90,12 @@ class World:
         """Where stories are told from; no machine of the world."""
         self._undo: dict[int, Callable[[], None]] = {}
         self._undo_number = 0
+        self.rounds_begun = 0
+        """How many clients, or tasks of theirs, are in the middle of something."""
         self._at_work = 0
         self._healed = False
+        self._noted_rows: object = self.server.table.rows
+        self._noted = 0
 
     def host(self, name: str) -> Host:
         # Clocks count from when a machine was switched on: they have nothing in common.
@@ -94,6 +108,7 @@ class World:
     def run_story(self, story: Coroutine[Any, Any, None]) -> Run:
         """Let one thing happen, told from outside, instead of what the mix says of clients."""
         self.network.on_lost = self._note_lost
+        self.server.observers.append(self._note_store)
         self._plan_faults()
         try:
             self.kernel.run_until_done(self.director.start(story, "story"), 60_000 * MS)
@@ -143,7 +158,7 @@ class World:
             self.history.operations,
             self.network.messages,
             self.kernel.now,
-            self.trace,
+            self.steps,
         )
 
     def _set_to_work(self, client: SimClient) -> None:
@@ -154,6 +169,13 @@ class World:
         work = WORKLOADS[name].work(client, rng, self.mix.knobs_of_workload(name))
         task = client.host.start(work, client.name)
         task.on_done(lambda: self._ended(task))
+
+    def wants_more(self) -> bool:
+        """Whether clients are to go on: there is time, and not enough has happened."""
+        return (
+            self.history.operations + self.rounds_begun < self.mix.operations
+            and self.kernel.now < self.chaos_us + self.ttl_ms * MS * PATIENCE_TTLS // 2
+        )
 
     def _ended(self, task: Task[None]) -> None:
         error = task.error
@@ -231,19 +253,32 @@ class World:
         """The replica takes the dead server's place, with what it has heard."""
         assert self._replica is not None
         self.server = old.promote(self._replica)
+        self.history.note(self.kernel.now, resumed="store")
 
     def _note_lost(self, source: Host, target: Host) -> None:
         self.history.note(self.kernel.now, lost_message=source.name, to=target.name)
 
+    def _note_store(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
+        """Who holds by the store's own reckoning, for the picture."""
+        rows = self.server.table.rows
+        if rows is not self._noted_rows:
+            self._noted_rows, self._noted = rows, 0
+            self.history.note(self.kernel.now, store="begins", holds=self._held_in_store())
+        for event in rows.events(self._noted, 100):
+            self._noted = event.position
+            if event.token and event.what in ("granted", "released", "expired", "revoked"):
+                about = {"token": event.token, "by": event.owner}
+                self.history.note(self.kernel.now, store=event.what, **about)
+
+    def _held_in_store(self) -> list[int]:
+        rows = self.server.table.rows
+        claims = (row for _, row in rows.scan("c\x1f", "c\x20", 1000))
+        return [claim.token for claim in claims if claim.state == HOLDING]
+
     # ── observing ────────────────────────────────────────────────────────────────────
 
     def _observe(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
-        of = command[0]
-        about = getattr(reply, "token", "")
-        self.trace.append(
-            f"{self.kernel.now} {type(command).__name__} {of} {command[1:2]} "
-            f"{type(reply).__name__} {about}"
-        )
+        self.steps.append((self.kernel.now, command, reply))
         if isinstance(command, Revoke | RevokeSession) and isinstance(reply, Done) and reply.found:
             n = command.n if isinstance(command, Revoke) else 0
             self.history.note(self.kernel.now, revoke=command.session, n=n)

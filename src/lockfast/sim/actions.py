@@ -1,0 +1,140 @@
+"""What the command line does with the simulator; each returns an exit code.
+
+0: nothing found. 1: a promise was broken. 2: wrong usage (raised as MixError).
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockfast.sim.checker import Problem
+from lockfast.sim.exhaust import exhaust
+from lockfast.sim.history import write_history
+from lockfast.sim.mix import Case, MixError, mix_of_seed, read_case_file, write_case
+from lockfast.sim.scenarios import SCENARIOS, play
+from lockfast.sim.search import Finding, compare_table, progress_line, search, try_seed
+from lockfast.sim.shrink import shrink
+from lockfast.sim.story import tell
+from lockfast.sim.timeline import page
+from lockfast.sim.world import Run
+
+FINDINGS = Path("findings")
+"""Where a search leaves what it found."""
+
+
+def simulate(what: str, seed: int | None, *, fenced: bool = True, html: Path | None = None) -> int:
+    """Play a scenario, or a run written down in a TOML file, and tell it."""
+    logging.disable(logging.WARNING)
+    if what in SCENARIOS:
+        seed = 1 if seed is None else seed
+        run, problems = play(what, seed, fenced=fenced)
+        summary = SCENARIOS[what].summary
+    elif what.endswith(".toml"):
+        case = read_case_file(Path(what))
+        if seed is None and case.seed is None:
+            raise MixError(f"{what} has no seed; give one with --seed")
+        seed = case.seed if seed is None else seed
+        assert seed is not None
+        run, problems = try_seed(seed, case.mix)
+        summary = case.why or str(case.mix)
+    else:
+        raise MixError(f"there is no scenario {what!r}; there are {', '.join(SCENARIOS)}")
+    title = f"{what}, seed {seed}{'' if fenced else ', without the guard'}"
+    print(f"{title}: {summary}\n")
+    for line in tell(run.entries, problems):
+        print(line)
+    if html is not None:
+        _draw(run, problems, html, title, summary)
+        print(f"timeline in {html}")
+    return 1 if problems else 0
+
+
+def search_seeds(first: int | None, count: int, jobs: int | None, findings: Path = FINDINGS) -> int:
+    """Run many seeds; what fails is made smaller, drawn, and left with its replay."""
+    # Another stretch each time: what was searched yesterday need not be searched again.
+    first = first if first is not None else int(time.time()) % 10**8 * 100
+    print(f"seeds {first} to {first + count - 1}", flush=True)
+    began = time.monotonic()
+    tally = search(first, count, jobs=jobs, progress=progress_line(sys.stderr, count))
+    seconds = time.monotonic() - began
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    for number, finding in enumerate(tally.findings):
+        print(f"FAILED {finding}")
+        if number == 0 and finding.mixed:
+            print(f"  smaller: {_leave(finding, findings)}", flush=True)
+    rate = tally.schedules / seconds * 60
+    print(f"{tally.line()}; by the clock {seconds:.1f} s, {rate:,.0f} a minute")
+    return 1 if tally.findings else 0
+
+
+def _leave(finding: Finding, directory: Path) -> str:
+    """Leave a smaller run that fails alike, and its picture; returns the command to see it."""
+    smaller = shrink(mix_of_seed(finding.seed), finding.seed)
+    run, problems = try_seed(smaller.seed, smaller.mix)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{finding.seed}.toml"
+    case = Case(smaller.mix, smaller.seed, str(problems[0]))
+    path.write_text(write_case(case), encoding="utf-8")
+    picture = path.with_suffix(".html")
+    _draw(run, problems, picture, path.name, str(problems[0]))
+    return f"lockfast simulate {shlex.quote(str(path))}  (drawn in {picture})"
+
+
+def _draw(run: Run, problems: Sequence[Problem], to: Path, title: str, summary: str) -> None:
+    to.write_text(page(run.entries, problems, title=title, summary=summary), encoding="utf-8")
+
+
+def replay(
+    seed: int | None, file: Path | None, *, smaller: bool, history: Path | None, trace: bool
+) -> int:
+    """Run one schedule again and say what was wrong."""
+    case = read_case_file(file) if file is not None else None
+    if seed is None:
+        seed = case.seed if case is not None else None
+    if seed is None:
+        raise MixError("give a --seed, or a --mix whose file has one")
+    mix = case.mix if case is not None else mix_of_seed(seed)
+    run, problems = try_seed(seed, mix)
+    if problems and smaller:
+        found = shrink(mix, seed)
+        run, problems = try_seed(found.seed, found.mix)
+        print(write_case(Case(found.mix, found.seed, str(problems[0]))))
+    if trace:
+        print("\n".join(run.trace))
+    if history is not None:
+        write_history(run.entries, history)
+        print(f"history in {history}")
+    print(
+        f"seed {run.seed}, {run.mix}: {run.operations} operations, {run.messages} messages, "
+        f"{run.ended_us / 1e6:.3f} s of virtual time\ntrace {run.trace_hash()}"
+    )
+    for problem in problems:
+        print(f"FAILED {problem}")
+    return 1 if problems else 0
+
+
+def compare(seed: int) -> int:
+    """The lock table beside its model, on the random commands of one seed."""
+    finding = compare_table(seed)
+    print(finding.problems[0] if finding is not None else f"seed {seed}: table and model agree")
+    return 1 if finding is not None else 0
+
+
+def exhaust_states(states: int) -> int:
+    """Every interleaving of a small world, up to so many states."""
+    shown = [time.monotonic()]
+
+    def progress(found: int) -> None:
+        if time.monotonic() - shown[0] > 10:
+            shown[0] = time.monotonic()
+            print(f"{found:,} states", file=sys.stderr, flush=True)
+
+    result = exhaust(states, progress)
+    print(result)
+    return 1 if result.problem else 0

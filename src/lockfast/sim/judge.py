@@ -1,0 +1,62 @@
+"""`lockfast check`: judge a history that was recorded from real clients.
+
+Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lockfast.sim.checker import Problem, check_history
+from lockfast.sim.history import Entry, read_history
+from lockfast.sim.linear import Verdict, explain, unexplained
+
+
+class HistoryError(ValueError):
+    """The file is no history."""
+
+
+class Judgement(NamedTuple):
+    """What was found in a history."""
+
+    entries: Sequence[Entry]
+    problems: Sequence[Problem]
+    undecided: Sequence[str]
+    """Names at which too much happened at once to find an order, or to exclude one."""
+
+    @property
+    def operations(self) -> int:
+        return sum("ask" in entry for entry in self.entries)
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 if all is well, 1 if a promise was broken."""
+        return 1 if self.problems else 0
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        for problem in self.problems:
+            yield f"FAILED {problem}"
+        for name in self.undecided:
+            yield f"undecided: {name!r}"
+        yield f"{self.operations} operations, {len(self.problems)} promises broken"
+
+
+def judge_file(path: Path, *, forgets: bool = False) -> Judgement:
+    """Judge a recorded history; raises HistoryError if it is none.
+
+    With `forgets` its store may lose what it acknowledged: only tokens are judged then.
+    """
+    try:
+        entries = sorted(read_history(path), key=lambda entry: int(entry["at"]))
+        problems = check_history(entries, forgets=forgets)
+        verdicts = {} if forgets else explain(entries)
+    except (OSError, ValueError) as error:
+        raise HistoryError(str(error)) from None
+    except (KeyError, TypeError) as error:
+        raise HistoryError(f"{path}: an entry lacks {error}, or has something else there") from None
+    problems += [unexplained(at) for at, found in verdicts.items() if found is Verdict.IMPOSSIBLE]
+    undecided = [at[1] for at, found in verdicts.items() if found is Verdict.UNKNOWN]
+    return Judgement(entries, problems, undecided)
