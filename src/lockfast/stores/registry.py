@@ -132,7 +132,13 @@ def open_store(url: str, face: Face, **settings: Any) -> Store:
         make = getattr(importlib.import_module(module), function)
     else:
         make = _from_entry_points(parsed)
-    return make(parsed, face, **settings)
+    store = make(parsed, face, **settings)
+    history = os.environ.get("LOCKFAST_HISTORY")
+    if not history:
+        return store
+    from lockfast.stores.recorded import recorded
+
+    return recorded(store, history)
 
 
 def _from_entry_points(url: StoreUrl) -> Callable[..., Store]:

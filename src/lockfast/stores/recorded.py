@@ -1,0 +1,78 @@
+"""LOCKFAST_HISTORY=file: what a client asked, was told and believed, for `lockfast check`.
+
+A store is wrapped when it is opened, so that without the variable nothing is done at all. Every
+command and every answer passes here with the instants before and after it, in both faces and for
+every store. Many processes may write to one file: every line is one write to a descriptor opened
+to append.
+"""
+
+from __future__ import annotations
+
+from lockfast.core import commands as c
+from lockfast.ports import Capabilities, Deliver, Ear, Store, Wire
+from lockfast.stores.book import Book, HistoryFile, now_us
+
+
+def recorded(store: Store, path: str) -> Store:
+    """The store, with a record of what passes between it and its client.
+
+    Raises StoreMisconfiguredError if nothing can be written to the file.
+    """
+    try:
+        return _RecordedStore(store, Book(HistoryFile(path, store.label)))
+    except BaseException:
+        store.close()
+        raise
+
+
+class _RecordedWire:
+    def __init__(self, wire: Wire, book: Book) -> None:
+        self._wire = wire
+        self._book = book
+
+    async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
+        self._book.sends(command)
+        sent_us = now_us()
+        reply = await self._wire.send(command, timeout_ms)
+        self._book.heard(command, reply, sent_us)
+        return reply
+
+    def close(self) -> None:
+        self._wire.close()
+
+    @property
+    def connections(self) -> int:
+        """How often the wire connected, where it says so."""
+        return getattr(self._wire, "connections", 0)
+
+
+class _RecordedStore:
+    def __init__(self, store: Store, book: Book) -> None:
+        self._store = store
+        self._book = book
+
+    @property
+    def label(self) -> str:
+        return self._store.label
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    def caller_wire(self) -> Wire:
+        return _RecordedWire(self._store.caller_wire(), self._book)
+
+    def keeper_wire(self) -> Wire:
+        return _RecordedWire(self._store.keeper_wire(), self._book)
+
+    def ear(self, session: str, deliver: Deliver) -> Ear:
+        def record(wake: c.Wake) -> None:
+            if wake.session == session:
+                self._book.hears(wake)
+            deliver(wake)
+
+        return self._store.ear(session, record)
+
+    def close(self) -> None:
+        self._store.close()
+        self._book.close()
