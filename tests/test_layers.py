@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": {"api", "errors", "flow"},
     # Beside them. The resource's side knows nothing of clients:
     "guards": {"errors", "core"},
-    "cli": {"", "api", "errors", "core", "flow", "runtimes", "stores"},
+    "cli": {"", "api", "errors", "core", "flow", "runtimes", "sim", "stores"},
     "__main__": {"cli"},
     "sim": {"errors", "core", "ports", "flow", "runtimes", "stores", "guards", "conformance"},
     "conformance": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores", "sim"},

@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "watch": "lockfast.cli.follow:watch",
     "revoke": "lockfast.cli.revoke:revoke",
     "doctor": "lockfast.cli.doctor:doctor",
+    "simulate": "lockfast.cli.simulate:simulate",
+    "check": "lockfast.cli.simulate:check",
 }
 """Each is imported when it is asked for: `run` should not wait for what it does not use."""
 

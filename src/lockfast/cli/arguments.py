@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from lockfast import __version__
@@ -59,6 +60,24 @@ exit codes: 0 if something was revoked, 1 if there was nothing to revoke
 DOCTOR_EPILOG = """\
 exit codes: 0 if the store is fit, 2 if it would break promises, 69 if it is unreachable
 """
+SIMULATE_EPILOG = """\
+SCENARIO is one of
+  turns  crash  pause  zombie  split-brain  failover  lost-reply  clock-jump
+  thundering-herd  deadlock  priority  ttl-too-short
+or a TOML file that a search has left, or that you wrote. Needs: pip install 'lockfast[sim]'
+
+exit codes: 0 if all promises were kept, 1 if one was broken, 2 for wrong usage
+
+examples:
+  lockfast simulate zombie --seed 7              a refused write, and zombie-7.html
+  lockfast simulate zombie --seed 7 --no-guard   the same write gets through
+"""
+CHECK_EPILOG = """\
+Any program that uses Lockfast records a history when LOCKFAST_HISTORY names a file;
+processes of one machine may share it.
+
+exit codes: 0 if all promises were kept, 1 if one was broken, 2 if it is no history
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -105,7 +124,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"lockfast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, about: str, epilog: str = "", usage: str | None = None) -> Parser:
+    def tool(name: str, about: str, epilog: str = "", usage: str | None = None) -> Parser:
         made: Parser = commands.add_parser(
             name,
             help=about,
@@ -116,6 +135,10 @@ def _parser() -> Parser:
             allow_abbrev=False,
         )
         made.set_defaults(parser=made)
+        return made
+
+    def command(name: str, about: str, epilog: str = "", usage: str | None = None) -> Parser:
+        made = tool(name, about, epilog, usage)
         made.add_argument("--url", help="where the locks are kept")
         made.add_argument("--owner", type=_owner, help="the label others see")
         return made
@@ -164,7 +187,24 @@ def _parser() -> Parser:
         chooser.add_argument(
             "--kind", choices=KINDS, default=LOCK, help="what NAME is (default: lock)"
         )
+    _simulate_options(tool("simulate", "play a scenario in virtual time", SIMULATE_EPILOG))
+    check = tool("check", "judge a history that clients recorded", CHECK_EPILOG)
+    check.add_argument("history", type=Path, metavar="FILE")
+    check.add_argument("--forgets", action="store_true", help="its store may lose what it promised")
+    check.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline")
+    check.add_argument("--json", action="store_true", help="for programs to read")
     return parser
+
+
+def _simulate_options(parser: Parser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO")
+    parser.add_argument("--seed", type=int, metavar="N", help="(default: 1, or that of the file)")
+    parser.add_argument("--no-guard", action="store_true", help="let every write through")
+    drawing = parser.add_mutually_exclusive_group()
+    drawing.add_argument(
+        "--html", type=Path, metavar="FILE", help="where to draw it (default: SCENARIO-N.html)"
+    )
+    drawing.add_argument("--no-html", action="store_true", help="only tell it")
 
 
 def _run_options(parser: Parser) -> None:
