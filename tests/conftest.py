@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("lockfast.conformance")
 @pytest.fixture(autouse=True)
 def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of whoever runs the tests, and no lock in their own lock file."""
-    for name in ("URL", "TTL", "NAMESPACE", "OWNER"):
+    for name in ("URL", "TTL", "NAMESPACE", "OWNER", "HISTORY"):
         monkeypatch.delenv(f"LOCKFAST_{name}", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 

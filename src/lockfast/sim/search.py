@@ -121,7 +121,8 @@ class Tally:
 
 
 def run_chunk(seeds: Iterable[int]) -> Tally:
-    """A few seeds, one after another; in a process of its own."""
+    """A few seeds, one after another, without a word about what goes wrong in them."""
+    said_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     # A world is full of circles, and garbage as a whole when it is done. What was there
     # before it need not be looked through each time.
@@ -133,6 +134,7 @@ def run_chunk(seeds: Iterable[int]) -> Tally:
     finally:
         gc.enable()
         gc.unfreeze()
+        logging.disable(said_before)
 
 
 def _run_seeds(seeds: Iterable[int]) -> Tally:
@@ -211,14 +213,10 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
     return show
 
 
-def first_failure(seeds: Iterable[int], budget_s: float) -> Finding | None:
-    """The first failure of the default search in one process, within some time of a core."""
-    until = time.process_time() + budget_s
+def first_failure(seeds: Iterable[int]) -> Finding | None:
+    """The first failure of the default search among these seeds, in this process."""
     iterator = iter(seeds)
-    while time.process_time() < until:
-        chunk = list(islice(iterator, CHUNK))
-        if not chunk:
-            return None
+    while chunk := list(islice(iterator, CHUNK)):
         tally = run_chunk(chunk)
         if tally.findings:
             return tally.findings[0]
