@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,14 @@ pytest.register_assert_rewrite("lockfast.conformance")
 
 
 @pytest.fixture(autouse=True)
-def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting of whoever runs the tests, and no lock in their own lock file."""
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No setting of whoever runs the tests, no lock in their own lock file, and no test's
+    wish for silence."""
     for name in ("URL", "TTL", "NAMESPACE", "OWNER", "HISTORY"):
         monkeypatch.delenv(f"LOCKFAST_{name}", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
