@@ -175,7 +175,7 @@ def test_eight_processes_need_three_requests_per_grant(crew: Crew, quiet: EtcdCl
         child.tell("end")
 
 
-def test_keep_alive_of_a_thousand_locks_reads_none_of_them(quiet: EtcdCluster) -> None:
+def test_keep_alive_of_three_hundred_locks_reads_none_of_them(quiet: EtcdCluster) -> None:
     """What has changed since the last one is read, and that is nothing."""
     with lockfast.connect(quiet.url(), ttl=60) as client:
         leases = [client.lock(f"orders/{i}").acquire() for i in range(300)]
