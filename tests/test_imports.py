@@ -33,6 +33,7 @@ FORBIDDEN = {
     "lockfast.sim",
     "lockfast.stores.sqlite",
     "lockfast.stores.redis",
+    "lockfast.stores.etcd",
     # extras and tools
     "apsw",
     "asimpy",

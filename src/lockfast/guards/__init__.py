@@ -13,10 +13,12 @@ from lockfast.guards.memory import MemoryGuard
 from lockfast.guards.sqlite import SqliteGuard
 
 if TYPE_CHECKING:
+    from lockfast.guards.etcd import EtcdGuard
     from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
 
 __all__ = [
     "AsyncRedisGuard",
+    "EtcdGuard",
     "Guard",
     "InvalidTokenError",
     "MemoryGuard",
@@ -26,9 +28,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Only for those who use them: they read and hash scripts.
+    # Only for those who use them: they read and hash scripts, or load HTTP and TLS.
     if name in ("AsyncRedisGuard", "RedisGuard"):
         from lockfast.guards import redis
 
         return getattr(redis, name)
+    if name == "EtcdGuard":
+        from lockfast.guards.etcd import EtcdGuard
+
+        return EtcdGuard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
