@@ -91,7 +91,7 @@ def test_show_of_a_free_lock_says_so_and_gives_1(cli: Cli) -> None:
 def test_a_holder_that_expired_does_not_count_as_one(cli: Cli) -> None:
     """Nobody clears it away before somebody else asks for the lock."""
     with lockfast.connect(cli.url) as observer:
-        holder = cli.hold("a", "--ttl", "0.5")
+        holder = cli.hold("a", "--ttl", "4")
         holder.popen.kill()
         until(lambda: observer.inspect("a").holders[0].remaining == 0, "the lease to end")
     done = cli.run("show", "a")

@@ -108,7 +108,7 @@ def test_run_ends_only_when_the_last_of_the_group_is_gone(cli: Cli) -> None:
 def test_a_run_stopped_past_its_ttl_ends_its_command_when_it_wakes(cli: Cli) -> None:
     """Another has the lock by then, with a greater token."""
     say_token = ("sh", "-c", "echo $LOCKFAST_FENCE; read line")
-    holder = cli.start("run", "a", "--ttl", "1", "--", *say_token)
+    holder = cli.start("run", "a", "--ttl", "5", "--", *say_token)
     old = int(holder.line())
     holder.signal(signal.SIGSTOP)
     waiter = cli.start("run", "a", "--", *say_token)
@@ -143,8 +143,8 @@ def test_a_lease_that_cannot_be_renewed_ends_the_command_before_its_deadline(
 
 def test_keep_alives_that_succeed_never_stop_the_command(cli: Cli) -> None:
     """Not even with the shortest TTL's worth of grace there may be."""
-    holder = cli.hold("a", "--ttl", "1", "--grace", "0.5")
-    until(lambda: cli.live_sessions()[0]["renewals"] >= 5, "five keep-alives")
+    holder = cli.hold("a", "--ttl", "6", "--grace", "3")
+    until(lambda: cli.live_sessions()[0]["renewals"] >= 4, "four keep-alives")
     holder.write("go")
     assert (holder.line(), holder.exit_code()) == ("got go", 0)
 
@@ -187,7 +187,7 @@ def test_a_waiter_whose_session_was_revoked_stands_in_line_again(cli: Cli) -> No
 
 def test_a_lock_file_that_is_deleted_stops_the_command(cli: Cli) -> None:
     """Its locks are gone with it, and somebody may have made it anew."""
-    holder = cli.start("run", "a", "--ttl", "1.5", "--", *python(POLITE))
+    holder = cli.start("run", "a", "--ttl", "6", "--", *python(POLITE))
     assert holder.line() == "ready"
     for path in Path(cli.path.parent).glob("locks.db*"):
         path.unlink()

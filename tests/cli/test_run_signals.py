@@ -88,7 +88,7 @@ def test_a_signal_while_waiting_ends_the_wait_and_leaves_no_claim(cli: Cli, name
 
 def test_a_stopped_command_keeps_its_lock_until_it_is_continued(cli: Cli) -> None:
     """Without a terminal nobody waits for the job to stop, so the lease is renewed."""
-    holder = cli.hold("a", "--ttl", "0.6")
+    holder = cli.hold("a", "--ttl", "4")
     (command,) = children_of(holder.pid)
     holder.signal(signal.SIGTSTP)
     until(lambda: _state(command) == "T", "the command to stop")

@@ -119,7 +119,7 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(cli: Cli, terminal: Terminal) 
 def test_a_job_stopped_past_its_ttl_does_not_go_on(cli: Cli, terminal: Terminal) -> None:
     """Stopped, nobody renews the lease; continued, the command must not touch anything."""
     script = "echo ready; read line; echo touched"
-    start_job(cli, terminal, *LOCKFAST, "run", "a", "--ttl", "1", "--", "sh", "-c", script)
+    start_job(cli, terminal, *LOCKFAST, "run", "a", "--ttl", "6", "--", "sh", "-c", script)
     run = pid_of(terminal)
     assert terminal.line() == "ready"
     (command,) = children_of(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from itertools import pairwise
 
 import pytest
@@ -127,12 +126,11 @@ def test_too_large_a_search_is_open() -> None:
 
 
 @pytest.mark.parametrize("workload", ["readers", "upgrades", "priorities", "several", "kept"])
-def test_it_is_quick_enough(workload: str) -> None:
+def test_it_takes_few_steps_for_an_operation(workload: str) -> None:
+    """Counted and not timed: two hundred take half a millisecond on an idle machine."""
     knobs = {"rounds": 40, "names": 1, "think_ms": [0, 30], "hold_ms": [1, 30]}
     entries = World(Mix({workload: knobs}, clients=6), 1).run().entries
     operations = sum("ask" in entry for entry in entries)
-    began = time.process_time()
     names = dict.fromkeys(place[:2] for grant in grants_of(entries) for place in grant.places)
-    assert {check_name(entries, at) for at in names} == {Verdict.EXPLAINED}
-    rate = operations / (time.process_time() - began)
-    assert rate > 2000, f"{rate:,.0f} operations per second"
+    verdicts = {check_name(entries, at, steps_max=200 * operations) for at in names}
+    assert verdicts == {Verdict.EXPLAINED}

@@ -26,9 +26,9 @@ from lockfast.core.names import ancestors
 from lockfast.errors import LeaseLostError, LimitError, UnsupportedError
 from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core
-from lockfast.flow.holding import Ask, Holding, LeaseState, Phase
+from lockfast.flow.effects import without
+from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.retained import Keep, Use
-from lockfast.flow.session import without
 from lockfast.flow.witness import Witness
 from lockfast.ports import Runtime
 from lockfast.runtimes.clock import now_ms
@@ -37,7 +37,6 @@ from lockfast.stores.registry import Face, open_store
 
 L = TypeVar("L", bound="LeaseBase")
 
-RELEASED = Phase.RELEASED
 EXIT_MS = 2000
 LIMIT_MAX = 1_000_000_000
 

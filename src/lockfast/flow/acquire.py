@@ -34,7 +34,7 @@ from lockfast.errors import (
 )
 from lockfast.flow.holding import Holding, LeaseState, Phase, own_conflict
 from lockfast.flow.log import logger
-from lockfast.flow.session import FORKED, RENEWALS_PER_TTL, Session
+from lockfast.flow.session import RENEWALS_PER_TTL, Session
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
@@ -43,6 +43,7 @@ RETRY_MS: Final = 20
 RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
+FORKED: Final = "the process was forked and its leases stay with the parent"
 
 
 async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:

@@ -37,6 +37,11 @@ class Phase(StrEnum):
     RELEASED = "released"
 
 
+ENTERING, WAITING, HELD = Phase.ENTERING, Phase.WAITING, Phase.HELD
+OVER, RELEASED = Phase.OVER, Phase.RELEASED
+"""To look them up in their class takes its time, and every use of a lease does."""
+
+
 class Ask(NamedTuple):
     """What an acquire asks for, apart from how long it waits."""
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from lockfast.core.modes import EXCLUSIVE
 from lockfast.errors import AcquireTimeoutError, DeadlockError, LeaseLostError, LockfastError
 from lockfast.flow import acquire as claims
+from lockfast.flow.effects import carry_out, without
 from lockfast.flow.holding import Ask, Holding, LeaseState, Phase
 from lockfast.flow.log import logger
-from lockfast.flow.session import carry_out, without
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core

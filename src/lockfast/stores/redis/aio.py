@@ -105,7 +105,7 @@ class _Peer(asyncio.Protocol):
         waiting = [(asked, until_s) for asked, until_s in self._asked if not asked.done()]
         for asked, until_s in waiting:
             if until_s <= now_s:
-                asked.set_exception(in_doubt(self.address, TimeoutError()))
+                _give_up(asked, in_doubt(self.address, TimeoutError()))
                 self.retire()
         later = [until_s for asked, until_s in waiting if not asked.done()]
         if later:
@@ -133,7 +133,13 @@ class _Peer(asyncio.Protocol):
         while self._asked:
             asked, _ = self._asked.popleft()
             if not asked.done():
-                asked.set_exception(error)
+                _give_up(asked, error)
+
+
+def _give_up(asked: asyncio.Future[Any], error: Exception) -> None:
+    asked.set_exception(error)
+    # Whoever asked may be gone, or never have got to wait: asyncio must not complain of that.
+    asked.exception()
 
 
 class AsyncWire:
