@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.registry import StoreUrl
+from lockfast.stores.tls import tls_context
 
 PORT: Final = 2379
 PREFIX: Final = "lockfast"
 NAMESPACE: Final = "default"
 OPTIONS: Final = ("prefix", "ca", "cert", "key", "verify")
-TLS_OPTIONS: Final = ("ca", "cert", "key", "verify")
 
 
 class Endpoint(NamedTuple):
@@ -55,7 +55,12 @@ def parse(url: StoreUrl) -> Address:
             url.label, f"prefix={prefix!r} cannot be used", "write 1 to 200 printable characters"
         )
     return Address(
-        url.label, endpoints, f"{prefix}/{namespace}/", username, password, tls_context(url)
+        url.label,
+        endpoints,
+        f"{prefix}/{namespace}/",
+        username,
+        password,
+        tls_context(url, "etcds"),
     )
 
 
@@ -66,26 +71,3 @@ def _endpoint(url: StoreUrl, text: str) -> Endpoint:
             url.label, f"{text!r} names no member", "write etcd://host:2379,host:2379"
         )
     return Endpoint(found[1].strip("[]") or "localhost", int(found[2] or PORT))
-
-
-def tls_context(url: StoreUrl) -> ssl.SSLContext | None:
-    """How to speak TLS; None for etcd://, which does not."""
-    if url.scheme != "etcds":
-        for name in TLS_OPTIONS:
-            if name in url.options:
-                raise StoreMisconfiguredError(
-                    url.label, f"{name}= is of use with TLS only", "write etcds://"
-                )
-        return None
-    try:
-        context = ssl.create_default_context(cafile=url.options.get("ca"))
-        if "cert" in url.options:
-            context.load_cert_chain(url.options["cert"], url.options.get("key"))
-    except OSError as error:
-        raise StoreMisconfiguredError(
-            url.label, f"a certificate cannot be read ({error})", "look at ca=, cert= and key="
-        ) from None
-    if not url.flag("verify", True):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -7,10 +7,8 @@ ahead are watched too, once a wait has lasted for a while.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import socket
 import ssl
 import threading
 from collections.abc import Sequence
@@ -44,6 +42,7 @@ from lockfast.stores.etcd.rows import (
 from lockfast.stores.etcd.shared import Shared
 from lockfast.stores.etcd.sockets import RECEIVE_BYTES, BlockingTransport, Connection
 from lockfast.stores.etcd.watching import HEADERS, Change, Lines, requests
+from lockfast.stores.poke import Poke
 
 CONNECT_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.05
@@ -83,9 +82,7 @@ class EtcdEar:
         self._changed_s = 0.0
         self._leases: frozenset[str] = frozenset()
         """Sessions whose leases are watched."""
-        self._poked, self._poker = socket.socketpair()
-        self._poked.setblocking(False)
-        self._poker.setblocking(False)
+        self._poke = Poke()
         shared.ears[session] = deliver
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
@@ -193,7 +190,7 @@ class EtcdEar:
 
     def _wait(self, until_s: float | None) -> None:
         poll = select.poll()
-        poll.register(self._poked, select.POLLIN)
+        poll.register(self._poke, select.POLLIN)
         now_s = monotonic()
         waits = [] if until_s is None else [until_s - now_s]
         if self._connection is not None:
@@ -204,9 +201,8 @@ class EtcdEar:
         else:
             waits.append(self._retry_at_s - now_s)
         ready = dict(poll.poll(max(0, min(waits) * 1000) if waits else None))
-        if self._poked.fileno() in ready:
-            with contextlib.suppress(BlockingIOError):
-                self._poked.recv(4096)
+        if self._poke.fileno() in ready:
+            self._poke.take()
 
     def _read(self, wakes: list[Wake]) -> None:
         connection = self._connection
@@ -260,9 +256,7 @@ class EtcdEar:
                     wakes.append(wake)
 
     def poke(self) -> None:
-        # A full buffer is as good as a poke; a closed socket has nobody left to poke.
-        with contextlib.suppress(OSError):
-            self._poker.send(b".")
+        self._poke.poke()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Notice the end of any of these sessions, in place of those given before for `n`."""
@@ -278,5 +272,4 @@ class EtcdEar:
         if self._process == os.getpid():
             self._drop()
             self._gateway.transport.close()
-            self._poked.close()
-            self._poker.close()
+            self._poke.close()

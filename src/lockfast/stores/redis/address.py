@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.registry import StoreUrl
+from lockfast.stores.tls import tls_context
 
 PORT: Final = 6379
 NAMESPACE: Final = "default"
 OPTIONS: Final = ("namespace", "eviction", "ca", "cert", "key", "verify")
-TLS_OPTIONS: Final = ("ca", "cert", "key", "verify")
 
 
 class Address(NamedTuple):
@@ -68,7 +68,7 @@ def _parse_tcp(url: StoreUrl, common: Address) -> Address:
         db=_database(url, db),
         username=username,
         password=password,
-        tls=_tls(url),
+        tls=tls_context(url, "rediss", "valkeys"),
     )
 
 
@@ -79,7 +79,12 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
     if not path:
         raise StoreMisconfiguredError(url.label, "names no socket", "write unix:///path/redis.sock")
     username, password = _credentials(credentials)
-    return common._replace(path=f"/{path}", username=username, password=password, tls=_tls(url))
+    return common._replace(
+        path=f"/{path}",
+        username=username,
+        password=password,
+        tls=tls_context(url, "rediss", "valkeys"),
+    )
 
 
 def _credentials(text: str) -> tuple[str, str]:
@@ -99,27 +104,3 @@ def _allows_eviction(url: StoreUrl) -> bool:
     if choice not in ("refuse", "allow"):
         raise StoreMisconfiguredError(url.label, f"eviction={choice!r} is neither refuse nor allow")
     return choice == "allow"
-
-
-def _tls(url: StoreUrl) -> ssl.SSLContext | None:
-    """How to speak TLS; None for schemes that do not."""
-    if url.scheme not in ("rediss", "valkeys"):
-        for name in TLS_OPTIONS:
-            if name in url.options:
-                raise StoreMisconfiguredError(
-                    url.label, f"{name}= is of use with TLS only", "write rediss://"
-                )
-        return None
-    try:
-        context = ssl.create_default_context(cafile=url.options.get("ca"))
-        if "cert" in url.options:
-            # A key with a passphrase is refused: OpenSSL would ask for it at the terminal.
-            context.load_cert_chain(url.options["cert"], url.options.get("key"), password="")
-    except OSError as error:
-        raise StoreMisconfiguredError(
-            url.label, f"a certificate cannot be read ({error})", "look at ca=, cert= and key="
-        ) from None
-    if not url.flag("verify", True):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

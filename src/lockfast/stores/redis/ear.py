@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import socket
 import ssl
 import threading
 from collections.abc import Sequence
@@ -25,6 +23,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
+from lockfast.stores.poke import Poke
 from lockfast.stores.redis.connection import PENDING, RECEIVE_BYTES, Connection, pack
 from lockfast.stores.redis.scripts import inbox_of
 from lockfast.stores.redis.wire import Shard
@@ -55,9 +54,7 @@ class RedisEar:
         self._retry_s = RETRY_FIRST_S
         self._mutex = threading.Lock()
         self._waiting: set[int] = set()
-        self._poked, self._poker = socket.socketpair()
-        self._poked.setblocking(False)
-        self._poker.setblocking(False)
+        self._poke = Poke()
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
@@ -111,7 +108,7 @@ class RedisEar:
 
     def _wait(self, until_s: float | None) -> None:
         poll = select.poll()
-        poll.register(self._poked, select.POLLIN)
+        poll.register(self._poke, select.POLLIN)
         now_s = monotonic()
         wait_s = None if until_s is None else until_s - now_s
         if self._connection is not None:
@@ -120,9 +117,8 @@ class RedisEar:
             retry_s = self._retry_at_s - now_s
             wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
         ready = dict(poll.poll(None if wait_s is None else max(0, wait_s * 1000)))
-        if self._poked.fileno() in ready:
-            with contextlib.suppress(BlockingIOError):
-                self._poked.recv(4096)
+        if self._poke.fileno() in ready:
+            self._poke.take()
 
     def _read(self) -> list[Wake]:
         connection = self._connection
@@ -158,9 +154,7 @@ class RedisEar:
             wakes.append(wake)
 
     def poke(self) -> None:
-        # A full buffer is as good as a poke; a closed socket has nobody left to poke.
-        with contextlib.suppress(OSError):
-            self._poker.send(b".")
+        self._poke.poke()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Nobody can be watched from here, but this tells us what is waited for."""
@@ -173,5 +167,4 @@ class RedisEar:
     def close(self) -> None:
         if self._process == os.getpid():
             self._lost()
-            self._poked.close()
-            self._poker.close()
+            self._poke.close()

@@ -20,6 +20,7 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.ports import WAKE_DIED, Deliver
+from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
 
 _DATAGRAM_MAX = 512
@@ -72,14 +73,10 @@ class SqliteEar:
         port = self._socket.getsockname()[1]
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
-        # A pair of sockets and not a pipe: to write to a closed socket object is an
-        # error, to write to a closed descriptor may hit whatever has its number now.
-        self._poked, self._poker = socket.socketpair()
-        self._poked.setblocking(False)
-        self._poker.setblocking(False)
+        self._poke = Poke()
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
         self._poll.register(self._socket.fileno(), select.POLLIN)
-        self._poll.register(self._poked.fileno(), select.POLLIN)
+        self._poll.register(self._poke.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
         self._watched: dict[str, _Watched] = {}
@@ -96,9 +93,8 @@ class SqliteEar:
         ready = self._wait(0 if self._deaths else timeout_ms)
         wakes: list[Wake] = []
         for descriptor, _ in ready:
-            if descriptor == self._poked.fileno():
-                with contextlib.suppress(BlockingIOError):
-                    self._poked.recv(4096)
+            if descriptor == self._poke.fileno():
+                self._poke.take()
             elif descriptor == self._socket.fileno():
                 self._read_datagrams()
             else:
@@ -124,9 +120,7 @@ class SqliteEar:
                     self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
     def poke(self) -> None:
-        # A full buffer is as good as a poke; a closed socket has nobody left to poke.
-        with contextlib.suppress(OSError):
-            self._poker.send(b".")
+        self._poke.poke()
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
     # Callers say whom to watch; descriptors are opened and closed by the listener alone.
@@ -208,8 +202,7 @@ class SqliteEar:
         if isinstance(self._poll, select.epoll):
             self._poll.close()
         self._socket.close()
-        self._poked.close()
-        self._poker.close()
+        self._poke.close()
         self._on_close(self.inbox)
 
 
