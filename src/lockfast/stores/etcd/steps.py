@@ -57,9 +57,27 @@ class Step(Reader):
     """A transaction of ours may have been carried out."""
     _leased = False
     """The session's lease is new."""
+    _is_unfinished = False
+    """One transaction could not end all that the command ends."""
+    _unsettled: Sequence[ResourceRow] = ()
+    """Where one transaction could not grant everything."""
 
     async def run(self) -> Outcome:
-        """Carry the command out. Of those who open one session, the others let one go first."""
+        """Carry the command out, in as many transactions as it takes."""
+        outcome = await self._run_in_turn()
+        step, unsettled = self, list(self._unsettled)
+        while step._is_unfinished:
+            step = Step(self.gateway, self.shared, self.command, self.until_s, self.instant)
+            outcome = await step._run()
+            unsettled += step._unsettled
+        with suppress(StoreError):  # what we do is done: keep-alives of others see to the rest
+            if self._leased and self._now.by_lease:
+                await self._end_all(await dead_sessions(self.gateway, self.shared, self.until_s))
+            await self._settle(unsettled)
+        return outcome
+
+    async def _run_in_turn(self) -> Outcome:
+        """Of those who open one session, the others let one go first."""
         session, shared = self._session, self.shared
         opens = isinstance(self.command, c.Enter) and self.command.open is not None
         if not opens or shared.knows(session):
@@ -213,7 +231,8 @@ class Step(Reader):
             return await self._refused(answer, wants, queueing)
         due = self.shared.keys.found(answer["responses"][-1])
         self.shared.due_ms = first_due_ms(due.kvs)
-        return await self._done(plan, revision_of(answer), reply, wakes, unsettled)
+        self._is_unfinished, self._unsettled = bool(plan.view.unfinished), unsettled
+        return self._done(plan, revision_of(answer), reply, wakes)
 
     async def _refused(
         self, answer: Json, wants: Sequence[Want], queueing: Queueing | None
@@ -251,10 +270,7 @@ class Step(Reader):
         )
         return await again.run()
 
-    async def _done(
-        self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake],
-        unsettled: Sequence[ResourceRow],
-    ) -> Outcome:  # fmt: skip
+    def _done(self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake]) -> Outcome:
         known = plan.known_after(revision)
         self.shared.keep(known, self._session)
         reply, wakes = resolved((reply, wakes), plan.epoch, revision)
@@ -272,13 +288,6 @@ class Step(Reader):
             if wake.what == c.WAKE_GRANTED and wake.session in self.shared.ears:
                 self._hold_for(wake, known, plan.view)
         self.shared.tell(wakes)
-        if plan.view.unfinished:
-            again = Step(self.gateway, self.shared, command, self.until_s, self.instant)
-            return await again.run()
-        with suppress(StoreError):  # what we do is done: keep-alives of others see to the rest
-            if self._leased and self._now.by_lease:
-                await self._end_all(await dead_sessions(self.gateway, self.shared, self.until_s))
-            await self._settle(unsettled)
         return Outcome(reply, wakes)
 
     def _hold(self, command: c.Enter, known: Knowledge) -> None:
@@ -303,10 +312,12 @@ class Step(Reader):
 
     async def _settle(self, resources: Sequence[ResourceRow]) -> None:
         """Go on where one transaction could not grant everything."""
-        for kind, name in dict.fromkeys((row.kind, row.name) for row in resources):
-            await Settle(
-                self.gateway, self.shared, c.Inspect(kind, name), self.until_s, self.instant
-            ).run()
+        left = dict.fromkeys((row.kind, row.name) for row in resources)
+        while left:
+            inspect = c.Inspect(*left.popitem()[0])
+            step = Settle(self.gateway, self.shared, inspect, self.until_s, self.instant)
+            await step._run()
+            left.update(((row.kind, row.name), None) for row in step._unsettled)
 
     async def _lease(self, plan: Plan) -> None:
         """Have the lease that the session is to live under."""
