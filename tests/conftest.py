@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.measuring"]
 pytest.register_assert_rewrite("lockfast.conformance")
 
 

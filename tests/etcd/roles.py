@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import lockfast
 from tests.processes.crew import Link
 
 
-def compete(link: Link, name: str, ttl: float, directory: str) -> None:
-    """Take the lock over and over, until told to stop; say each token, and any overlap.
+def compete(link: Link, name: str, ttl: float, entries: str) -> None:
+    """Take the lock over and over, until told to stop; write down each coming and going.
 
-    Whoever is inside has made a file that can be made only once.
+    `in TOKEN`, then `out TOKEN held` or `out TOKEN lost`, as the lease knows at that moment:
+    whoever has lost it is stale, and knows it.
     """
-    inside = Path(directory) / "inside"
     stop = threading.Event()
 
     def listen() -> None:
@@ -24,6 +23,7 @@ def compete(link: Link, name: str, ttl: float, directory: str) -> None:
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
+    book = os.open(entries, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     link.say("ready")
     with link.connect(ttl=ttl) as client:
         while not stop.is_set():
@@ -31,15 +31,10 @@ def compete(link: Link, name: str, ttl: float, directory: str) -> None:
                 lease = client.lock(name).acquire(timeout=1.0)
             except (lockfast.AcquireTimeoutError, lockfast.StoreError):
                 continue
-            try:
-                os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                with suppress(lockfast.LeaseLostError):
-                    lease.check()
-                    link.say("overlap", lease.token)
-            else:
-                link.say("held", lease.token)
-                inside.unlink()
+            os.write(book, f"in {lease.token}\n".encode())
+            verdict = "lost" if lease.lost.is_set() else "held"
+            os.write(book, f"out {lease.token} {verdict}\n".encode())
+            link.say(verdict, lease.token)
             with suppress(lockfast.LockfastError):
                 lease.release()
     link.say("done")

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import lockfast
 from tests.etcd import roles
-from tests.processes.crew import Child, Crew, crew_in, until
+from tests.measuring import Measured
+from tests.processes.crew import Child, Crew, crew_in, now_ms, until
 from tests.servers.etcd import EtcdCluster, EtcdMember
 
 TTL = 3.0
 PROCESSES = 8
 GRANTS = 24
 """As many are to be seen before the harm and after it."""
+PATIENCE_S = 120.0
+"""Only a failing test waits that long."""
 
 
 @pytest.fixture
@@ -34,48 +38,95 @@ def crew(tmp_path: Path, cluster: EtcdCluster) -> Iterator[Crew]:
         yield crew
 
 
+def visits(book: str) -> Iterator[tuple[int, int, int]]:
+    """Those who held when they went: where they came and went, and their tokens."""
+    came: dict[int, int] = {}
+    for at, line in enumerate(book.splitlines()):
+        word, token, *verdict = line.split()
+        if word == "in":
+            assert int(token) not in came, f"token {token} was given twice"
+            came[int(token)] = at
+        elif verdict == ["held"]:
+            yield came[int(token)], at, int(token)
+
+
+def judge(book: str) -> int:
+    """See that nobody came while another held, and that tokens rise in the order of entry.
+
+    Whoever says `held` as it goes has held all the time since it came, so all others came
+    before or after. Returns how many there were.
+    """
+    found = sorted(visits(book))
+    for (_, gone, token), (came, _, next_token) in pairwise(found):
+        assert gone < came, f"{next_token} came while {token} was inside"
+        assert token < next_token, f"{next_token} came after {token}"
+    return len(found)
+
+
 class Contest:
-    """Processes that compete, and what they say."""
+    """Processes that compete, and what they say and write down."""
 
     def __init__(self, crew: Crew) -> None:
-        self.children = [
-            crew.start(roles.compete, "orders/42", TTL, str(crew.directory))
-            for _ in range(PROCESSES)
+        self._book = crew.directory / "entries"
+        self._children = [
+            crew.start(roles.compete, "orders/42", TTL, str(self._book)) for _ in range(PROCESSES)
         ]
-        for child in self.children:
+        for child in self._children:
             child.hears("ready")
-        self.tokens: list[int] = []
+        self._held = 0
 
-    def see(self, grants: int, everybody: bool = False) -> None:
-        """Until so many grants were seen, and one at least of each process."""
-        waiting = set(self.children) if everybody else set()
-        seen = 0
+    def see_everybody(self, grants: int) -> float:
+        """Until so many held, each at least once; returns when all had, in milliseconds."""
+        waiting, upto, all_ms = set(self._children), self._held + grants, 0.0
 
         def enough() -> bool:
-            nonlocal seen
-            for child in self.children:
+            nonlocal all_ms
+            for child in self._children:
                 while child.is_talking(0.0):
-                    self._hear(child)
-                    waiting.discard(child)
-                    seen += 1
-            return seen >= grants and not waiting
+                    if self._hear(child) == "held":
+                        waiting.discard(child)
+            all_ms = all_ms or (0.0 if waiting else now_ms())
+            return self._held >= upto and not waiting
 
-        until(enough, f"{grants} grants, of everybody", within=3 * TTL + 20)
+        until(enough, f"{grants} grants, of everybody", within=PATIENCE_S)
+        return all_ms
 
-    def _hear(self, child: Child) -> None:
-        word, token = child.hears_anything().split()
-        assert word == "held", f"{word} at token {token}"
-        self.tokens.append(int(token))
+    def hear_all(self) -> None:
+        """What was said so far."""
+        for child in self._children:
+            while child.is_talking(0.0):
+                self._hear(child)
+
+    def _hear(self, child: Child) -> str:
+        word = child.hears_anything().split()[0]
+        self._held += word == "held"
+        return word
 
     def end(self) -> None:
-        for child in self.children:
+        """Nothing that was said is missing in the book, and all of it is as promised."""
+        for child in self._children:
             child.tell("stop")
-        for child in self.children:
-            while (line := child.hears_anything()) != "done":
-                word, token = line.split()
-                assert word == "held", line
-                self.tokens.append(int(token))
-        assert len(set(self.tokens)) == len(self.tokens), "no token is given twice"
+        for child in self._children:
+            while self._hear(child) != "done":
+                pass
+        assert judge(self._book.read_text()) == self._held
+
+
+@pytest.mark.parametrize(
+    ("book", "wrong"),
+    [
+        ("in 1|in 2|out 1 held|out 2 held", "2 came while 1"),
+        ("in 2|out 2 held|in 1|out 1 held", "1 came after 2"),
+        ("in 1|out 1 held|in 1|out 1 held", "given twice"),
+    ],
+)
+def test_the_judge_sees(book: str, wrong: str) -> None:
+    with pytest.raises(AssertionError, match=wrong):
+        judge(book.replace("|", "\n"))
+
+
+def test_the_judge_forgives_those_who_know_that_they_have_lost() -> None:
+    assert judge("in 1\nin 2\nout 2 held\nout 1 lost") == 1
 
 
 def kill_the_leader(cluster: EtcdCluster) -> contextlib.AbstractContextManager[None]:
@@ -97,21 +148,24 @@ def kill_the_endpoint(cluster: EtcdCluster) -> contextlib.AbstractContextManager
 def test_one_member_less_and_eight_processes_go_on(
     crew: Crew,
     cluster: EtcdCluster,
+    measured: Measured,
     harm: Callable[[EtcdCluster], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """No overlap, no token twice, and everybody is granted again."""
+    """No overlap, tokens rise in the order of entry, and everybody is granted again."""
     if harm is not kill_the_endpoint:
         # Speak to the one that is harmed, so that it matters.
         harmed = cluster.leader() if harm is kill_the_leader else cluster.followers()[0]
         others = [member for member in cluster.members if member is not harmed]
         crew.url = cluster.url("crew", harmed, *others)
     contest = Contest(crew)
-    contest.see(GRANTS)
+    contest.see_everybody(GRANTS)
     with harm(cluster):
-        before = len(contest.tokens)
-        contest.see(GRANTS, everybody=True)
+        harmed_ms = now_ms()
+        contest.hear_all()
+        recovered_ms = contest.see_everybody(GRANTS)
         contest.end()
-    assert max(contest.tokens[:before]) < max(contest.tokens[before:]), "tokens go on rising"
+    what = harm.__name__.replace("_", " ")
+    measured(f"until all {PROCESSES} go on, TTL {TTL:.0f} s: {what}", recovered_ms - harmed_ms)
 
 
 def two_stopped(cluster: EtcdCluster) -> contextlib.ExitStack:

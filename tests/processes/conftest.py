@@ -1,38 +1,15 @@
-"""Fixtures for tests with real processes, and the spans they measured."""
+"""Fixtures for tests with real processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.processes.crew import Crew, crew_in
 
-Measured = Callable[[str, float], None]
-
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[Crew]:
     yield from crew_in(tmp_path)
-
-
-@pytest.fixture
-def measured(record_property: Callable[[str, object], None]) -> Measured:
-    """Note a span in milliseconds, to be printed at the end of the run."""
-    return lambda what, ms: record_property(f"measured {what}", f"{ms:.1f} ms")
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    found = [
-        (name.removeprefix("measured "), value)
-        for report in terminalreporter.stats.get("passed", [])
-        if report.when == "call"
-        for name, value in report.user_properties
-        if name.startswith("measured ")
-    ]
-    if found:
-        terminalreporter.section("measured")
-        for what, span in found:
-            terminalreporter.line(f"{span:>12}  {what}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lockfast import WatchEvent
+from tests.measuring import Measured
 from tests.processes import roles
-from tests.processes.conftest import Measured
 from tests.processes.crew import Crew, now_ms
 
 NAME = "counter"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.measuring import Measured
 from tests.processes import roles
-from tests.processes.conftest import Measured
 from tests.processes.crew import Child, Crew, now_ms
 
 NAME = "orders/42"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.measuring import Measured
 from tests.processes import roles
-from tests.processes.conftest import Measured
 from tests.processes.crew import Crew, now_ms, until
 
 NAME = "orders/42"
