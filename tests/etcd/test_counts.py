@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lockfast
 import lockfast.aio
-from lockfast.core.commands import Renew, Renewed
+from lockfast.core.commands import Command, Renew, Renewed
 from lockfast.flow.holding import Phase
 from lockfast.runtimes.threads import run
+from lockfast.stores.etcd.outcome import Outcome
+from lockfast.stores.etcd.wire import EtcdWire
 from tests.etcd import roles
 from tests.processes.crew import Crew, crew_in, until
 from tests.servers.etcd import EtcdCluster
@@ -22,6 +26,13 @@ from tests.servers.etcd import EtcdCluster
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[EtcdCluster]:
     """A node that nobody else uses."""
+    with EtcdCluster(1) as started:
+        yield started
+
+
+@pytest.fixture
+def alone() -> Iterator[EtcdCluster]:
+    """A node for one test, whose crowd may still be leaving when it ends."""
     with EtcdCluster(1) as started:
         yield started
 
@@ -109,13 +120,42 @@ def test_a_hand_over_is_two_transactions_at_most(quiet: EtcdCluster) -> None:
         got[0].release()
 
 
-def test_two_hundred_waiters_send_nothing_but_keep_alives(quiet: EtcdCluster) -> None:
-    """Five seconds with a TTL of three: requests are in proportion to keep-alives."""
-    url = quiet.url()
-    clients, waiters_each, watched_s, ttl = 8, 25, 5.0, 3.0
+class Commands:
+    """What the clients of this process have their stores do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: Counter[type] = Counter()
+        step = EtcdWire.step
+
+        async def noted(wire: EtcdWire, command: Command, *rest: Any) -> Outcome:
+            self.seen[type(command)] += 1
+            return await step(wire, command, *rest)
+
+        monkeypatch.setattr(EtcdWire, "step", noted)
+
+
+def watches_over_those_ahead(client: lockfast.aio.Client) -> bool:
+    """Whether a client has subscribed to all that it means to while it waits."""
+    ears: list[Any] = [session.ear for session in client._core.sessions()]
+    return all(ear is not None and ear._leases and ear._leases_due() is None for ear in ears)
+
+
+def test_two_hundred_waiters_send_nothing_but_keep_alives(
+    alone: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through three keep-alives of everybody, two seconds apart."""
+    url, commands = alone.url(), Commands(monkeypatch)
+    clients, waiters_each, rounds, ttl = 8, 25, 3, 6.0
+    sessions = clients + 1
+
+    async def wait_until(true: Callable[[], bool], what: str) -> None:
+        await asyncio.to_thread(until, true, what, 120.0)
 
     async def story() -> None:
-        async with asyncio.TaskGroup() as group, lockfast.aio.connect(url, ttl=ttl) as holder:
+        async with (
+            asyncio.TaskGroup() as group,
+            lockfast.aio.connect(url, ttl=ttl, connect_timeout=60) as holder,
+        ):
             lease = await holder.lock("orders/42").acquire()
             others = [
                 lockfast.aio.connect(url, ttl=ttl, connect_timeout=60) for _ in range(clients)
@@ -127,19 +167,19 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(quiet: EtcdCluster) ->
             ]
             while (await holder.inspect("orders/42")).waiting_count < len(waiters):
                 await asyncio.sleep(0)
-            await asyncio.sleep(ttl)  # until those ahead are watched over
-            counting = Counting(quiet)
-            still = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_later(watched_s, still.set_result, None)
-            await still
-            seen = counting.seen()
-            renewals = seen.pop("LeaseKeepAlive")
-            sessions = clients + 1
-            assert sessions <= renewals <= 2.5 * sessions * watched_s / (ttl / 3)
-            # Each keep-alive proves what the session has, and settles the line it waits in.
-            assert seen.pop("Txn") <= 4 * renewals
-            assert seen.pop("Watch", 0) <= sessions
-            assert seen == {}
+            await wait_until(lambda: all(map(watches_over_those_ahead, others)), "all watch")
+            commands.seen.clear()
+            counting = Counting(alone)
+            await wait_until(
+                lambda: counting.seen().get("LeaseKeepAlive", 0) >= rounds * sessions,
+                f"{rounds} keep-alives of each",
+            )
+            seen, sent = counting.seen(), dict(commands.seen)
+            assert set(sent) == {Renew}, "nothing but keep-alives is sent"
+            assert set(seen) == {"LeaseKeepAlive", "Txn"}, seen
+            # Each proves what the session has, and settles the line it waits in. One that was
+            # under way at the beginning has its transactions counted, and not itself.
+            assert seen["Txn"] <= 4 * (seen["LeaseKeepAlive"] + sessions), seen
             for waiter in waiters:
                 waiter.cancel()
             await asyncio.gather(*waiters, return_exceptions=True)
