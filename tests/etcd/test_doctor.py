@@ -62,6 +62,9 @@ def test_a_full_database_is_refused_and_told(capsys: pytest.CaptureFixture[str])
                 place = Place("lock", f"orders/{n}", "exclusive")
                 run(wire.send(Enter("s", n, (place,), open=opening), 5000))
         store.close()
+        with lockfast.connect(url) as client:
+            with pytest.raises(lockfast.StoreUnavailableError, match=r"NOSPACE.*alarm disarm"):
+                client.lock("orders/0").acquire(timeout=0.5)
         assert main(["doctor", url]) == 2
         assert "NOSPACE" in capsys.readouterr().out
 
