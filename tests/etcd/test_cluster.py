@@ -187,7 +187,7 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
         with pytest.raises((lockfast.StoreUnavailableError, lockfast.OutcomeUnknownError)):
             client.lock("free").acquire(timeout=1.5)
         assert holder.hears_anything() == "lost"
-    lease = client.lock("orders/42").acquire(timeout=30)
+    lease = client.lock("orders/42").acquire(timeout=90)
     assert lease.token > int(token)
     lease.release()
 

@@ -120,9 +120,10 @@ class Listener:
         self._driver = driver
         self._ear = store.ear(session, self._deliver)
         self.inbox = self._ear.inbox
-        # As a keeper does before anything else: some ears have to subscribe first.
+        # As a keeper does before anything else: some ears have to subscribe first, and may
+        # take their time for that. Poked, none waits longer.
         self._ear.poke()
-        self.heard += run(self._ear.listen(LISTEN_MS))
+        self.heard += run(self._ear.listen(round(PATIENCE_S * 1000)))
 
     def _deliver(self, wake: c.Wake) -> None:
         self.heard.append(wake)

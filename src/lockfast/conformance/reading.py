@@ -149,7 +149,7 @@ class LogStories(Contract):
 
     @story("watch")
     async def test_the_log_is_bounded_and_says_where_it_begins(self, stage: Stage) -> None:
-        (caller,) = stage.callers("s")
+        (caller,) = stage.callers("s", ttl_ms=600_000)
         kept = stage.harness.log_kept
         await caller.send(c.Events(None))
         written = 0

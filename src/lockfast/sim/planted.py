@@ -15,7 +15,7 @@ from lockfast.core import commands as c
 from lockfast.core import lines, rows, table
 from lockfast.core.lines import Lines
 from lockfast.core.table import Table
-from lockfast.flow import acquire, retained, session
+from lockfast.flow import acquire, presence, retained
 from lockfast.flow.holding import Holding, LeaseState
 from lockfast.flow.keeper import Keeper
 from lockfast.flow.session import Session
@@ -112,7 +112,7 @@ def _(stack: ExitStack) -> None:
 
 @_bug("no margin before the deadline")
 def _(stack: ExitStack) -> None:
-    _set(stack, session, "margin_ms", lambda ttl_ms: 0)
+    _set(stack, presence, "margin_ms", lambda ttl_ms: 0)
 
 
 @_bug("renewal after expiry")
