@@ -176,6 +176,8 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(
             )
             seen, sent = counting.seen(), dict(commands.seen)
             assert set(sent) == {Renew}, "nothing but keep-alives is sent"
+            # Whom to watch over may have changed once more meanwhile.
+            assert seen.pop("Watch", 0) <= sessions
             assert set(seen) == {"LeaseKeepAlive", "Txn"}, seen
             # Each proves what the session has, and settles the line it waits in. One that was
             # under way at the beginning has its transactions counted, and not itself.
