@@ -52,14 +52,20 @@ class Contestant(ABC):
 
 
 class Lockfast(Contestant):
+    """On the embedded store; subclasses say where else."""
+
     name = "lockfast"
 
     def __init__(self, directory: Path) -> None:
         import lockfast
 
-        self._client = lockfast.connect(f"sqlite://{directory / 'locks.db'}")
+        self._client = lockfast.connect(self.url(directory))
         self._lock = self._client.lock("bench", ttl=30)
         self._lease: lockfast.Lease | None = None
+
+    @staticmethod
+    def url(directory: Path) -> str:
+        return f"sqlite://{directory / 'locks.db'}"
 
     def acquire(self) -> None:
         self._lease = self._lock.acquire(timeout=None)

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bench.contention import Contention, measure_contention
-from bench.contestants import Contestant
+from bench.contestants import Contestant, Lockfast
 from bench.crew import Crew
 from bench.embedded import MANY, Plan
 from bench.figures import Summary
@@ -33,7 +33,7 @@ from lockfast.stores.etcd.sockets import Connection
 from tests.servers.etcd import EtcdCluster
 
 if TYPE_CHECKING:
-    import lockfast
+    pass
 
 __all__ = ["KINDS", "EtcdFigures", "report_etcd", "run_etcd", "targets_etcd"]
 
@@ -70,25 +70,10 @@ class EtcdFloor(Contestant):
         self._connection.close()
 
 
-class LockfastEtcd(Contestant):
-    name = "lockfast"
-
-    def __init__(self, directory: Path) -> None:
-        import lockfast
-
-        self._client = lockfast.connect(f"etcd://127.0.0.1:{_port(directory)}")
-        self._lock = self._client.lock("bench", ttl=TTL_S)
-        self._lease: lockfast.Lease | None = None
-
-    def acquire(self) -> None:
-        self._lease = self._lock.acquire(timeout=None)
-
-    def release(self) -> None:
-        assert self._lease is not None
-        self._lease.release()
-
-    def close(self) -> None:
-        self._client.close()
+class LockfastEtcd(Lockfast):
+    @staticmethod
+    def url(directory: Path) -> str:
+        return f"etcd://127.0.0.1:{_port(directory)}"
 
 
 class Aetcd(Contestant):

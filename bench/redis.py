@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.contention import Contention, measure_contention
-from bench.contestants import NEVER_S, Contestant
+from bench.contestants import NEVER_S, Contestant, Lockfast
 from bench.crew import Crew
 from bench.embedded import MANY, Plan
 from bench.figures import Summary
@@ -27,7 +27,7 @@ from bench.uncontended import Uncontended, conclude, measure_uncontended
 from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
-    import lockfast
+    pass
 
 __all__ = ["KINDS", "RedisFigures", "report_redis", "run_redis", "targets_redis"]
 
@@ -77,25 +77,10 @@ class RedisFloor(Contestant):
         self._client.close()
 
 
-class LockfastRedis(Contestant):
-    name = "lockfast"
-
-    def __init__(self, directory: Path) -> None:
-        import lockfast
-
-        self._client = lockfast.connect(f"unix://{_socket(directory)}")
-        self._lock = self._client.lock("bench", ttl=TTL_S)
-        self._lease: lockfast.Lease | None = None
-
-    def acquire(self) -> None:
-        self._lease = self._lock.acquire(timeout=None)
-
-    def release(self) -> None:
-        assert self._lease is not None
-        self._lease.release()
-
-    def close(self) -> None:
-        self._client.close()
+class LockfastRedis(Lockfast):
+    @staticmethod
+    def url(directory: Path) -> str:
+        return f"unix://{_socket(directory)}"
 
 
 class _OfAnotherLibrary(Contestant):

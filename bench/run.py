@@ -8,14 +8,19 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+from bench.contention import Contention
 from bench.contestants import LOCKS, Lockfast
 from bench.crew import CrewError
 from bench.embedded import Embedded, Plan, run_embedded
 from bench.report import report, targets
-from bench.retained import RetainedPlan, report_retained, run_retained, targets_retained
+from bench.retained import Retained, RetainedPlan, report_retained, run_retained, targets_retained
+
+F = TypeVar("F", bound=Any)
 
 QUICK = Plan(rounds=2, pairs_per_round=100, handovers_per_round=2, grants_per_process=100)
 
@@ -25,92 +30,55 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.what == "retained":
         return _retained(arguments)
-    if arguments.what == "redis":
-        return _redis(arguments)
-    if arguments.what == "etcd":
-        return _etcd(arguments)
     plan = QUICK if arguments.quick else Plan()
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
+    if arguments.what == "redis":
+        return _redis(arguments, plan)
+    if arguments.what == "etcd":
+        return _etcd(arguments, plan)
+    return _embedded(arguments, plan)
+
+
+def _embedded(arguments: argparse.Namespace, plan: Plan) -> int:
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, ", end="")
     print(f"{os.cpu_count()} cores, {plan.rounds} rounds\n", flush=True)
-    try:
+
+    def measure() -> Embedded:
         with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as directory:
-            figures = run_embedded(plan, Path(directory), arguments.without, _show_progress)
-    except CrewError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(report(figures))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(_as_json(plan, figures), indent=2) + "\n")
-    ours = [by_name.get(Lockfast.name) for by_name in figures.contention.values()]
-    if any(result and result.overlaps for result in ours):
-        print("bench: two processes held the same Lockfast lock at once", file=sys.stderr)
-        return 1
-    return 0
+            return run_embedded(plan, Path(directory), arguments.without, _show_progress)
+
+    return _run(
+        arguments, plan, measure, report, targets, lambda found: [*found.contention.values()]
+    )
 
 
-def _redis(arguments: argparse.Namespace) -> int:
+def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
     # Imported here: the others do without a Redis library.
-    from bench.redis import LockfastRedis, report_redis, run_redis, targets_redis
+    from bench.redis import report_redis, run_redis, targets_redis
 
-    plan = QUICK if arguments.quick else Plan()
-    if arguments.rounds:
-        plan = replace(plan, rounds=arguments.rounds)
-    try:
-        figures = run_redis(plan, arguments.without, _show_progress)
-    except CrewError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(report_redis(figures))
-    if arguments.json:
-        described = {
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "plan": asdict(plan),
-            "figures": asdict(figures),
-            "targets": [asdict(target) for target in targets_redis(figures)],
-        }
-        arguments.json.write_text(json.dumps(described, indent=2) + "\n")
-    ours = figures.contention.get(LockfastRedis.name)
-    if ours is not None and ours.overlaps:
-        print("bench: two processes held the same Lockfast lock at once", file=sys.stderr)
-        return 1
-    return 0
+    return _run(
+        arguments,
+        plan,
+        lambda: run_redis(plan, arguments.without, _show_progress),
+        report_redis,
+        targets_redis,
+        lambda found: [found.contention],
+    )
 
 
-def _etcd(arguments: argparse.Namespace) -> int:
+def _etcd(arguments: argparse.Namespace, plan: Plan) -> int:
     # Imported here: the others do without an etcd server.
-    from bench.etcd import LockfastEtcd, report_etcd, run_etcd, targets_etcd
+    from bench.etcd import report_etcd, run_etcd, targets_etcd
 
-    plan = QUICK if arguments.quick else Plan()
-    if arguments.rounds:
-        plan = replace(plan, rounds=arguments.rounds)
-    try:
-        figures = run_etcd(plan, arguments.without, _show_progress)
-    except CrewError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(report_etcd(figures))
-    if arguments.json:
-        described = {
-            "cores": os.cpu_count(),
-            "plan": asdict(plan),
-            "figures": asdict(figures),
-            "targets": [asdict(target) for target in targets_etcd(figures)],
-        }
-        arguments.json.write_text(json.dumps(described, indent=2) + "\n")
-    ours = figures.contention.get(LockfastEtcd.name)
-    if ours is not None and ours.overlaps:
-        print("bench: two processes held the same Lockfast lock at once", file=sys.stderr)
-        return 1
-    return 0
+    return _run(
+        arguments,
+        plan,
+        lambda: run_etcd(plan, arguments.without, _show_progress),
+        report_etcd,
+        targets_etcd,
+        lambda found: [found.contention],
+    )
 
 
 def _retained(arguments: argparse.Namespace) -> int:
@@ -119,24 +87,44 @@ def _retained(arguments: argparse.Namespace) -> int:
         plan = replace(plan, rounds=2)
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
-    try:
+
+    def measure() -> Retained:
         with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as directory:
-            figures = run_retained(plan, Path(directory), _show_progress)
+            return run_retained(plan, Path(directory), _show_progress)
+
+    return _run(arguments, plan, measure, report_retained, targets_retained, lambda found: [])
+
+
+def _run(
+    arguments: argparse.Namespace,
+    plan: Plan | RetainedPlan,
+    measure: Callable[[], F],
+    report_of: Callable[[F], str],
+    targets_of: Callable[[F], Sequence[Any]],
+    contentions_of: Callable[[F], Sequence[Mapping[str, Contention]]],
+) -> int:
+    """Measure, print, and write down if asked to."""
+    try:
+        figures = measure()
     except CrewError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    print(report_retained(figures))
+    print(report_of(figures))
     if arguments.json:
         described = {
             "python": platform.python_version(),
             "cores": os.cpu_count(),
             "plan": asdict(plan),
             "figures": asdict(figures),
-            "targets": [asdict(target) for target in targets_retained(figures)],
+            "targets": [asdict(target) for target in targets_of(figures)],
         }
         arguments.json.write_text(json.dumps(described, indent=2) + "\n")
+    ours = [by_name.get(Lockfast.name) for by_name in contentions_of(figures)]
+    if any(result and result.overlaps for result in ours):
+        print("bench: two processes held the same Lockfast lock at once", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -170,16 +158,6 @@ def _positive(text: str) -> int:
 
 def _show_progress(text: str) -> None:
     print(f"measuring: {text} …", file=sys.stderr, flush=True)
-
-
-def _as_json(plan: Plan, figures: Embedded) -> dict[str, object]:
-    return {
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "plan": asdict(plan),
-        "figures": asdict(figures),
-        "targets": [asdict(target) for target in targets(figures)],
-    }
 
 
 if __name__ == "__main__":
