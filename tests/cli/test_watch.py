@@ -43,9 +43,9 @@ def test_events_arrive_as_they_happen_one_object_per_line(cli: Cli) -> None:
 
 
 def test_a_watch_goes_on_after_a_position(cli: Cli) -> None:
+    watcher = start_watch(cli, "--json")
     for name in "abc":
         cli.run("run", name, "--", "true")
-    watcher = cli.start("watch", "--after", "0", "--json")
     first = [event_of(watcher) for _ in range(3)]
     assert [(e["what"], e["name"]) for e in first] == [
         ("granted", "a"),
@@ -57,8 +57,8 @@ def test_a_watch_goes_on_after_a_position(cli: Cli) -> None:
 
 
 def test_lines_for_people_name_event_lock_owner_and_token(cli: Cli) -> None:
+    watcher = start_watch(cli)
     cli.run("run", "a", "--owner", "alice", "--", "true")
-    watcher = cli.start("watch", "--after", "0")
     _, what, name, owner, word, token = watcher.line().split()
     assert (what, name, owner, word) == ("granted", "a", "alice", "token")
     assert int(token) > 0

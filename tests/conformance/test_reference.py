@@ -40,6 +40,8 @@ class FileSteps:
         vars(file)["time"].time_ns = lambda: wall_us * 1000
         self._wakes.clear()
         reader, *writers = self._files
+        # Somebody watches from the beginning, so that the log can be compared too.
+        reader.apply(c.Events(None), SEND_MS)
         chosen = reader if type(command) in READS else self._random.choice(writers)
         return chosen.apply(command, SEND_MS), list(self._wakes)
 
@@ -52,7 +54,7 @@ class FileSteps:
 def make_subject(
     monkeypatch: pytest.MonkeyPatch, quick_path: Path
 ) -> Iterator[Callable[..., Callable[[], FileSteps]]]:
-    monkeypatch.setattr(file, "now_ms", None)
+    monkeypatch.setattr(file, "now_ms", lambda: 0)
     frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=None)
     monkeypatch.setattr(file, "time", frozen)
     numbers = itertools.count()
@@ -117,5 +119,14 @@ def test_rows_that_get_lost_on_their_way_to_the_table_are_found_out(
         real(self)
 
     monkeypatch.setattr(rows.SqliteRows, "_empty_head", forget_one)
+    with pytest.raises((MismatchError, AssertionError)):
+        compare(make_subject(2), model, 1, STEPS)
+
+
+def test_deleted_rows_that_come_back_from_the_table_are_found_out(
+    make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is taken out of the head without a trace only if the table has none of its key."""
+    monkeypatch.setattr(rows.SqliteRows, "put", rows.SqliteRows.add)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)

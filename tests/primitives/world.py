@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+import lockfast
 from lockfast.conformance.harness import Harness, Stage
 from lockfast.core.commands import Command
 from lockfast.flow.admin import LockInfo
 from lockfast.ports import Capabilities
+from tests.logs import begin_log
 from tests.primitives import faces
 
 PATIENCE_MS = 30_000
@@ -45,6 +47,8 @@ class World(Stage):
         super().__init__(Harness(url, face, Capabilities()))
         self.url = url
         self.face = face
+        with lockfast.connect(url) as client:
+            begin_log(client)  # so that a story can read of all that happens in it
 
     def client(self, **settings: Any) -> Any:
         client = faces.connect(self.face, self.url, **settings)

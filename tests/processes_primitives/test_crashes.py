@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+from tests.logs import begin_log
 from tests.processes.crew import Child, Crew, until
 from tests.processes_primitives import roles
 
@@ -67,6 +68,7 @@ def test_once_over_twenty_windows_with_kills(crew: Crew, tmp_path: Path) -> None
     book = tmp_path / "runs"
     book.touch()
     watcher = crew.client()
+    beginning = begin_log(watcher)
 
     def start() -> None:
         children.append(crew.start(roles.run_once, "nightly", AT_LEAST_S, str(book)))
@@ -86,7 +88,7 @@ def test_once_over_twenty_windows_with_kills(crew: Crew, tmp_path: Path) -> None
         else:
             runner.tell("go on")
     grants = []
-    for event in watcher.watch("nightly", kind="once", after=0):
+    for event in watcher.watch("nightly", kind="once", after=beginning):
         if event.what == "granted":
             grants.append(event.at)
             if len(grants) == WINDOWS:

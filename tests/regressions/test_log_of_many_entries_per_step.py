@@ -18,6 +18,8 @@ def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(rows, "LOG_KEPT", 50)
     with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
         odd = client.lock("odd").acquire()
+        with pytest.raises(lockfast.WatchGapError):
+            next(client.watch(after=0))  # the log begins with the first look
         both = client.all("a", "b")
 
         for _ in range(200):

@@ -147,8 +147,10 @@ class Lines:
     def log(self, what: str, place: Place, claim: Claim, detail: str = "") -> None:
         shard = self.shard
         shard.position += 1
-        session = self.session(claim.session)
         self._logged = True
+        if not self.rows.logs:
+            return
+        session = self.session(claim.session)
         self.rows.append(
             Event(
                 shard.position,
@@ -246,7 +248,7 @@ class Lines:
         if not resource.waiting:
             self._tell_keepers(resource)
         resource.waiting += 1
-        self.rows.put(r.line_prefix("w", resource.kind, resource.name) + rank, ref)
+        self.rows.add(r.line_prefix("w", resource.kind, resource.name) + rank, ref)
 
     def _hint_behind(self, place: Place, rank: str) -> None:
         """Tell the next in line that another stands before it now."""

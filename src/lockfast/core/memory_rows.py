@@ -17,6 +17,8 @@ class MemoryRows:
 
     __slots__ = ("_keys", "_log", "_rows")
 
+    logs = True
+
     def __init__(self) -> None:
         self._rows: dict[str, Any] = {}
         self._keys: list[str] = []
@@ -29,6 +31,9 @@ class MemoryRows:
         if key not in self._rows:
             insort(self._keys, key)
         self._rows[key] = row
+
+    def add(self, key: str, row: Row) -> None:
+        self.put(key, row)
 
     def delete(self, key: str) -> None:
         if self._rows.pop(key, None) is not None:

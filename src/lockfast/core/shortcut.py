@@ -10,7 +10,16 @@ from __future__ import annotations
 from lockfast.core.checksum import MODULUS, mix
 from lockfast.core.commands import HOLDING, Done, Enter, Event, Granted, Leave
 from lockfast.core.modes import LOCK, MODES_OF_KIND
-from lockfast.core.rows import SHARD_KEY, Claim, ResourceRow, Rows, Session, Shard, rank_of
+from lockfast.core.rows import (
+    SHARD_KEY,
+    Claim,
+    ResourceRow,
+    Rows,
+    Session,
+    Shard,
+    claim_key,
+    rank_of,
+)
 
 _MODES = MODES_OF_KIND[LOCK]
 
@@ -58,9 +67,9 @@ def enter_free(
         token = wall_us
     shard.token = token
     rank = rank_of(now_ms - head_start_ms, position)
-    rows.put(key, ResourceRow(kind, name, {mode: 1}, {}, 1, 0, 0, f"{rank}\x1f{session_id}\x1f{n}"))
-    rows.put(
-        f"c\x1f{session_id}\x1f{n:016x}",
+    rows.add(key, ResourceRow(kind, name, {mode: 1}, {}, 1, 0, 0, f"{rank}\x1f{session_id}\x1f{n}"))
+    rows.add(
+        claim_key(session_id, n),
         Claim(
             session_id, n, places, HOLDING, rank, actor, priority, now_ms, token, now_ms, 0, 0,
             lock_delay_ms,
@@ -71,12 +80,13 @@ def enter_free(
     session.checksum = (session.checksum + mix(n, token)) % MODULUS
     rows.put(session_key, session)
     rows.put(SHARD_KEY, shard)
-    rows.append(
-        Event(
-            position, wall_us // 1000, "granted", kind, name, mode, session_id, n,
-            session.owner, token, "",
-        )
-    )  # fmt: skip
+    if rows.logs:
+        rows.append(
+            Event(
+                position, wall_us // 1000, "granted", kind, name, mode, session_id, n,
+                session.owner, token, "",
+            )
+        )  # fmt: skip
     return Granted(token, 0, mode)
 
 
@@ -86,10 +96,10 @@ def leave_alone(rows: Rows, command: Leave, now_ms: int, wall_us: int) -> Done |
     if close_ms:
         return None
     session_key = f"s\x1f{session_id}"
-    claim_key = f"c\x1f{session_id}\x1f{n:016x}"
+    key_of_claim = claim_key(session_id, n)
     shard: Shard | None = rows.get(SHARD_KEY)
     session: Session | None = rows.get(session_key)
-    claim: Claim | None = rows.get(claim_key)
+    claim: Claim | None = rows.get(key_of_claim)
     if (
         shard is None
         or now_ms >= shard.due_ms
@@ -116,17 +126,18 @@ def leave_alone(rows: Rows, command: Leave, now_ms: int, wall_us: int) -> Done |
     ):
         return None
     rows.delete(key)
-    rows.delete(claim_key)
+    rows.delete(key_of_claim)
     token = claim.token
     session.claims -= 1
     session.checksum = (session.checksum - mix(n, token)) % MODULUS
     shard.position = position = shard.position + 1
     rows.put(session_key, session)
     rows.put(SHARD_KEY, shard)
-    rows.append(
-        Event(
-            position, wall_us // 1000, "released", kind, name, mode, session_id, n,
-            session.owner, token, "",
-        )
-    )  # fmt: skip
+    if rows.logs:
+        rows.append(
+            Event(
+                position, wall_us // 1000, "released", kind, name, mode, session_id, n,
+                session.owner, token, "",
+            )
+        )  # fmt: skip
     return Done()

@@ -40,6 +40,8 @@ class ForkRows:
 
     __slots__ = ("_keys", "_rows")
 
+    logs = False
+
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._keys: list[str] = []
@@ -57,6 +59,9 @@ class ForkRows:
         if key not in self._rows:
             insort(self._keys, key)
         self._rows[key] = row
+
+    def add(self, key: str, row: Row) -> None:
+        self.put(key, row)
 
     def delete(self, key: str) -> None:
         if self._rows.pop(key, None) is not None:

@@ -84,6 +84,8 @@ class View:
 
     # ── the row port ─────────────────────────────────────────────────────────────────
 
+    logs = True
+
     def get(self, key: str) -> Any:
         if key == r.SHARD_KEY:
             return self.shard
@@ -102,6 +104,9 @@ class View:
         if isinstance(row, Claim) and row.state == HOLDING and len(row.places) == 1:
             # Its copy among the holders changes too.
             self.get(r.resource_key(*row.places[0][:2]))
+
+    def add(self, key: str, row: Row) -> None:
+        self.put(key, row)
 
     def delete(self, key: str) -> None:
         self.changes[key] = None

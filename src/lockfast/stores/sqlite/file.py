@@ -20,7 +20,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Command, Leave, Reply, Wake
+from lockfast.core.commands import (
+    WAKE_GRANTED,
+    WAKE_LOOK,
+    Command,
+    Events,
+    Leave,
+    Reply,
+    Wake,
+)
 from lockfast.core.table import READS, Limits, Table
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.ports import Deliver
@@ -104,12 +112,15 @@ class SqliteFile:
         # or not it was done: both releases are harmless if nothing was taken.
         try:
             try:
-                if not mutex.acquire(timeout=max(0.0, timeout_ms / 1000)):
+                # To ask with a timeout takes longer, also if it is free.
+                if not mutex.acquire(False) and not mutex.acquire(
+                    timeout=max(0.0, timeout_ms / 1000)
+                ):
                     raise self._kept_busy()
                 if self._connection is None or self.users <= 0:
                     self._open_again(until)
                 if type(command) in READS:
-                    reply = self._read(command)
+                    reply = self._read(command, until, wakes)
                 else:
                     reply = self._write(command, until, wakes)
             finally:
@@ -136,13 +147,13 @@ class SqliteFile:
                 if self._connection.in_transaction:
                     self._undo()
                 try:
-                    return self._step(command, wakes)
+                    return self._step(command, wakes, guess=True)
                 except Exception as error:
                     # Worked out on rows of two instants, a guess may fail in any way.
                     if not (rows.guessing or isinstance(error, Stale)):
                         raise
                     self._undo()
-                    return self._step(command, wakes)
+                    return self._step(command, wakes, guess=False)
             except BaseException as error:
                 self._undo()
                 if isinstance(error, self._driver.errors):
@@ -151,26 +162,32 @@ class SqliteFile:
         finally:
             fcntl.lockf(self._gate, fcntl.LOCK_UN)
 
-    def _step(self, command: Command, wakes: list[Wake]) -> Reply:
+    def _step(self, command: Command, wakes: list[Wake], *, guess: bool) -> Reply:
         rows = self._rows
-        rows.start()
-        reply, wakes[:] = self._table.apply(command, now_ms(), time.time_ns() // 1000)
+        at_ms = now_ms()
+        rows.start(at_ms, guess=guess)
+        if type(command) is Events:
+            rows.keep_log(at_ms)
+        reply, wakes[:] = self._table.apply(command, at_ms, time.time_ns() // 1000)
         rows.commit()
         return reply
 
-    def _read(self, command: Command) -> Reply:
+    def _read(self, command: Command, until: float, wakes: list[Wake]) -> Reply:
         try:
             self._check_identity()
             self._execute("BEGIN")
             self._rows.refresh()
-            reply, _ = self._table.apply(command, now_ms(), 0)
+            at_ms = now_ms()
+            looks_on = type(command) is not Events or not self._rows.log_ends_soon(at_ms)
+            reply = self._table.apply(command, at_ms, 0)[0] if looks_on else None
             self._execute("COMMIT")
-            return reply
         except BaseException as error:
             self._undo()
             if isinstance(error, self._driver.errors):
                 raise self._translate(error) from error
             raise
+        # To look at the log has it written from then on.
+        return reply if reply is not None else self._write(command, until, wakes)
 
     def _undo(self) -> None:
         self._rows.forget()
@@ -311,7 +328,7 @@ class SqliteFile:
                 execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             boot = processes.boot_id()
             if execute("SELECT boot FROM head").fetchone()[0] != boot:
-                self._rows.start_anew(boot)
+                self._rows.start_anew(boot, now_ms())
             execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:

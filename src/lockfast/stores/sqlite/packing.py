@@ -83,14 +83,17 @@ def _pack_claim(row: Claim) -> str:
     )
 
 
-_rare_of_resource: Final = attrgetter(
-    "reserved", "waiting", "reservations", "converting", "limit", "closed_ms", "kept"
-)
-_USUAL_RESOURCE: Final[tuple[object, ...]] = ({}, 0, 0, "", 0, 0, 0)
-
-
 def _pack_resource(row: ResourceRow) -> str:
-    if not row.sole or len(row.held) != 1 or _rare_of_resource(row) != _USUAL_RESOURCE:
+    if (
+        not row.sole
+        or row.waiting
+        or row.reservations
+        or row.converting
+        or row.limit
+        or row.closed_ms
+        or row.kept
+        or len(row.held) != 1
+    ):
         return _pack_any_resource(row)
     ((mode, weight),) = row.held.items()
     return f'["{row.kind}",{quote(row.name)},{{"{mode}":{weight}}},{{}},1,0,0,{quote(row.sole)}]'

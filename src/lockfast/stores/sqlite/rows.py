@@ -5,6 +5,8 @@ carries not only the counters of the shard but also the rows that were written l
 last entries of the log; only when it is full are they moved to the table, many at a time. A
 lock that is taken and given back meanwhile never gets there. There, the log is under keys
 that sort last.
+
+The log is written only while somebody looks at it, and some time after.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SCHEMA: Final = (
     "BEGIN DELETE FROM rows WHERE k = new.k; END",
     "CREATE TABLE head (version INTEGER NOT NULL, boot TEXT NOT NULL, v TEXT NOT NULL, "
     "log TEXT NOT NULL)",
-    f"INSERT INTO head VALUES (0, '', '0 0 {1 << 60} 0', '')",
+    f"INSERT INTO head VALUES (0, '', '0 0 {1 << 60} 0 0', '')",
 )
 
 _UPDATE: Final = "UPDATE head SET version = ?, v = ?, log = ? WHERE version = ?"
@@ -44,8 +46,13 @@ ROWS_PER_STATEMENT: Final = 200
 LOG_FIRST: Final = "z\x1f"
 LOG_END: Final = "z\x20"
 
+LOG_KEPT_MS: Final = 600_000
+"""Whoever comes back to the log within half of it has missed nothing."""
+
 SEPARATOR: Final = "\x1e"
 """Between the keys and texts in the head; none of them contains it."""
+NEW: Final = "\x1d"
+"""Before the text of a row in the head: there is none of this key in the table."""
 
 
 class Connection(Protocol):
@@ -70,9 +77,9 @@ class SqliteRows:
     """The row port over a connection, with what earlier steps of this process read.
 
     The head has a version that every step which writes raises. As long as it is the one we
-    wrote, nobody else wrote in between and what we read before still holds. So a step that
-    reads no line needs no transaction of several statements: it is worked out on what we
-    know, and written in one statement on condition that the version is ours.
+    know, nobody wrote in between and what we read before still holds. So a step needs no
+    transaction of several statements: it is worked out on what we know, and written in one
+    statement on condition that the version is still the same.
     """
 
     def __init__(self, connection: Connection, changes: Callable[[Any, Any], int]) -> None:
@@ -85,27 +92,33 @@ class SqliteRows:
         """The texts of the rows in the head, by key; empty if they are deleted."""
         self._log = ""
         """The entries of the log in the head, each with a separator before it."""
+        self._log_until_ms = 0
+        self.logs = False
         self._writes: dict[str, Any] = {}
+        self._added: set[str] = set()
         self._events: list[Event] = []
+        self._alone = False
+        """When we last looked, nobody else had written since we did."""
         self.guessing = False
-        """Whether this step is worked out on what we know, and not yet in a transaction."""
+        """Whether this step is worked out on what we know, and not in a transaction."""
 
     # ── one step ─────────────────────────────────────────────────────────────────────
 
-    def start(self) -> None:
-        """Begin a step that writes: on what we know, else in a transaction."""
-        if self._version >= 0 and len(self._cache) < CACHED_MAX:
-            self.guessing = True
-        else:
+    def start(self, now_ms: int, *, guess: bool) -> None:
+        """Begin a step that writes: on what we know if it may be a `guess`."""
+        self.guessing = guess
+        if not guess:
             self._execute("BEGIN IMMEDIATE")
+        if not (guess and self._alone and len(self._cache) < CACHED_MAX):
             self.refresh()
+        if self.logs and self._log_until_ms <= now_ms and not self._cache[SHARD_KEY].watchers:
+            self._drop_log()
 
     def commit(self) -> None:
         """Write the step. Raises Stale if it was worked out on what no longer holds."""
         text = self._written()
         if len(text) + len(self._log) > HEAD_MAX:
-            if self.guessing:
-                self._begin()
+            self._begin()
             self._empty_head()
             text = self._written()
         version = self._version
@@ -117,23 +130,26 @@ class SqliteRows:
         self._version = version + 1
 
     def refresh(self) -> None:
-        """Inside a transaction: drop what we know if somebody else wrote since."""
-        self.guessing = False
+        """Drop what we know if somebody else wrote since."""
         version, text, log = self._execute(_HEAD).fetchone()
-        if version == self._version and len(self._cache) < CACHED_MAX:
+        self._alone = version == self._version
+        if self._alone and len(self._cache) < CACHED_MAX:
             return
         self._log = log
         counters, *recent = text.split(SEPARATOR)
+        *shard, self._log_until_ms = map(int, counters.split())
+        self.logs = self._log_until_ms > 0
         self._version = version
         self._recent = dict(zip(recent[::2], recent[1::2], strict=True))
-        self._cache = {SHARD_KEY: Shard(*map(int, counters.split()))}
+        self._cache = {SHARD_KEY: Shard(*shard)}
 
     def _begin(self) -> None:
         """Go on in a transaction, if what we know still holds."""
-        self._execute("BEGIN IMMEDIATE")
-        if self._execute(_HEAD).fetchone()[0] != self._version:
-            raise Stale
-        self.guessing = False
+        if self.guessing:
+            self._execute("BEGIN IMMEDIATE")
+            if self._execute(_HEAD).fetchone()[0] != self._version:
+                raise Stale
+            self.guessing = False
 
     def forget(self) -> None:
         """What we have is of no use: a step did not end as planned."""
@@ -142,14 +158,18 @@ class SqliteRows:
         self._recent = {}
         self._log = ""
         self._writes = {}
+        self._added = set()
         self._events = []
+        self._alone = False
         self.guessing = False
 
-    def start_anew(self, boot: str) -> None:
+    def start_anew(self, boot: str, now_ms: int) -> None:
         """Inside a transaction: nobody survives a reboot. Only counters and log do."""
         self.refresh()
         shard: Shard = self._cache[SHARD_KEY]
         shard.due_ms, shard.watchers = 1 << 60, 0
+        if self.logs:
+            self.keep_log(now_ms)
         self._recent = {}
         self._execute("DELETE FROM rows WHERE k < ?", (LOG_FIRST,))
         self._execute(
@@ -163,16 +183,26 @@ class SqliteRows:
         """The head with what this step wrote."""
         recent = self._recent
         for key, row in self._writes.items():
-            if row is None:
+            if key == SHARD_KEY:
+                continue
+            before = recent.get(key)
+            is_new = key in self._added if before is None else before[:1] == NEW
+            if row is not None:
+                text = PACKERS[type(row)](row)
+                recent[key] = NEW + text if is_new else text
+            elif is_new:
+                recent.pop(key, None)
+            else:
                 recent[key] = ""
-            elif key != SHARD_KEY:
-                recent[key] = PACKERS[type(row)](row)
         for event in self._events:
             self._log += f"\x1e{pack_event(event)}"
         self._writes = {}
+        self._added = set()
         self._events = []
         shard = self._cache[SHARD_KEY]
-        counters = f"{shard.token} {shard.position} {shard.due_ms} {shard.watchers}"
+        counters = (
+            f"{shard.token} {shard.position} {shard.due_ms} {shard.watchers} {self._log_until_ms}"
+        )
         return SEPARATOR.join((counters, *chain.from_iterable(recent.items())))
 
     def _recent_log(self) -> list[str]:
@@ -181,8 +211,8 @@ class SqliteRows:
     def _empty_head(self) -> None:
         """Inside a transaction: move the rows in the head to the table."""
         values: list[str] = []
-        for item in self._recent.items():
-            values += item
+        for key, text in self._recent.items():
+            values += (key, text.removeprefix(NEW))
         for text in self._recent_log():
             values += (_log_key(position_of(text)), text)
         self._recent = {}
@@ -193,6 +223,25 @@ class SqliteRows:
         end = self._cache[SHARD_KEY].position - LOG_KEPT + 1
         if end > 0:
             self._execute("DELETE FROM rows WHERE k >= ? AND k < ?", (LOG_FIRST, _log_key(end)))
+
+    # ── the log ──────────────────────────────────────────────────────────────────────
+
+    def log_ends_soon(self, now_ms: int) -> bool:
+        """Whether somebody who looks at the log has to have it kept for longer."""
+        return self._log_until_ms < now_ms + LOG_KEPT_MS // 2
+
+    def keep_log(self, now_ms: int) -> None:
+        """Have it written from here on."""
+        self._log_until_ms = now_ms + LOG_KEPT_MS
+        self.logs = True
+
+    def _drop_log(self) -> None:
+        """Nobody has looked for long: entries from here on would not follow those there."""
+        self._begin()
+        self._execute("DELETE FROM rows WHERE k >= ? AND k < ?", (LOG_FIRST, LOG_END))
+        self._log = ""
+        self._log_until_ms = 0
+        self.logs = False
 
     # ── the port ─────────────────────────────────────────────────────────────────────
 
@@ -207,10 +256,15 @@ class SqliteRows:
         if text is None:
             found = self._execute("SELECT v FROM rows WHERE k = ?", (key,)).fetchone()
             text = "" if found is None else found[0]
-        row = self._cache[key] = unpack(key, text) if text else None
+        row = self._cache[key] = unpack(key, text.removeprefix(NEW)) if text else None
         return row
 
     def put(self, key: str, row: Row) -> None:
+        self._cache[key] = self._writes[key] = row
+
+    def add(self, key: str, row: Row) -> None:
+        if key not in self._writes:
+            self._added.add(key)
         self._cache[key] = self._writes[key] = row
 
     def delete(self, key: str) -> None:
@@ -219,8 +273,6 @@ class SqliteRows:
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
-        if self.guessing:
-            self._begin()
         # Rows that are not in the table yet, or not any more.
         recent = {key: text for key, text in self._recent.items() if start <= key < stop}
         recent.update({key: "" for key in self._writes if start <= key < stop})
@@ -235,7 +287,7 @@ class SqliteRows:
         rows: list[tuple[str, Any]] = []
         for key, text in found:
             if key not in cache:
-                cache[key] = unpack(key, text) if text else None
+                cache[key] = unpack(key, text.removeprefix(NEW)) if text else None
             if cache[key] is not None:
                 rows.append((key, cache[key]))
                 if len(rows) == limit:
