@@ -55,6 +55,7 @@ def make_subject(
     monkeypatch: pytest.MonkeyPatch, quick_path: Path
 ) -> Iterator[Callable[..., Callable[[], FileSteps]]]:
     monkeypatch.setattr(file, "now_ms", lambda: 0)
+    monkeypatch.setattr(rows, "CALM", 1)  # so that a writer often trusts what it knows
     frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=None)
     monkeypatch.setattr(file, "time", frozen)
     numbers = itertools.count()
@@ -128,5 +129,13 @@ def test_deleted_rows_that_come_back_from_the_table_are_found_out(
 ) -> None:
     """A row is taken out of the head without a trace only if the table has none of its key."""
     monkeypatch.setattr(rows.SqliteRows, "put", rows.SqliteRows.add)
+    with pytest.raises((MismatchError, AssertionError)):
+        compare(make_subject(2), model, 1, STEPS)
+
+
+def test_knowledge_of_the_table_that_outlives_it_is_found_out(
+    make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows.SqliteRows, "_forget_table", lambda self: None)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)

@@ -174,7 +174,7 @@ class Lines:
 
     # ── entering ─────────────────────────────────────────────────────────────────────
 
-    def stand(self, claim: Claim, queue: bool = True) -> bool:
+    def stand(self, claim: Claim, queue: bool = True, *, is_new: bool = False) -> bool:
         """Put a claim in line everywhere; True if it holds everything at once.
 
         With `queue=False` a claim that cannot hold now leaves no trace.
@@ -194,6 +194,8 @@ class Lines:
                 fitting and fits(place, resource.limit, resource.held, resource.reserved)
             ):
                 self._take_back(resource, claim.rank)
+        if is_new:
+            self.rows.add(r.claim_key(claim.session, claim.n), claim)
         if at_once:
             self._hold(claim)
         else:

@@ -1,15 +1,24 @@
-"""The two steps that most locks ever take: into an empty line, and out of it again.
+"""The steps that most locks ever take: into an empty line, out of it, and on to the next.
 
 Nothing is decided here that `lines` and `table` do not decide: it is the same, written
-out for one claim on one resource with nobody else there, so that an uncontended lock
-costs little. Whatever is not as simple as that is left to them.
+out for claims of one exclusive place each, so that they cost little. Whatever is not as
+simple as that is left to them.
 """
 
 from __future__ import annotations
 
 from lockfast.core.checksum import MODULUS, mix
-from lockfast.core.commands import HOLDING, Done, Enter, Event, Granted, Leave
-from lockfast.core.modes import LOCK, MODES_OF_KIND
+from lockfast.core.commands import (
+    HOLDING,
+    WAKE_GRANTED,
+    Done,
+    Enter,
+    Event,
+    Granted,
+    Leave,
+    Wake,
+)
+from lockfast.core.modes import EXCLUSIVE, LOCK, MODES_OF_KIND
 from lockfast.core.rows import (
     SHARD_KEY,
     Claim,
@@ -17,7 +26,10 @@ from lockfast.core.rows import (
     Rows,
     Session,
     Shard,
+    after_prefix,
     claim_key,
+    line_prefix,
+    parse_ref,
     rank_of,
 )
 
@@ -26,7 +38,7 @@ _MODES = MODES_OF_KIND[LOCK]
 
 def enter_free(
     rows: Rows, command: Enter, now_ms: int, wall_us: int, claims_max: int
-) -> Granted | None:
+) -> tuple[Granted, list[Wake]] | None:
     """Grant a claim on a lock that nobody uses; None if it is not as simple as that."""
     (
         session_id, n, places, actor, _, priority, head_start_ms, max_hold_ms, lock_delay_ms,
@@ -87,11 +99,16 @@ def enter_free(
                 session.owner, token, "",
             )
         )  # fmt: skip
-    return Granted(token, 0, mode)
+    return Granted(token, 0, mode), []
 
 
-def leave_alone(rows: Rows, command: Leave, now_ms: int, wall_us: int) -> Done | None:
-    """Take out the only claim at a resource; None if it is not as simple as that."""
+def leave_alone(
+    rows: Rows, command: Leave, now_ms: int, wall_us: int
+) -> tuple[Done, list[Wake]] | None:
+    """Take out the only holder of a resource, and let in the first who waits.
+
+    None if it is not as simple as that.
+    """
     session_id, n, _, close_ms = command
     if close_ms:
         return None
@@ -117,22 +134,19 @@ def leave_alone(rows: Rows, command: Leave, now_ms: int, wall_us: int) -> Done |
     kind, name, mode, _, _ = claim.places[0]
     key = f"r\x1f{kind}\x1f{name}"
     resource: ResourceRow = rows.get(key)
-    if (
-        not resource.sole
-        or resource.waiting
-        or resource.reservations
-        or resource.closed_ms
-        or resource.converting
-    ):
+    if not resource.sole or resource.reservations or resource.closed_ms or resource.converting:
         return None
-    rows.delete(key)
+    heir = None
+    if resource.waiting:
+        heir = _first_in_line(rows, resource)
+        if heir is None:
+            return None
     rows.delete(key_of_claim)
     token = claim.token
     session.claims -= 1
     session.checksum = (session.checksum - mix(n, token)) % MODULUS
-    shard.position = position = shard.position + 1
     rows.put(session_key, session)
-    rows.put(SHARD_KEY, shard)
+    shard.position = position = shard.position + 1
     if rows.logs:
         rows.append(
             Event(
@@ -140,4 +154,57 @@ def leave_alone(rows: Rows, command: Leave, now_ms: int, wall_us: int) -> Done |
                 session.owner, token, "",
             )
         )  # fmt: skip
-    return Done()
+    wakes: list[Wake] = []
+    if heir is None:
+        rows.delete(key)
+    else:
+        # One session may pass it on to itself, and rows that were got twice may be two.
+        heirs = session if heir.session == session_id else rows.get(f"s\x1f{heir.session}")
+        wakes.append(_let_in(rows, heir, heirs, shard, now_ms, wall_us))
+        resource.held = {heir.places[0].mode: 1}
+        resource.waiting -= 1
+        resource.sole = f"{heir.rank}\x1f{heir.session}\x1f{heir.n}"
+        rows.put(key, resource)
+    rows.put(SHARD_KEY, shard)
+    return Done(), wakes
+
+
+def _first_in_line(rows: Rows, resource: ResourceRow) -> Claim | None:
+    """The claim that is next and holds alone; None if more is to be done than to let it in."""
+    prefix = line_prefix("w", resource.kind, resource.name)
+    ((_, ref),) = rows.scan(prefix, after_prefix(prefix), 1)
+    claim: Claim = rows.get(claim_key(*parse_ref(ref)))
+    if (
+        len(claim.places) != 1
+        or claim.places[0].mode != EXCLUSIVE
+        or claim.max_hold_ms
+        or claim.block != 1
+        or claim.window_ms
+        or claim.value is not None
+    ):
+        return None
+    return claim
+
+
+def _let_in(
+    rows: Rows, claim: Claim, session: Session, shard: Shard, now_ms: int, wall_us: int
+) -> Wake:
+    """Make a claim that waits the holder of its only place."""
+    kind, name, mode, _, _ = claim.places[0]
+    rows.delete(line_prefix("w", kind, name) + claim.rank)
+    shard.token = token = max(shard.token + 1, wall_us)
+    claim.state = HOLDING
+    claim.token = token
+    claim.granted_ms = now_ms
+    rows.put(claim_key(claim.session, claim.n), claim)
+    session.checksum = (session.checksum + mix(claim.n, token) - mix(claim.n, 0)) % MODULUS
+    rows.put(f"s\x1f{claim.session}", session)
+    shard.position = position = shard.position + 1
+    if rows.logs:
+        rows.append(
+            Event(
+                position, wall_us // 1000, "granted", kind, name, mode, claim.session, claim.n,
+                session.owner, token, "",
+            )
+        )  # fmt: skip
+    return Wake(session.inbox, claim.session, claim.n, WAKE_GRANTED, token)

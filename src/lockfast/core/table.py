@@ -59,13 +59,13 @@ class Table(Reading):
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         """Carry out one command; the wakes are to be sent once it is durable."""
-        simple: c.Reply | None = None
+        simple: tuple[c.Reply, list[c.Wake]] | None = None
         if type(command) is c.Enter:
             simple = enter_free(self.rows, command, now_ms, wall_us, self.limits.claims_max)
         elif type(command) is c.Leave:
             simple = leave_alone(self.rows, command, now_ms, wall_us)
         if simple is not None:
-            return simple, []
+            return simple
         self.begin(now_ms, wall_us)
         handler = _WRITES.get(type(command))
         if handler is None:
@@ -274,7 +274,7 @@ class Table(Reading):
             value=command.value,
             window_ms=command.window_ms,
         )
-        held = self.stand(claim, command.queue)
+        held = self.stand(claim, command.queue, is_new=True)
         if not held and not command.queue:
             return c.Busy(self.ahead_of(claim)[0])
         session.claims += 1

@@ -32,7 +32,7 @@ SCHEMA: Final = (
     "BEGIN DELETE FROM rows WHERE k = new.k; END",
     "CREATE TABLE head (version INTEGER NOT NULL, boot TEXT NOT NULL, v TEXT NOT NULL, "
     "log TEXT NOT NULL)",
-    f"INSERT INTO head VALUES (0, '', '0 0 {1 << 60} 0 0', '')",
+    f"INSERT INTO head VALUES (0, '', '0 0 {1 << 60} 0 0 0', '')",
 )
 
 _UPDATE: Final = "UPDATE head SET version = ?, v = ?, log = ? WHERE version = ?"
@@ -41,6 +41,8 @@ _HEAD: Final = "SELECT version, v, log FROM head"
 HEAD_MAX: Final = 3500
 """What fits on the head's page, with something to spare for names that are not ASCII."""
 CACHED_MAX: Final = 2000
+CALM: Final = 8
+"""So many looks in a row at which nobody else had written: now we do without."""
 ROWS_PER_STATEMENT: Final = 200
 """Well below the number of parameters that any SQLite allows."""
 LOG_FIRST: Final = "z\x1f"
@@ -79,7 +81,8 @@ class SqliteRows:
     The head has a version that every step which writes raises. As long as it is the one we
     know, nobody wrote in between and what we read before still holds. So a step needs no
     transaction of several statements: it is worked out on what we know, and written in one
-    statement on condition that the version is still the same.
+    statement on condition that the version is still the same. The table changes only when the
+    head is emptied, which is counted: what we read of it holds until then, whoever writes.
     """
 
     def __init__(self, connection: Connection, changes: Callable[[Any, Any], int]) -> None:
@@ -97,8 +100,14 @@ class SqliteRows:
         self._writes: dict[str, Any] = {}
         self._added: set[str] = set()
         self._events: list[Event] = []
-        self._alone = False
-        """When we last looked, nobody else had written since we did."""
+        self._calm = 0
+        """How often in a row we looked and nobody else had written since we did."""
+        self._emptied = -1
+        """How often the head has been emptied."""
+        self._stored: dict[str, str] = {}
+        """The texts of rows in the table, by key; empty if there is none."""
+        self._without: dict[str, str] = {}
+        """Spans of keys without a row in the table: by their end, where they begin."""
         self.guessing = False
         """Whether this step is worked out on what we know, and not in a transaction."""
 
@@ -109,7 +118,7 @@ class SqliteRows:
         self.guessing = guess
         if not guess:
             self._execute("BEGIN IMMEDIATE")
-        if not (guess and self._alone and len(self._cache) < CACHED_MAX):
+        if not (guess and self._calm >= CALM and len(self._cache) < CACHED_MAX):
             self.refresh()
         if self.logs and self._log_until_ms <= now_ms and not self._cache[SHARD_KEY].watchers:
             self._drop_log()
@@ -132,13 +141,16 @@ class SqliteRows:
     def refresh(self) -> None:
         """Drop what we know if somebody else wrote since."""
         version, text, log = self._execute(_HEAD).fetchone()
-        self._alone = version == self._version
-        if self._alone and len(self._cache) < CACHED_MAX:
+        self._calm = self._calm + 1 if version == self._version else 0
+        if self._calm and len(self._cache) < CACHED_MAX:
             return
         self._log = log
         counters, *recent = text.split(SEPARATOR)
-        *shard, self._log_until_ms = map(int, counters.split())
+        *shard, self._log_until_ms, emptied = map(int, counters.split())
         self.logs = self._log_until_ms > 0
+        if emptied != self._emptied or len(self._stored) + len(self._without) > CACHED_MAX:
+            self._forget_table()
+            self._emptied = emptied
         self._version = version
         self._recent = dict(zip(recent[::2], recent[1::2], strict=True))
         self._cache = {SHARD_KEY: Shard(*shard)}
@@ -160,8 +172,14 @@ class SqliteRows:
         self._writes = {}
         self._added = set()
         self._events = []
-        self._alone = False
+        self._calm = 0
+        self._emptied = -1
+        self._forget_table()
         self.guessing = False
+
+    def _forget_table(self) -> None:
+        self._stored = {}
+        self._without = {}
 
     def start_anew(self, boot: str, now_ms: int) -> None:
         """Inside a transaction: nobody survives a reboot. Only counters and log do."""
@@ -171,6 +189,7 @@ class SqliteRows:
         if self.logs:
             self.keep_log(now_ms)
         self._recent = {}
+        self._emptied += 1
         self._execute("DELETE FROM rows WHERE k < ?", (LOG_FIRST,))
         self._execute(
             "UPDATE head SET version = version + 1, boot = ?, v = ?", (boot, self._written())
@@ -201,7 +220,8 @@ class SqliteRows:
         self._events = []
         shard = self._cache[SHARD_KEY]
         counters = (
-            f"{shard.token} {shard.position} {shard.due_ms} {shard.watchers} {self._log_until_ms}"
+            f"{shard.token} {shard.position} {shard.due_ms} {shard.watchers} "
+            f"{self._log_until_ms} {self._emptied}"
         )
         return SEPARATOR.join((counters, *chain.from_iterable(recent.items())))
 
@@ -217,6 +237,8 @@ class SqliteRows:
             values += (_log_key(position_of(text)), text)
         self._recent = {}
         self._log = ""
+        self._emptied += 1
+        self._forget_table()
         for at in range(0, len(values), 2 * ROWS_PER_STATEMENT):
             some = values[at : at + 2 * ROWS_PER_STATEMENT]
             self._execute(_replace(len(some) // 2), some)
@@ -254,8 +276,10 @@ class SqliteRows:
     def _fetch(self, key: str) -> Any:
         text = self._recent.get(key)
         if text is None:
+            text = self._stored.get(key)
+        if text is None:
             found = self._execute("SELECT v FROM rows WHERE k = ?", (key,)).fetchone()
-            text = "" if found is None else found[0]
+            text = self._stored[key] = "" if found is None else found[0]
         row = self._cache[key] = unpack(key, text.removeprefix(NEW)) if text else None
         return row
 
@@ -276,11 +300,16 @@ class SqliteRows:
         # Rows that are not in the table yet, or not any more.
         recent = {key: text for key, text in self._recent.items() if start <= key < stop}
         recent.update({key: "" for key in self._writes if start <= key < stop})
-        order = "DESC" if reverse else "ASC"
-        found: list[tuple[str, str]] = self._execute(
-            f"SELECT k, v FROM rows WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?",
-            (start, stop, limit + len(recent)),
-        ).fetchall()
+        found: list[tuple[str, str]] = []
+        without = self._without.get(stop)
+        if without is None or start < without:
+            order = "DESC" if reverse else "ASC"
+            found = self._execute(
+                f"SELECT k, v FROM rows WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?",
+                (start, stop, limit + len(recent)),
+            ).fetchall()
+            if not found:
+                self._without[stop] = start
         if recent:
             found = sorted({**dict(found), **recent}.items(), reverse=reverse)
         cache = self._cache
