@@ -98,22 +98,19 @@ class Lines:
 
     def session(self, session_id: str) -> Session | None:
         """The session's row, to read."""
-        key = r.session_key(session_id)
-        found = self._sessions.get(key)
-        if found is not None:
-            return found
-        stored: Session | None = self.rows.get(key)
-        return stored
+        key = f"s\x1f{session_id}"
+        found: Session | None = self._sessions.get(key) or self.rows.get(key)
+        return found
 
     def session_to_change(self, session_id: str) -> Session:
         session = self.session(session_id)
         assert session is not None, f"claims without their session {session_id}"
-        self._sessions[r.session_key(session_id)] = session
+        self._sessions[f"s\x1f{session_id}"] = session
         return session
 
     def resource(self, kind: str, name: str) -> ResourceRow:
         """The resource's row, to change; a new one if nobody uses it."""
-        key = r.resource_key(kind, name)
+        key = f"r\x1f{kind}\x1f{name}"
         found = self._resources.get(key)
         if found is None:
             found = self.rows.get(key)
@@ -128,7 +125,7 @@ class Lines:
         return found
 
     def claim_by_ref(self, ref: str) -> Claim:
-        claim = self.claim(*r.parse_ref(ref))
+        claim: Claim | None = self.rows.get(r.claim_key(*r.parse_ref(ref)))
         assert claim is not None, f"a line names a claim that is not there: {ref!r}"
         return claim
 
@@ -217,8 +214,8 @@ class Lines:
         if resource.closed_ms > self.now_ms or resource.converting:
             return False
         if resource.waiting:
-            head = self._line("w", place, 1)
-            if head and head[0][0] < rank:
+            head = self._head(place)
+            if head is not None and head[0] < rank:
                 return False
         limit = resource.limit or place.limit
         if not fits(place, limit, resource.held):
@@ -257,6 +254,12 @@ class Lines:
         prefix = r.line_prefix("w", *place[:2])
         for _, ref in self.rows.scan(prefix + rank + "\x00", r.after_prefix(prefix), 1):
             self.wake(self.claim_by_ref(ref), WAKE_LOOK)
+
+    def _hint_first(self, resource: ResourceRow) -> None:
+        """Tell the first in line to look again."""
+        head = self._head(resource)
+        if head is not None:
+            self.wake(self.claim_by_ref(head[1]), WAKE_LOOK)
 
     def _tell_keepers(self, resource: ResourceRow) -> None:
         """Tell those who keep the resource for their next use that others want it."""
@@ -366,7 +369,7 @@ class Lines:
         self._take_back(resource)
         if resource.waiting:
             # The first in line knows when the holders are over, not when it opens.
-            self.wake(self.claim_by_ref(self._line("w", resource, 1)[0][1]), WAKE_LOOK)
+            self._hint_first(resource)
 
     # ── settling ─────────────────────────────────────────────────────────────────────
 
@@ -390,8 +393,9 @@ class Lines:
                 keepers.append(claim)
         moved = False
         while resource.waiting and resource.closed_ms <= self.now_ms:
-            head = self._line("w", resource, 1)
-            rank, ref = head[0]
+            head = self._head(resource)
+            assert head is not None, f"{resource} counts claims that do not wait"
+            rank, ref = head
             claim = self.claim_by_ref(ref)
             place = place_at(claim, resource)
             if not fits(place, resource.limit, resource.held, resource.reserved):
@@ -415,7 +419,7 @@ class Lines:
                 self.put(claim)
         if moved and resource.waiting and resource.holders + resource.reservations > 1:
             # The first in line watches over all who hold, and they are not the same now.
-            self.wake(self.claim_by_ref(self._line("w", resource, 1)[0][1]), WAKE_LOOK)
+            self._hint_first(resource)
         for claim in keepers:
             if self.granted(claim).wanted:
                 self.wake(claim, WAKE_WANTED)
@@ -522,13 +526,18 @@ class Lines:
             )
         return tuple(blockers), over_ms
 
+    def _head(self, at: Place | ResourceRow) -> tuple[str, str] | None:
+        """Rank and claim of the first who waits for a resource."""
+        prefix = f"w\x1f{at.kind}\x1f{at.name}"
+        found = self.rows.scan(f"{prefix}\x1f", f"{prefix}\x20", 1)
+        return (found[0][0][len(prefix) + 1 :], found[0][1]) if found else None
+
     def _line(self, line: str, at: Place | ResourceRow, limit: int) -> list[tuple[str, str]]:
         """Ranks and claims of one line of a resource, in order."""
-        prefix = r.line_prefix(line, at.kind, at.name)
-        cut = len(prefix)
-        return [
-            (key[cut:], ref) for key, ref in self.rows.scan(prefix, r.after_prefix(prefix), limit)
-        ]
+        prefix = f"{line}\x1f{at.kind}\x1f{at.name}"
+        cut = len(prefix) + 1
+        found = self.rows.scan(f"{prefix}\x1f", f"{prefix}\x20", limit)
+        return [(key[cut:], ref) for key, ref in found]
 
 
 def share(place: Place) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_left, insort
 from collections import deque
 from itertools import islice
 from typing import Any
 
 from lockfast.core.commands import Event
-from lockfast.core.rows import LOG_KEPT, Row
+from lockfast.core.rows import LOG_KEPT, Row, copied
 
 
 class MemoryRows:
@@ -49,6 +48,8 @@ class MemoryRows:
                 return [(keys[low], rows[keys[low]])]
             return []
         high = bisect_left(keys, stop, low)
+        if high == low:
+            return []
         if reverse:
             found = keys[max(low, high - limit) : high][::-1]
         else:
@@ -70,7 +71,7 @@ class MemoryRows:
     def copy(self) -> MemoryRows:
         """The rows as they are now, apart from these."""
         other = MemoryRows()
-        other._rows = copy.deepcopy(self._rows)
+        other._rows = {key: copied(row) for key, row in self._rows.items()}
         other._keys = list(self._keys)
         other._log = self._log.copy()
         return other

@@ -19,8 +19,10 @@ Beside them there is the log, a bounded list of events by position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeAlias
 
 from lockfast.core.commands import Event, Place
 
@@ -119,6 +121,23 @@ class ResourceRow:
 
 Row: TypeAlias = Shard | Session | Claim | ResourceRow | str
 
+_values_of: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
+    kind: attrgetter(*(field.name for field in fields(kind)))
+    for kind in (Shard, Session, Claim, ResourceRow)
+}
+
+
+def copied(row: Any) -> Any:
+    """A row that stays as it is now; what is not a row of ours does so anyway."""
+    values_of = _values_of.get(type(row))
+    if values_of is None:
+        return row
+    other = type(row)(*values_of(row))
+    if isinstance(row, ResourceRow):
+        other.held, other.reserved = dict(row.held), dict(row.reserved)
+    return other
+
+
 LOG_KEPT = 10_000
 """How many entries of the log are kept at the least."""
 
@@ -163,7 +182,8 @@ def session_key(session: str) -> str:
 
 
 def claim_key(session: str, n: int) -> str:
-    return "c\x1f%s\x1f%016x" % (session, n)  # noqa: UP031 - half the time, and in every step
+    # As {n:016x}, in a third of the time.
+    return f"c\x1f{session}\x1f{n.to_bytes(8).hex()}"
 
 
 def claims_prefix(session: str) -> str:
@@ -179,7 +199,7 @@ def line_prefix(line: str, kind: str, name: str) -> str:
 
 
 def due_key(at_ms: int, session: str, n: int = 0) -> str:
-    return f"d\x1f{at_ms:016x}\x1f{session}\x1f{n:016x}"
+    return f"d\x1f{at_ms.to_bytes(8).hex()}\x1f{session}\x1f{n.to_bytes(8).hex()}"
 
 
 def opening_key(at_ms: int, kind: str, name: str) -> str:
@@ -192,7 +212,7 @@ def due_at_ms(key: str) -> int:
 
 def rank_of(key_ms: int, arrival: int) -> str:
     """The static order of a claim: its head start, then its arrival."""
-    return "%016x%016x" % (key_ms + _RANK_OFFSET, arrival)  # noqa: UP031
+    return (key_ms + _RANK_OFFSET).to_bytes(8).hex() + arrival.to_bytes(8).hex()
 
 
 def claim_ref(session: str, n: int) -> str:

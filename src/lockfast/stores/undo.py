@@ -6,29 +6,10 @@ transactions rolls back; here what a step sees for the first time is copied befo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.rows import SHARD_KEY, Claim, ResourceRow, Row, Session, Shard
-
-_fields_of: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
-    kind: attrgetter(*(field.name for field in fields(kind)))
-    for kind in (Shard, Session, Claim, ResourceRow)
-}
-
-
-def _copied(row: Any) -> Any:
-    """A row that stays as it is now; what is not a row of ours does so anyway."""
-    values_of = _fields_of.get(type(row))
-    if values_of is None:
-        return row
-    copied = type(row)(*values_of(row))
-    if isinstance(row, ResourceRow):
-        copied.held, copied.reserved = dict(row.held), dict(row.reserved)
-    return copied
+from lockfast.core.rows import SHARD_KEY, Row, copied
 
 
 class UndoableRows(MemoryRows):
@@ -60,7 +41,7 @@ class UndoableRows(MemoryRows):
     def get(self, key: str) -> Any:
         row = super().get(key)
         if key not in self._before:
-            self._before[key] = _copied(row)
+            self._before[key] = copied(row)
         return row
 
     def put(self, key: str, row: Row) -> None:
@@ -77,5 +58,5 @@ class UndoableRows(MemoryRows):
         found = super().scan(start, stop, limit, reverse)
         for key, row in found:
             if key not in self._before:
-                self._before[key] = _copied(row)
+                self._before[key] = copied(row)
         return found
