@@ -32,7 +32,7 @@ from lockfast.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from lockfast.flow.holding import Holding, LeaseState, Phase, own_conflict
+from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
 
@@ -43,6 +43,7 @@ RETRY_MS: Final = 20
 RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
+LOST: Final = LeaseState.LOST
 FORKED: Final = "the process was forked and its leases stay with the parent"
 
 
@@ -70,7 +71,7 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
             # have been revoked: nobody is let in with a lease that is lost already.
             session = holding.session
             assert session is not None
-            if session.state_of(holding) is LeaseState.LOST:
+            if session.state_of(holding) is LOST:
                 _enter_again(session, holding)
                 continue
             if core.witness is not None:
@@ -111,9 +112,11 @@ async def _enter(
     while True:
         opening = None if session.snapshot.opened else session.opening()
         try:
+            left_ms = give_up_ms - sent_ms
+            if left_ms > core.connect_timeout_ms:
+                left_ms = core.connect_timeout_ms
             reply = await core.wire.send(
-                holding.enter(timeout_ms != 0, opening),
-                max(1, min(give_up_ms - sent_ms, core.connect_timeout_ms)),
+                holding.enter(timeout_ms != 0, opening), left_ms if left_ms > 1 else 1
             )
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             # Both are safe to send again: the claim's number makes it one claim.
@@ -163,9 +166,9 @@ async def _wait(
     signal = holding.changed = runtime.signal()
     try:
         while True:
-            if holding.phase is Phase.HELD:
+            if holding.phase is HELD:
                 return True
-            if holding.phase is not Phase.WAITING:
+            if holding.phase is not WAITING:
                 return _enter_again(session, holding)
             left_ms = None if until_ms is None else until_ms - runtime.now_ms()
             if left_ms is not None and left_ms <= 0:
@@ -248,9 +251,9 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     session = holding.session
     assert session is not None
     check_process(holding)
-    if holding.phase is Phase.RELEASED:
+    if holding.phase is RELEASED:
         return
-    if session.state_of(holding) is LeaseState.LOST:
+    if session.state_of(holding) is LOST:
         raise lost_error(holding)
     holding.leaving = True
     try:
@@ -288,7 +291,7 @@ def check(holding: Holding) -> None:
     session = holding.session
     assert session is not None
     check_process(holding)
-    if session.state_of(holding) in (LeaseState.LOST, LeaseState.RELEASED):
+    if session.state_of(holding) in (LOST, LeaseState.RELEASED):
         raise lost_error(holding)
 
 
@@ -303,7 +306,7 @@ def lost_error(holding: Holding) -> LeaseLostError:
     """What to raise for a lease that is over."""
     session = holding.session
     assert session is not None
-    if holding.phase is Phase.RELEASED:
+    if holding.phase is RELEASED:
         return LeaseLostError(holding.ask.name, holding.token, "it was released")
     ago_ms = None
     if holding.ended_ms is not None:

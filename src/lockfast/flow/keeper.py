@@ -70,14 +70,20 @@ class Keeper:
         session.kept = True
         try:
             while not session.snapshot.ended:
-                await self._give_back()
+                # Most of the time there is nothing to do, and that is to cost nothing.
+                if session.owes():
+                    await self._give_back()
                 if session.closing and self._has_given_back():
                     # Before the store hears of it: from then on others may hold.
                     session.end("the client was closed")
                     await self._close()
                     break
-                await self._renew_if_due()
-                await self._find_deadlocks_if_due()
+                if session.snapshot.opened:
+                    now_ms = self._runtime.now_ms()
+                    if now_ms >= self._due_ms():
+                        await self._renew_if_due()
+                    if session.deadlock_at_ms is not None and now_ms >= session.deadlock_at_ms:
+                        await self._find_deadlocks_if_due()
                 self._notice_ends()
                 if not session.alive():
                     continue
@@ -111,30 +117,27 @@ class Keeper:
         """How long there is nothing to do; None: until poked."""
         session = self._session
         snapshot = session.snapshot
-        due: list[int] = []
+        due_ms: int | None = None
         if snapshot.opened:
-            due.append(snapshot.deadline_ms)
-            renew_at_ms = self._due_ms()
-            if renew_at_ms is not None:
-                due.append(renew_at_ms)
+            due_ms = self._due_ms()
+            if snapshot.deadline_ms < due_ms:
+                due_ms = snapshot.deadline_ms
             deadlock_at_ms = session.deadlock_at_ms
-            if deadlock_at_ms is not None:
-                due.append(max(deadlock_at_ms, self._retry_at_ms))
-        if session.next_in_outbox() is not None:
-            due.append(self._retry_at_ms)
-        if session.closing:
-            due.append(self._retry_at_ms)
-        return max(0, min(due) - self._runtime.now_ms()) if due else None
+            if deadlock_at_ms is not None and deadlock_at_ms < due_ms:
+                due_ms = min(due_ms, max(deadlock_at_ms, self._retry_at_ms))
+        if session.closing or session.next_in_outbox() is not None:
+            due_ms = self._retry_at_ms if due_ms is None else min(due_ms, self._retry_at_ms)
+        return max(0, due_ms - self._runtime.now_ms()) if due_ms is not None else None
 
-    def _due_ms(self) -> int | None:
+    def _due_ms(self) -> int:
         """When the next keep-alive is due: by itself, by a look, by a retry."""
         at_ms = self._renew_at_ms
         if at_ms is None:
             at_ms = self._renew_at_ms = self._next_renewal(self._runtime.now_ms())
         look_at_ms = self._session.look_at_ms
-        if look_at_ms is not None:
-            at_ms = min(at_ms, look_at_ms + LOOK_SLACK_MS)
-        return max(at_ms, self._retry_at_ms)
+        if look_at_ms is not None and look_at_ms + LOOK_SLACK_MS < at_ms:
+            at_ms = look_at_ms + LOOK_SLACK_MS
+        return at_ms if at_ms > self._retry_at_ms else self._retry_at_ms
 
     def _next_renewal(self, from_ms: int) -> int:
         every_ms = self._session.ttl_ms / RENEWALS_PER_TTL
@@ -165,8 +168,7 @@ class Keeper:
         session = self._session
         if not session.snapshot.opened:
             return
-        due_ms = self._due_ms()
-        if due_ms is None or self._runtime.now_ms() < due_ms or not session.alive():
+        if self._runtime.now_ms() < self._due_ms() or not session.alive():
             return
         proof = session.proof()
         sent_ms = self._runtime.now_ms()
@@ -229,7 +231,8 @@ class Keeper:
 
         began_ms = self._runtime.now_ms()
         try:
-            for cycle in await deadlock.look(send, session.start_of_deadlock_look()):
+            start = session.start_of_deadlock_look()
+            for cycle in await deadlock.look(send, start) if start else ():
                 logger.warning("deadlock: %s", "; ".join(cycle.lines))
                 await deadlock.end(send, cycle)
         except LockfastError as error:
@@ -281,7 +284,7 @@ class Keeper:
 
     def _notice_ends(self) -> None:
         session = self._session
-        if session.alive():
+        if session.has_bounded() and session.alive():
             for holding in session.outlived(self._runtime.now_ms()):
                 session.outlive(holding)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from lockfast.core.commands import (
     Blocker,
@@ -50,8 +51,9 @@ def margin_ms(ttl_ms: int) -> int:
     return max(1, min(ttl_ms // STOPPING_SHARE, STOPPING_MS_MAX))
 
 
-class Snapshot(NamedTuple):
-    """How the session stands; replaced as a whole."""
+@dataclass(slots=True)
+class Snapshot:
+    """How the session stands; never changed, but replaced as a whole."""
 
     opened: bool = False
     deadline_ms: int = 0
@@ -79,6 +81,39 @@ class _NoEar:
 
 class Presence:
     """The callers' side of a session."""
+
+    __slots__ = (
+        "_bounded",
+        "_dropped",
+        "_dropped_uses",
+        "_held",
+        "_holdings",
+        "_inbox",
+        "_lines",
+        "_looked_up_to",
+        "_metadata",
+        "_next_n",
+        "_opening_sent_ms",
+        "_outbox",
+        "closing",
+        "deadlock_after_ms",
+        "deadlock_at_ms",
+        "ear",
+        "events_changed",
+        "gone",
+        "id",
+        "keeping",
+        "kept",
+        "look_at_ms",
+        "mutex",
+        "on_end",
+        "on_gone",
+        "owner",
+        "process",
+        "runtime",
+        "snapshot",
+        "ttl_ms",
+    )
 
     def __init__(self, runtime: Runtime, ttl_ms: int, owner: str, metadata: str):
         self.id = runtime.unique()
@@ -149,9 +184,8 @@ class Presence:
                 return
             sent_ms = self._opening_sent_ms
             assert sent_ms is not None
-            self.snapshot = snapshot._replace(
-                opened=True, deadline_ms=sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
-            )
+            deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
+            self.snapshot = Snapshot(True, deadline_ms, snapshot.confirmed)
         self.ear.poke()
 
     # ── claims move on ────────────────────────────────────────────────────────────────
@@ -389,16 +423,18 @@ class Presence:
                 # somewhere between send and reply, and only the earlier instant is
                 # certain to end our leases before the store ends them.
                 deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
-                self.snapshot = snapshot._replace(
-                    deadline_ms=max(deadline_ms, snapshot.deadline_ms), confirmed=True
-                )
+                deadline_ms = max(deadline_ms, snapshot.deadline_ms)
+                self.snapshot = Snapshot(snapshot.opened, deadline_ms, confirmed=True)
                 return True
         return self.alive()
 
     def unconfirmed(self) -> None:
         """A keep-alive failed."""
         with self.mutex:
-            self.snapshot = self.snapshot._replace(confirmed=False)
+            was = self.snapshot
+            self.snapshot = Snapshot(
+                was.opened, was.deadline_ms, False, was.ended, was.by, was.ended_ms
+            )
 
     def end(self, reason: str, by: str = "") -> None:
         """The session is over: every lease is lost, every waiting claim enters anew."""
@@ -409,8 +445,9 @@ class Presence:
     def _end(self, reason: str, by: str = "") -> list[Callable[[], None]]:
         effects: list[Callable[[], None]] = []
         if not self.snapshot.ended:
-            self.snapshot = self.snapshot._replace(
-                ended=reason, by=by, ended_ms=self.runtime.now_ms()
+            was = self.snapshot
+            self.snapshot = Snapshot(
+                was.opened, was.deadline_ms, was.confirmed, reason, by, self.runtime.now_ms()
             )
             effects += self.on_end
             effects.append(self.ear.poke)

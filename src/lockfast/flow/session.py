@@ -204,6 +204,8 @@ class Session(Presence):
         self.ear.poke()
 
     def take_inbox(self) -> list[Wake]:
+        if not self._inbox:
+            return []
         with self.mutex:
             taken, self._inbox = self._inbox, []
             return taken
@@ -237,7 +239,13 @@ class Session(Presence):
             if is_orphan(holding):
                 self.abandon(holding)
 
+    def owes(self) -> bool:
+        """Whether something is to be given back."""
+        return bool(self._outbox or self._dropped or self._dropped_uses)
+
     def next_in_outbox(self) -> tuple[int, Command] | None:
+        if not self._outbox:
+            return None
         with self.mutex:
             return next(iter(self._outbox.items()), None)
 
@@ -245,6 +253,10 @@ class Session(Presence):
         with self.mutex:
             if self._outbox.get(n) is command:
                 del self._outbox[n]
+
+    def has_bounded(self) -> bool:
+        """Whether a claim of ours ends by its max_hold."""
+        return bool(self._bounded)
 
     def outlived(self, now_ms: int) -> list[Holding]:
         """Claims whose max_hold is over."""
@@ -261,7 +273,7 @@ class Session(Presence):
         """Where to look for deadlocks: at what suspects of ours hold and wait for."""
         now_ms = self.runtime.now_ms()
         known = [holding for session in self.siblings() for holding in session.holdings()]
-        found = suspects(known)
+        found = suspects(known) if len(known) > 1 else []
         overdue = [h for h in found if self._deadlock_look_due_ms(h) <= now_ms]
         for holding in overdue:
             holding.looked_ms = now_ms
@@ -274,6 +286,8 @@ class Session(Presence):
                 self.deadlock_at_ms = max(now_ms + 1 + after_ms // 10, next_ms)
             else:
                 self.deadlock_at_ms = None
+        if not actors:
+            return []
         return [
             (place.kind, place.name)
             for holding in known
