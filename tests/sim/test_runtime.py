@@ -166,12 +166,14 @@ def test_what_arrives_at_a_paused_host_waits_and_at_a_dead_one_is_lost() -> None
     host = Host(kernel, "h")
     seen: list[str] = []
     host.pause()
-    host.call(lambda: seen.append("kept"))
+    kernel.arrive(5, host, lambda: seen.append("kept"))
+    kernel.run()
     assert seen == []
     host.resume()
     kernel.run()
     host.crash()
-    host.call(lambda: seen.append("lost"))
+    kernel.arrive(5, host, lambda: seen.append("lost"))
+    kernel.run()
     assert seen == ["kept"]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.core.commands import Place
@@ -105,32 +106,34 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
     revoked: dict[tuple[str, int], int] = {}
     lives: dict[str, int] = {}
     for entry in entries:
-        if "ask" in entry:
-            asked.add(entry["op"])
-            if entry["ask"] == "acquire":
-                found[entry["op"]] = _asked(entry)
-            elif entry["ask"] == "convert" and entry["of"] in found:
-                change = Conversion(entry["op"], entry["mode"], entry["at"])
+        if "got" in entry:
+            op = entry["op"]
+            if op in found:
+                _take(found[op], entry)
+            elif op in conversions:
+                change = conversions[op]
+                change.answered, change.outcome = entry["at"], entry["got"]
+                change.token = entry.get("token", 0)
+            elif op not in asked:
+                raise ValueError(f"operation {op} is answered before it is asked: {entry}")
+        elif "ask" in entry:
+            op, what = entry["op"], entry["ask"]
+            asked.add(op)
+            if what == "acquire":
+                found[op] = _asked(entry)
+            elif what == "convert" and entry["of"] in found:
+                change = Conversion(op, entry["mode"], entry["at"])
                 change.waits = entry.get("wait", True)
-                conversions[entry["op"]] = change
+                conversions[op] = change
                 found[entry["of"]].conversions.append(change)
         elif "revoke" in entry:
             revoked[entry["revoke"], entry["n"]] = entry["at"]
         elif "lives" in entry:
             lives[entry["lives"]] = max(entry["until"], lives.get(entry["lives"], 0))
-        elif "got" in entry:
-            if entry["op"] not in asked:
-                raise ValueError(f"operation {entry['op']} is answered before it is asked: {entry}")
-            if entry["op"] in found:
-                _take(found[entry["op"]], entry)
-            elif entry["op"] in conversions:
-                change = conversions[entry["op"]]
-                change.answered, change.outcome = entry["at"], entry["got"]
-                change.token = entry.get("token", 0)
     for grant in found.values():
-        _bound(grant, lives.get(grant.claim[0], FAR))
+        _bound(grant, lives.get(grant.claim[0], FAR) if lives else FAR)
         # Taken away by an administrator, it is over though its holder has not heard yet.
-        for claim in (grant.claim, (grant.claim[0], 0)):
+        for claim in (grant.claim, (grant.claim[0], 0)) if revoked else ():
             if claim in revoked and claim[0]:
                 grant.revoked = min(grant.revoked, revoked[claim])
                 grant.over = min(grant.over, max(revoked[claim], grant.answered or 0))
@@ -138,10 +141,13 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
 
 
 def _asked(entry: Entry) -> Grant:
+    places = entry["places"]
+    if type(places[0]) is not Place:
+        places = tuple(Place(*place) for place in places)
     return Grant(
         entry["op"],
         entry.get("by", ""),
-        tuple(Place(*place) for place in entry["places"]),
+        places,
         entry["at"],
         entry.get("head_start", 0),
         entry.get("wait", True),
@@ -153,8 +159,8 @@ def _asked(entry: Entry) -> Grant:
 
 def _bound(grant: Grant, session_until: int) -> None:
     """A holder looks at its clock: it relies on nothing past a deadline, whatever it writes."""
-    until = min(session_until, grant.until)
-    if grant.granted and grant.over > until:
+    until = session_until if session_until < grant.until else grant.until
+    if grant.over > until and grant.granted:
         grant.over, grant.why = max(until, grant.answered or 0), "deadline"
 
 
@@ -347,7 +353,7 @@ def check_register(entries: Iterable[Entry]) -> Iterator[Problem]:
     """Every admitted write adds one to the one before it, in the order of tokens."""
     last: dict[str, tuple[int, int]] = {}
     for entry in entries:
-        if "write" not in entry or not entry["admitted"]:
+        if "op" in entry or "write" not in entry or not entry["admitted"]:
             continue
         name, token, value = entry["write"], entry["token"], entry["value"]
         former_token, former = last.get(name, (0, 0))
@@ -371,7 +377,7 @@ def check_liveness(
     heals = [entry["at"] for entry in entries if "heal" in entry]
     if not heals or not entries:
         return
-    healed, end = heals[-1], max(entry["at"] for entry in entries)
+    healed, end = heals[-1], max(map(itemgetter("at"), entries))
     entered: dict[tuple[str, str], list[int]] = {}
     for grant in grants:
         if grant.granted and grant.answered is not None:

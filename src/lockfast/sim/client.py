@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lockfast.core.commands import (
     Command,
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 DEADLOCK_AFTER_MS = 150
 """Soon, so that a schedule shows more than one."""
 
+_RELIED_ON: Final = (LeaseState.HELD, LeaseState.UNCERTAIN)
+_STANDS: Final[dict[type, str]] = {Queued: "queued", Granted: "entered"}
+"""What the answer to an enter says of where a claim stands."""
+
 
 class SimLease:
     """A lock that is held, and the operation that took it."""
@@ -69,7 +73,7 @@ class SimLease:
         """Whether the holder may rely on it at this instant, by its own clock."""
         session = self.holding.session
         assert session is not None
-        return session.state_of(self.holding) in (LeaseState.HELD, LeaseState.UNCERTAIN)
+        return session.state_of(self.holding) in _RELIED_ON
 
     def over(self, why: str) -> None:
         """From now on the holder does not rely on it (or has not for a while)."""
@@ -175,7 +179,7 @@ class SimClient:
         lease = SimLease(self, op, holding, places)
         self.leases[op] = lease
         if lease.held():
-            holding.on_over += (lambda: lease.over("lost"),)
+            holding.on_over += (partial(self._lost, op),)
         else:
             lease.over("lost")
         return lease
@@ -207,7 +211,7 @@ class SimClient:
         history.got(host.kernel.now, op, "granted", token=use.token, session=session.id, n=n)
         lease = SimLease(self, op, use.holding, (place,))
         self.leases[op] = lease
-        use.holding.on_over += (lambda: lease.over("lost"),)
+        use.holding.on_over += (partial(self._lost, op),)
         return lease, use
 
     async def give_kept(self, keep: Keep, lease: SimLease, use: Use) -> None:
@@ -261,6 +265,17 @@ class SimClient:
         history.got(host.kernel.now, op, outcome)
         return outcome
 
+    def disband(self) -> None:
+        """Let go of all that knows of this client."""
+        self.leases.clear()
+        del self.core
+
+    def _lost(self, op: int) -> None:
+        """A holding is over; of a lease that was over before, this is no news."""
+        lease = self.leases.get(op)
+        if lease is not None:
+            lease.over("lost")
+
     def die(self) -> None:
         """The process is killed; nothing of it gets out any more."""
         for lease in list(self.leases.values()):
@@ -273,18 +288,18 @@ class SimClient:
 
     def _saw(self, command: Command, reply: Reply) -> None:
         """Note when a claim is known to stand in line."""
-        if isinstance(reply, Renewed) and isinstance(command, Renew):
-            self.host.kernel.soon(partial(self._check_deadline, command.session))
-            return
-        if not isinstance(command, Enter) or not isinstance(reply, Queued | Granted):
-            return
-        for op, holding in self._asking.items():
-            if holding is None or holding.n != command.n:
-                continue
-            if holding.session is not None and holding.session.id == command.session:
-                what = "queued" if isinstance(reply, Queued) else "entered"
-                self.history.got(self.host.kernel.now, op, what)
+        if type(command) is Enter:
+            what = _STANDS.get(type(reply))
+            if what is None:
                 return
+            for op, holding in self._asking.items():
+                if holding is None or holding.n != command.n:
+                    continue
+                if holding.session is not None and holding.session.id == command.session:
+                    self.history.got(self.host.kernel.now, op, what)
+                    return
+        elif type(command) is Renew and type(reply) is Renewed:
+            self.host.kernel.soon(partial(self._check_deadline, command.session))
 
     def _check_deadline(self, session_id: str) -> None:
         """No client believes for longer than the store does, whatever their clocks."""

@@ -6,7 +6,7 @@ what it had written down (the same commands, up to some instant), or with nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from lockfast.core.table import READS, Table
 from lockfast.errors import LockfastError, OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import Capabilities, Deliver, Ear, Wire
 from lockfast.sim.network import Network
-from lockfast.sim.runtime import MS, Crashed, Host, SimSignal
+from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
 
 Observe: TypeAlias = Callable[[Command, Reply, int, int], None]
 
@@ -87,6 +87,12 @@ class LockServer:
         heir.ears, heir.observers = self.ears, self.observers
         return heir
 
+    def disband(self) -> None:
+        """Let go of all who listen, and of what they did."""
+        self.ears.clear()
+        self.observers.clear()
+        self.forget_all()
+
     # ── serving ──────────────────────────────────────────────────────────────────────
 
     def receive(self, call: Call, first: bool) -> None:
@@ -108,12 +114,15 @@ class LockServer:
         if self.down:
             return
         reply = self.apply(call.command)
-        if self.network.reset and self.network.chance(self.network.reset):
-            if self.network.on_lost is not None:
-                self.network.on_lost(self.host, call.host)
+        network = self.network
+        if network.reset and network.chance(network.reset):
+            if network.on_lost is not None:
+                network.on_lost(self.host, call.host)
             call.fail(self, OutcomeUnknownError(call.label, "the connection broke"))
-        else:
-            call.answer(self, reply)
+            return
+        arrive = partial(call.arrive, reply)
+        if not network.carry(self.host, call.host, arrive, arrive) and network.chance(0.5):
+            call.fail(None, OutcomeUnknownError(call.label, "the connection broke"))
 
     def apply(self, command: Command) -> Reply:
         """Carry out one command and tell whom it concerns."""
@@ -127,64 +136,43 @@ class LockServer:
         for wake in wakes:
             ear = self.ears.get(wake.inbox)
             if ear is not None:
-                self._tell(ear, wake)
+                hear = partial(ear.hear, wake)
+                self.network.carry(self.host, ear.host, hear, hear)
         return reply
-
-    def _tell(self, ear: SimEar, wake: Wake) -> None:
-        def hear() -> None:
-            ear.hear(wake)
-
-        self.network.carry(self.host, ear.host, hear, hear)
 
 
 class Call(SimSignal):
     """One request on its way, and what is heard of it: set by the first answer."""
 
-    __slots__ = ("_network", "command", "error", "label", "reply")
+    __slots__ = ("command", "error", "host", "label", "reply")
 
-    def __init__(self, host: Host, network: Network, label: str, command: Command) -> None:
+    def __init__(self, host: Host, label: str, command: Command) -> None:
+        self.host = self._host = host
         self.command = command
         self.label = label
         self.reply: Reply | None = None
         self.error: LockfastError | None = None
-        super().__init__(host)
-        self._network = network
+        self._is_set = False
+        self._waiter = host.kernel.current
 
-    @property
-    def host(self) -> Host:
-        return self._host
-
-    def send(self, server: LockServer) -> None:
-        again = partial(server.receive, self, False) if self._network.double else None
-        carried = self._network.carry(
-            self._host, server.host, partial(server.receive, self, True), again
-        )
-        if not carried and self._network.chance(0.5):
-            # It never arrived, and here that is known: nothing was done.
-            self.fail(None, StoreUnavailableError(self.label, "the connection broke"))
-
-    def answer(self, server: LockServer, reply: Reply) -> None:
-        arrive = partial(self._arrive, reply)
-        carried = self._network.carry(server.host, self._host, arrive, arrive)
-        if not carried and self._network.chance(0.5):
-            self.fail(None, OutcomeUnknownError(self.label, "the connection broke"))
-
-    def _arrive(self, reply: Reply) -> None:
-        if self.reply is None and self.error is None:
+    def arrive(self, reply: Reply) -> None:
+        if not self._is_set:
             self.reply = reply
             self.set()
 
     def fail(self, server: LockServer | None, error: LockfastError) -> None:
+        """Have it end with an error: told by the server, or found out here, some time."""
+
         def arrive() -> None:
-            if self.reply is None and self.error is None:
+            if not self._is_set:
                 self.error = error
                 self.set()
 
         if server is not None:
-            self._network.carry(server.host, self._host, arrive)
+            server.network.carry(server.host, self.host, arrive)
         else:
-            kernel = self._network.kernel
-            kernel.after(1 + kernel.random.randrange(RESET_US_MAX), lambda: self._host.call(arrive))
+            kernel = self.host.kernel
+            kernel.arrive(1 + kernel.random.randrange(RESET_US_MAX), self.host, arrive)
 
 
 class SimStore:
@@ -224,16 +212,30 @@ class _SimWire:
         self._network = network
         self._store = store
 
-    async def send(self, command: Command, timeout_ms: int) -> Reply:
-        if self._host.dead:
-            raise Crashed(self._host.name)
-        call = Call(self._host, self._network, self._store.label, command)
-        call.send(self._store.find())
-        await call.wait(timeout_ms)
-        if call.reply is not None:
-            if self._store.on_reply is not None:
-                self._store.on_reply(command, call.reply)
-            return call.reply
+    @waiting
+    def send(self, command: Command, timeout_ms: int) -> Generator[None, None, Reply]:
+        host, store = self._host, self._store
+        if host.dead:
+            raise Crashed(host.name)
+        task, network, server = host.kernel.current, self._network, store.find()
+        assert task is not None, "only a task can wait"
+        call = Call(host, store.label, command)
+        again = partial(server.receive, call, False) if network.double else None
+        carried = network.carry(host, server.host, partial(server.receive, call, True), again)
+        if not carried and network.chance(0.5):
+            # It never arrived, and here that is known: nothing was done.
+            call.fail(None, StoreUnavailableError(call.label, "the connection broke"))
+        # As `call.wait` does, without another generator below this one.
+        task.wake_after(timeout_ms * MS, host.clock)
+        try:
+            yield
+        finally:
+            call._waiter = None
+        reply = call.reply
+        if reply is not None:
+            if store.on_reply is not None:
+                store.on_reply(command, reply)
+            return reply
         raise call.error or OutcomeUnknownError(call.label, f"no answer within {timeout_ms} ms")
 
     def close(self) -> None:
@@ -258,8 +260,12 @@ class SimEar:
         self._signal.set()
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        await self._signal.wait(timeout_ms)
-        self._signal.clear()
+        signal = self._signal
+        if not signal.is_set() or self.host.dead:
+            await signal.wait(timeout_ms)
+        signal.clear()
+        if not self._wakes:
+            return ()
         wakes, self._wakes = self._wakes, []
         return wakes
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
+from bisect import insort
 from collections.abc import Callable
-from functools import partial
-from heapq import heappush
 
 from lockfast.sim.runtime import MS, Host, Kernel
 
@@ -62,22 +61,25 @@ class Network:
         A doubled message arrives a second time through `again` (None: it is not doubled).
         """
         self.messages += 1
-        if (self._cuts and self.is_cut(source.name, target.name)) or (
-            self.loss and self.chance(self.loss)
-        ):
-            self.lost += 1
-            if self.on_lost is not None:
-                self.on_lost(source, target)
+        if (self._cuts or self.loss) and self._loses(source, target):
             return False
         transit_us = self._least_us + int(self._draw() * self._spread_us)
         if self.delay_us:
             transit_us += self._delay_us()
         kernel = self.kernel
-        arrive: Callable[[], object] = partial(target.call, deliver)
-        heappush(kernel.queue, (kernel.now + transit_us, next(kernel.serial), arrive))
-        if again is not None and self.double and self._draw() < self.double:
+        # As `kernel.arrive` does; this is where most of what happens comes from.
+        insort(kernel.queue, (kernel.now + transit_us, next(kernel.serial), target, deliver))
+        if self.double and again is not None and self._draw() < self.double:
             late_us = transit_us + self._delay_us() + int(self._draw() * 50 * MS)
-            kernel.after(late_us, partial(target.call, again))
+            kernel.arrive(late_us, target, again)
+        return True
+
+    def _loses(self, source: Host, target: Host) -> bool:
+        if not self.is_cut(source.name, target.name) and not self.chance(self.loss):
+            return False
+        self.lost += 1
+        if self.on_lost is not None:
+            self.on_lost(source, target)
         return True
 
     def _delay_us(self) -> int:

@@ -15,17 +15,19 @@ dead host raises `Crashed`, so nothing they do gets out, as with SIGKILL.
 from __future__ import annotations
 
 import random
+import types
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from functools import cached_property
-from heapq import heappop, heappush
 from itertools import count
 from threading import RLock
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from asimpy import Environment
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MS: Final = 1000
 """Ticks in a millisecond."""
@@ -50,18 +52,14 @@ class LivelockError(RuntimeError):
     """Tasks kept waking each other and virtual time stood still."""
 
 
-class _Park:
-    """Awaiting it gives control back to the kernel, once."""
+def waiting(
+    function: Callable[P, Generator[None, None, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make an `async def` of a generator: a bare `yield` gives control back to the kernel.
 
-    __slots__ = ()
-
-    def __await__(self) -> Generator[None, None, None]:
-        # Any iterator will do, and this one costs least.
-        return iter(_ONCE)  # type: ignore[return-value]
-
-
-_ONCE: Final = (None,)
-_PARK: Final = _Park()
+    A simulation waits all the time, and another awaitable below each wait is not free.
+    """
+    return types.coroutine(function)  # type: ignore[return-value]
 
 
 class _Stop(BaseException):
@@ -78,20 +76,33 @@ class Kernel:
         self.now = 0
         """The tick of this instant."""
         self._env = env = Environment()
-        self.queue: list[tuple[int, int, Callable[[], object]]] = env._heap
+        self.queue: list[tuple[int, int, Host | None, Callable[[], object]]] = env._heap
+        """What is due when, in which order, on which machine (or none), and what it is.
+
+        In order, as a heap may be: the queue is short, and to take the first costs nothing.
+        """
         self.serial = count()
         """Those of one instant are called in the order of their numbers."""
         self._runs = 0
-        self.soon: Callable[[Callable[[], object]], None] = env._ready.append
+        self.ready: deque[Callable[[], object]] = env._ready
+        """What is to be called at this instant, in order."""
+
+    def soon(self, callback: Callable[[], object]) -> None:
         """Call back at this instant, after everything that is due before."""
+        self.ready.append(callback)
 
     def at(self, tick: int, callback: Callable[[], object]) -> None:
         """Call back at an instant. Those of one instant are called in the order given."""
-        heappush(self.queue, (max(tick, self.now), next(self.serial), callback))
+        insort(self.queue, (max(tick, self.now), next(self.serial), None, callback))
 
     def after(self, ticks: int, callback: Callable[[], object]) -> None:
         """Call back so many ticks from now."""
-        heappush(self.queue, (self.now + ticks, next(self.serial), callback))
+        insort(self.queue, (self.now + ticks, next(self.serial), None, callback))
+
+    def arrive(self, ticks: int, host: Host, callback: Callable[[], object]) -> None:
+        """Have something arrive at a machine so many ticks from now: it finds it at work, or
+        paused (then it is done when it goes on), or dead."""
+        insort(self.queue, (self.now + ticks, next(self.serial), host, callback))
 
     def run(self, until: int | None = None) -> None:
         """Let time pass: until there is nothing left to do, or up to an instant."""
@@ -119,6 +130,11 @@ class Kernel:
         """End the present run at this instant; for callbacks, not for tasks."""
         raise _Stop
 
+    def disband(self) -> None:
+        """Nothing is to happen any more."""
+        self.queue.clear()
+        self.ready.clear()
+
     def _begin_run(self) -> int:
         self._runs += 1
         return self._runs
@@ -129,21 +145,26 @@ class Kernel:
             raise _Stop
 
     def _run(self) -> None:
-        env, queue, ready = self._env, self.queue, self._env._ready
+        env, queue, ready = self._env, self.queue, self.ready
         take = ready.popleft
         try:
             while True:
-                for _ in range(STEPS_PER_INSTANT_MAX):
-                    if not ready:
-                        break
+                left = STEPS_PER_INSTANT_MAX
+                while ready:
                     take()()
-                else:
-                    raise LivelockError(f"{STEPS_PER_INSTANT_MAX} steps at {self.now} µs")
+                    left -= 1
+                    if not left:
+                        raise LivelockError(f"{STEPS_PER_INSTANT_MAX} steps at {self.now} µs")
                 if not queue:
                     return
-                tick, _, callback = heappop(queue)
+                tick, _, host, callback = queue.pop(0)
                 self.now = env._now = tick
-                callback()
+                if host is None:
+                    callback()
+                elif host.paused:
+                    host.backlog.append(callback)
+                elif not host.dead:
+                    callback()
         except _Stop:
             pass
 
@@ -157,7 +178,9 @@ class Task(Generic[T]):
         "_coroutine",
         "_due",
         "_error",
+        "_go",
         "_kernel",
+        "_look",
         "_parked",
         "_result",
         "_thrown",
@@ -173,14 +196,16 @@ class Task(Generic[T]):
         self._kernel = host.kernel
         self._due = _NEVER
         """When to go on at the latest,"""
-        self._armed = _NEVER
-        """and the earliest instant at which it is looked whether that is due."""
+        self._armed: list[int] = []
+        """and the instants at which it is looked whether that is due, the earliest last."""
         self._coroutine = coroutine
         self._thrown: BaseException | None = None
         self._parked = True
         self._result: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._go: Callable[[], None] = self._step
+        self._look: Callable[[], None] = self._ring
         self.wake()
 
     def __repr__(self) -> str:
@@ -191,28 +216,33 @@ class Task(Generic[T]):
         if self._parked:
             self._parked = False
             self._due = _NEVER
-            self._kernel.soon(self._step)
+            self._kernel.ready.append(self._go)
 
-    def wake_at(self, tick: int) -> None:
-        """Have it go on then, if it is still waiting; for a task that is about to park.
+    def wake_after(self, span_us: int, clock: Clock) -> None:
+        """Have it go on after a span of a clock's time, if it is still waiting; for a task
+        that is about to park.
 
         Most waits end long before. So nothing is taken out of the queue for them, and a later
         instant is not put in as long as an earlier one is there to look at it.
         """
-        self._due = tick
-        if tick < self._armed:
-            self._armed = tick
-            kernel = self._kernel
-            heappush(kernel.queue, (tick, next(kernel.serial), self._ring))
+        armed = self._armed
+        if clock.rate_ppm:
+            span_us = clock.ticks_for(span_us)
+        kernel = self._kernel
+        self._due = tick = kernel.now + (span_us if span_us > 0 else 1)
+        if not armed or tick < armed[-1]:
+            armed.append(tick)
+            insort(kernel.queue, (tick, next(kernel.serial), None, self._look))
 
     def _ring(self) -> None:
-        now = self._kernel.now
-        if self._armed == now:
-            self._armed = _NEVER
-        if self._due <= now:
+        kernel = self._kernel
+        armed, due = self._armed, self._due
+        armed.pop()
+        if due <= kernel.now:
             self.wake()
-        elif self._due < self._armed:
-            self.wake_at(self._due)
+        elif due is not _NEVER and (not armed or due < armed[-1]):
+            armed.append(due)
+            insort(kernel.queue, (due, next(kernel.serial), None, self._look))
 
     def cancel(self) -> None:
         """Throw `Cancelled` in where it waits."""
@@ -254,7 +284,7 @@ class Task(Generic[T]):
             return
         host = self.host
         if host.paused:
-            host.backlog.append(self._step)
+            host.backlog.append(self._go)
             return
         kernel = self._kernel
         kernel.current = self
@@ -299,6 +329,8 @@ class Task(Generic[T]):
         self._tell()
 
     def _tell(self) -> None:
+        # Bound methods of its own, which would keep it from being collected at once.
+        self._go = self._look = _nothing
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             self.host.kernel.soon(callback)
@@ -327,7 +359,8 @@ class SimSignal:
     def clear(self) -> None:
         self._is_set = False
 
-    async def wait(self, timeout_ms: int | None) -> bool:
+    @waiting
+    def wait(self, timeout_ms: int | None) -> Generator[None, None, bool]:
         host = self._host
         if host.dead:
             raise Crashed(host.name)
@@ -338,9 +371,9 @@ class SimSignal:
         assert self._waiter is None, "a signal has one waiter"
         self._waiter = task
         if timeout_ms is not None:
-            host.wake_later(task, timeout_ms * MS)
+            task.wake_after(timeout_ms * MS, host.clock)
         try:
-            await _PARK
+            yield
         finally:
             self._waiter = None
         return self._is_set
@@ -349,45 +382,42 @@ class SimSignal:
 class Clock:
     """A host's two clocks: one that only goes forward, and a wall clock that may jump."""
 
-    __slots__ = ("_ahead_us", "_kernel", "_local_us", "_rate_ppm", "_since", "_wall_ahead_us")
+    __slots__ = ("_kernel", "_local_us", "_since", "_wall_ahead_us", "ahead_us", "rate_ppm")
 
     def __init__(self, kernel: Kernel, started_us: int = 0, wall_us: int = EPOCH_US) -> None:
         self._kernel = kernel
         self._since = kernel.now
         self._local_us = started_us
-        self._ahead_us = started_us - self._since
+        self.ahead_us = started_us - self._since
         """What it shows at tick 0, counted back at its rate when that is true."""
-        self._rate_ppm = 0
+        self.rate_ppm = 0
         self._wall_ahead_us = wall_us - started_us
 
     def local_us(self) -> int:
         """Since it was switched on, by its own count."""
         now = self._kernel.now
-        if not self._rate_ppm:
-            return now + self._ahead_us
+        if not self.rate_ppm:
+            return now + self.ahead_us
         passed = now - self._since
-        return self._local_us + passed + passed * self._rate_ppm // _MILLION
-
-    def now_ms(self) -> int:
-        """The same in milliseconds."""
-        if not self._rate_ppm:
-            return (self._kernel.now + self._ahead_us) // MS
-        return self.local_us() // MS
+        return self._local_us + passed + passed * self.rate_ppm // _MILLION
 
     def wall_us(self) -> int:
         return self.local_us() + self._wall_ahead_us
 
     def both(self) -> tuple[int, int]:
         """`now_ms` and `wall_us` of this instant."""
-        local_us = self.local_us()
+        if self.rate_ppm:
+            local_us = self.local_us()
+        else:
+            local_us = self._kernel.now + self.ahead_us
         return local_us // MS, local_us + self._wall_ahead_us
 
     def drift(self, rate_ppm: int) -> None:
         """From now on run fast (or slow) by so many millionths."""
         self._local_us = self.local_us()
         self._since = self._kernel.now
-        self._ahead_us = self._local_us - self._since
-        self._rate_ppm = rate_ppm
+        self.ahead_us = self._local_us - self._since
+        self.rate_ppm = rate_ppm
 
     def jump(self, ahead_us: int) -> None:
         """Set the wall clock forward, or back."""
@@ -395,37 +425,55 @@ class Clock:
 
     def ticks_for(self, span_us: int) -> int:
         """How many true ticks pass while this clock counts a span, at least one."""
-        if self._rate_ppm:
-            span_us = -(-span_us * _MILLION // (_MILLION + self._rate_ppm))
+        if self.rate_ppm:
+            span_us = -(-span_us * _MILLION // (_MILLION + self.rate_ppm))
         return span_us if span_us > 0 else 1
 
     def tick_when(self, local_us: int) -> int:
         """The true tick at which it shows this, if its rate stays (or was) as it is."""
         span_us = local_us - self._local_us
-        if self._rate_ppm:
-            span_us = -(-span_us * _MILLION // (_MILLION + self._rate_ppm))
+        if self.rate_ppm:
+            span_us = -(-span_us * _MILLION // (_MILLION + self.rate_ppm))
         return self._since + span_us
 
 
 class Host:
     """A machine, and the Runtime port of the code on it."""
 
+    __slots__ = (
+        "_lives",
+        "_random",
+        "_tasks",
+        "backlog",
+        "clock",
+        "dead",
+        "kernel",
+        "name",
+        "paused",
+    )
+
     def __init__(self, kernel: Kernel, name: str, *, started_us: int = 0) -> None:
         self.kernel = kernel
         self.name = name
         self.clock = Clock(kernel, started_us)
-        self.now_ms: Callable[[], int] = self.clock.now_ms
         self.paused = False
         self.dead = False
-        self.backlog: list[Callable[[], None]] = []
+        self.backlog: list[Callable[[], object]] = []
         """What would have run while it was paused, in order."""
         self._tasks: dict[Task[Any], None] = {}
         self._lives = 1
+        self._random: random.Random | None = None
 
     def __repr__(self) -> str:
         return f"<Host {self.name}>"
 
     # ── the Runtime port ─────────────────────────────────────────────────────────────
+
+    def now_ms(self) -> int:
+        clock = self.clock
+        if not clock.rate_ppm:
+            return (self.kernel.now + clock.ahead_us) // MS
+        return clock.local_us() // MS
 
     def signal(self) -> SimSignal:
         return SimSignal(self)
@@ -439,15 +487,17 @@ class Host:
         task = self.start(job(), name)
         task.on_done(lambda: _raise_if_failed(task))
 
-    @cached_property
-    def _random(self) -> random.Random:
-        return random.Random(f"{self.kernel.seed} {self.name}")
+    def chance(self) -> random.Random:
+        """This machine's own randomness."""
+        if self._random is None:
+            self._random = random.Random(f"{self.kernel.seed} {self.name}")
+        return self._random
 
     def random(self) -> float:
-        return self._random.random()
+        return self.chance().random()
 
     def unique(self) -> str:
-        return f"{self._random.getrandbits(64):016x}"
+        return f"{self.chance().getrandbits(64):016x}"
 
     def actor(self) -> str:
         task = self.kernel.current
@@ -467,25 +517,15 @@ class Host:
         self._tasks[task] = None
         return task
 
-    async def sleep(self, ms: float) -> None:
+    @waiting
+    def sleep(self, ms: float) -> Generator[None, None, None]:
         """Let a span of this host's time pass."""
         if self.dead:
             raise Crashed(self.name)
         task = self.kernel.current
         assert task is not None, "only a task can sleep"
-        self.wake_later(task, int(ms * MS))
-        await _PARK
-
-    def wake_later(self, task: Task[Any], span_us: int) -> None:
-        """Wake a task that is about to park, after a span of this host's time."""
-        task.wake_at(self.kernel.now + self.clock.ticks_for(span_us))
-
-    def call(self, callback: Callable[[], None]) -> None:
-        """Run something that arrives here from outside: now, later, or never."""
-        if self.paused:
-            self.backlog.append(callback)
-        elif not self.dead:
-            callback()
+        task.wake_after(int(ms * MS), self.clock)
+        yield
 
     def pause(self) -> None:
         self.paused = True
@@ -516,6 +556,10 @@ class Host:
 
     def forget(self, task: Task[Any]) -> None:
         self._tasks.pop(task, None)
+
+
+def _nothing() -> None:
+    """What is left to do for a task that is done."""
 
 
 def _raise_if_failed(task: Task[Any]) -> None:

@@ -69,7 +69,9 @@ def alive_us(mix: Mix) -> int:
 
 def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:
     """One schedule and its verdict."""
-    run = World(mix if mix is not None else mix_of_seed(seed), seed).run()
+    world = World(mix if mix is not None else mix_of_seed(seed), seed)
+    run = world.run()
+    world.disband()
     return run, judge(run)
 
 

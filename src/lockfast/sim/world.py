@@ -12,6 +12,7 @@ import random
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from lockfast.core.commands import HOLDING, Command, Done, Renew, Reply, Revoke, RevokeSession
@@ -28,6 +29,8 @@ from lockfast.sim.workloads import WORKLOADS
 
 PATIENCE_TTLS = 60
 """After this many TTLs whoever has not ended never will."""
+
+_REVOKES = (Revoke, RevokeSession)
 
 
 @dataclass
@@ -149,7 +152,8 @@ class World:
         return self._result()
 
     def _result(self) -> Run:
-        entries = sorted(self.history.entries, key=lambda entry: int(entry["at"]))
+        entries = sorted(self.history.entries, key=itemgetter("at"))
+        steps, self.steps = self.steps, []
         return Run(
             self.mix,
             self.seed,
@@ -158,8 +162,17 @@ class World:
             self.history.operations,
             self.network.messages,
             self.kernel.now,
-            self.steps,
+            steps,
         )
+
+    def disband(self) -> None:
+        """Take everything apart, so that little is left for the garbage collector."""
+        for client in self.clients:
+            client.disband()
+        self.clients.clear()
+        self.kernel.disband()
+        self.server.disband()
+        self._noted_rows = None
 
     def _set_to_work(self, client: SimClient) -> None:
         names = list(self.mix.workloads)
@@ -279,6 +292,8 @@ class World:
 
     def _observe(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
         self.steps.append((self.kernel.now, command, reply))
-        if isinstance(command, Revoke | RevokeSession) and isinstance(reply, Done) and reply.found:
+        if not isinstance(command, _REVOKES):
+            return
+        if isinstance(reply, Done) and reply.found:
             n = command.n if isinstance(command, Revoke) else 0
             self.history.note(self.kernel.now, revoke=command.session, n=n)
