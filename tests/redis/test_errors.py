@@ -184,7 +184,7 @@ def test_other_data_under_our_keys(server: RedisServer) -> None:
 
 def test_another_schema(server: RedisServer) -> None:
     rows = keys_of("future")[0].decode()
-    pack = "redis.call('HSET', KEYS[1], 'm', struct.pack('<BBddddd', 2, 1, 0, 0, 0, 0, 0))"
+    pack = "redis.call('HSET', KEYS[1], 'm', struct.pack('<dddBB', 0, 0, 0, 2, 1))"
     server.run("EVAL", pack, 1, rows)
     with pytest.raises(StoreMisconfiguredError, match="schema 2"):
         send(server.url("future"), ENTER)

@@ -42,7 +42,7 @@ def state_of(client: Any, steps: ScriptSteps) -> tuple[Any, ...]:
     """All that is stored, but for the log and until when it is kept."""
     rows, order, due, _ = keys_of(steps.namespace)
     fields: dict[bytes, bytes] = client.hgetall(rows)
-    counters = fields.pop(b"m", b"")[:-8]
+    counters = fields.pop(b"m", b"")[:26]
     return fields, counters, client.zrange(order, 0, -1), client.zrange(due, 0, -1, withscores=True)
 
 

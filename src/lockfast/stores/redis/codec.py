@@ -16,7 +16,6 @@ Arguments: TypeAlias = tuple[Argument, ...]
 
 _PLAIN_OPTIONS: Final = (0, 0, 0, 0, 1)
 _LOCK_MODES: Final = MODES_OF_KIND[LOCK]
-_NOT_QUEUED: Final = {mode: f"?{mode}" for mode in _LOCK_MODES}
 
 
 def _enter(command: c.Enter) -> Arguments:
@@ -25,8 +24,8 @@ def _enter(command: c.Enter) -> Arguments:
     if options == _PLAIN_OPTIONS and value is None and not window_ms and len(places) == 1:
         kind, name, mode, weight, limit = places[0]
         if kind == LOCK and mode in _LOCK_MODES and weight == 1 and not limit:
-            how = mode if queue else _NOT_QUEUED[mode]
-            plain = (session, n, how, name, actor)
+            claim = f"{'' if queue else '?'}c\x1f{session}\x1f{n}\x1f{mode}\x1f{actor}"
+            plain = (f"s\x1f{session}", n, f"r\x1flock\x1f{name}", claim)
             return plain if opening is None else plain + opening
     is_usual = options == _PLAIN_OPTIONS and not window_ms
     arguments: list[Argument] = [
@@ -49,7 +48,7 @@ def _enter(command: c.Enter) -> Arguments:
 def _leave(command: c.Leave) -> Arguments:
     session, n, places, close_ms = command
     if len(places) == 1 and not close_ms and places[0][0] == LOCK:
-        return (session, n, places[0][1])
+        return (f"s\x1f{session}", n, f"r\x1flock\x1f{places[0][1]}", f"c\x1f{session}\x1f{n}")
     return (session, n, "", close_ms)
 
 

@@ -1,7 +1,8 @@
--- enter.lua  KEYS: the shard  ARGV: session, n, how, …  →  granted, queued, busy, refused or ended
+-- enter.lua  KEYS: the shard  ARGV: session, n, …  →  granted, queued, busy, refused or ended
 --
--- A plain claim on a lock: how is the mode, with a ? before it if it must not wait; then name, actor.
--- Any other: how is empty; then actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
+-- A plain claim on a lock, as its rows have it: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor, the last
+-- with a ? before it if it must not wait; then session to open…
+-- Any other: session, n, nothing, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
 -- session to open…
 -- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
 -- value?: empty for none, else + and the value.
@@ -56,11 +57,12 @@ local function refused_by_resources(places, queue)
   end
 end
 
--- What is asked for: places, actor, queue, options, value?, and where a session to open begins.
+-- What is asked for: session, places, actor, queue, options, value?, and where a session to open begins.
 local function asked()
   if ARGV[3] ~= '' then
-    local queue = byte(ARGV[3]) ~= 63
-    return { { 'lock', ARGV[4], queue and ARGV[3] or sub(ARGV[3], 2), 1, 0, 0 } }, ARGV[5], queue, '', '', 6
+    local mode, actor = string.match(ARGV[4], '^[^\031]*\031[^\031]*\031[^\031]*\031([^\031]*)\031(.*)$')
+    local place = { 'lock', sub(ARGV[3], #LOCK_PREFIX + 1), mode, 1, 0, 0 }
+    return sub(ARGV[1], 3), { place }, actor, byte(ARGV[4]) ~= 63, '', '', 5
   end
   local at = 9 + 5 * ARGV[8]
   local places = {}
@@ -69,12 +71,12 @@ local function asked()
       ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), 0,
     }
   end
-  return places, ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], at
+  return ARGV[1], places, ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], at
 end
 
 return step(function()
-  local id, n = ARGV[1], tonumber(ARGV[2])
-  local places, actor, queue, options, value, at = asked()
+  local n = tonumber(ARGV[2])
+  local id, places, actor, queue, options, value, at = asked()
   if ARGV[at] then
     local opened = open(at)
     if opened[1] ~= 'D' then

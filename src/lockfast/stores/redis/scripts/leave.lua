@@ -1,13 +1,16 @@
--- leave.lua  KEYS: the shard  ARGV: session, n, name of a plain lock, else nothing and close_ms  →  done, gone or ended
+-- leave.lua  KEYS: the shard  ARGV: session, n, nothing, close_ms  →  done, gone or ended
+--
+-- Of a plain lock, as its rows have it: s␟session, n, r␟lock␟name, c␟session␟n.
 
 write_in_any_case()
 
 return step(function()
-  local session, over = live(ARGV[1])
+  local id = ARGV[3] == '' and ARGV[1] or sub(ARGV[1], 3)
+  local session, over = live(id)
   if over then
     return over
   end
-  local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
+  local claim = get_claim(id .. SEP .. ARGV[2])
   if not claim then
     see(session, tonumber(ARGV[2]))
     put_session(session)

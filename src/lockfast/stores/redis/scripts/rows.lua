@@ -2,18 +2,20 @@
 
 local LISTED_BYTES_MAX = 400 -- claim numbers that a session lists itself; the others are in order
 
--- deadline_ms, highest, claims, checksum, flags (1 watching, 2 ended); then numbers of claims as ,3,17,
-local SESSION = '<ddddB'
-local LISTED_AT = 34
+-- deadline_ms, highest, claims, checksum; then numbers of claims as ,3,17, where the first comma is a w if
+-- the session watches, an e if it has ended
+local SESSION = '<dddd'
+local MARK_AT, WATCHING_MARK = 33, 119
 -- ttl_ms, renewals / owner, inbox, process, unseen, ended, by, ending (as what its claims are logged,
 -- while an ended session has some left)
 local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
 -- state, number of places, n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms,
 -- block, priority, step, window_ms / rank, actor, wants, reason, by, value with a + before it
 local CLAIM = '<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
--- A lock with one holder and nothing out of the ordinary, the usual case, behind a !: token,
--- entered_ms, granted_ms, arrival; then mode␟session␟n␟actor. The claim's row is ! and the name.
-local PLAIN, PLAIN_MARK = '<dddd', 33
+-- A lock with one holder and nothing out of the ordinary, the usual case: c␟session␟n␟mode␟actor, then
+-- token, entered_ms, granted_ms, arrival. The claim's row is the resource's key.
+local PLAIN, PLAIN_BYTES, PLAIN_MARK = '<dddd', 32, 99
+local LOCK_PREFIX = 'r' .. SEP .. 'lock' .. SEP
 -- kind, name, mode, weight, limit, reserved
 local PLACE = 'I4c0I4c0I4c0ddB'
 local STATES = { 'waiting', 'holding', 'revoked', waiting = 1, holding = 2, revoked = 3 }
@@ -30,13 +32,13 @@ local function get_session(id)
   if found == nil then
     local rows = call('HMGET', ROWS, key, 'i' .. SEP .. id)
     if rows[1] then
-      local deadline_ms, highest, claims, checksum, flags = unpack_from(SESSION, rows[1])
+      local deadline_ms, highest, claims, checksum = unpack_from(SESSION, rows[1])
       local ttl_ms, renewals, owner, inbox, process, unseen, ended, by, ending = unpack_from(IDENTITY, rows[2])
       found = {
         id = id, ttl_ms = ttl_ms, owner = owner, inbox = inbox, process = process,
         deadline_ms = deadline_ms, renewals = renewals, highest = highest, unseen = unseen,
-        claims = claims, checksum = checksum, watching = flags == 1, ended = ended, by = by, ending = ending,
-        listed = sub(rows[1], LISTED_AT), identity = rows[2],
+        claims = claims, checksum = checksum, watching = byte(rows[1], MARK_AT) == WATCHING_MARK, ended = ended, by = by,
+        ending = ending, listed = ',' .. sub(rows[1], MARK_AT + 1), identity = rows[2],
       }
     else
       found = false
@@ -52,8 +54,11 @@ local function put_session(s)
 end
 
 local function packed_session(s)
-  local flags = s.ended ~= '' and 2 or s.watching and 1 or 0
-  return pack(SESSION, s.deadline_ms, s.highest, s.claims, s.checksum, flags) .. s.listed
+  local row = pack(SESSION, s.deadline_ms, s.highest, s.claims, s.checksum)
+  if s.ended == '' and not s.watching then
+    return row .. s.listed
+  end
+  return row .. (s.ended ~= '' and 'e' or 'w') .. sub(s.listed, 2)
 end
 
 local function packed_identity(s)
@@ -90,8 +95,8 @@ local function get_claim(ref)
     local raw = call('HGET', ROWS, key)
     if not raw then
       cache[key] = false
-    elseif byte(raw) == PLAIN_MARK then
-      get_resource('lock', sub(raw, 2))
+    elseif sub(raw, 1, #LOCK_PREFIX) == LOCK_PREFIX then
+      get_resource('lock', sub(raw, #LOCK_PREFIX + 1))
     else
       cache[key] = unpacked_claim(ref, raw)
     end
@@ -165,8 +170,9 @@ local function rank_of(key_ms, arrival)
 end
 
 local function plain_resource(name, raw)
-  local granted, entered_ms, granted_ms, arrival, at = unpack_from(PLAIN, raw, 2)
-  local mode, session, n, actor = string.match(raw, '^([^\031]*)\031([^\031]*)\031([^\031]*)\031(.*)$', at)
+  local granted, entered_ms, granted_ms, arrival = unpack_from(PLAIN, raw, #raw - PLAIN_BYTES + 1)
+  local session, n, mode, actor =
+    string.match(sub(raw, 1, -PLAIN_BYTES - 1), '^c\031([^\031]*)\031([^\031]*)\031([^\031]*)\031(.*)$')
   local ref, rank = session .. SEP .. n, rank_of(entered_ms, arrival)
   cache['c' .. SEP .. ref] = {
     ref = ref, session = session, n = tonumber(n), places = { { 'lock', name, mode, 1, 0, 0 } },
@@ -233,6 +239,6 @@ local function plain_holder(r)
 end
 
 local function packed_plain(c)
-  return '!' .. pack(PLAIN, c.token, c.entered_ms, c.granted_ms, tonumber(sub(c.rank, 17))) .. c.places[1][3]
-    .. SEP .. c.ref .. SEP .. c.actor
+  return 'c' .. SEP .. c.ref .. SEP .. c.places[1][3] .. SEP .. c.actor
+    .. pack(PLAIN, c.token, c.entered_ms, c.granted_ms, tonumber(sub(c.rank, 17)))
 end

@@ -1,7 +1,8 @@
 -- shard.lua  KEYS: rows, order, due, log  ARGV: …  →  (the state of one shard, for the parts behind it)
 --
 -- All state of a shard is in four keys that are declared in every call; nothing else is touched.
---   rows   hash   m: schema, shards, last token, log position, next due instant, watchers, log kept until
+--   rows   hash   m: last token, log position, next due instant, schema, shards; while the log is kept
+--                 also watchers, and until when it is
 --                 s␟session, i␟session (what seldom changes), t␟session (its metadata)
 --                 c␟session␟n, r␟kind␟name: a record each; of a plain lock the second has it all
 --   order  zset   all scores 0, so it is in byte order: what has to be found in order
@@ -21,8 +22,8 @@ local SEP = '\031'
 local FAR_MS = 2 ^ 52
 local LOG_KEPT_MS = 600000 -- after the last look: whoever comes back within it has missed nothing
 
--- schema, shards, token, position, due_ms, watchers, log_until_ms
-local COUNTERS = '<BBddddd'
+-- token, position, due_ms, schema, shards; while the log is kept also watchers, log_until_ms
+local COUNTERS, COUNTERS_BYTES = '<dddBB', 26
 
 local function text(number)
   return format('%.0f', number)
@@ -45,15 +46,22 @@ local token, position, due_ms, watchers, log_until_ms = 0, 0, FAR_MS, 0, 0
 local counters = call('HGET', ROWS, 'm')
 if counters then
   local schema, shards
-  schema, shards, token, position, due_ms, watchers, log_until_ms = unpack_from(COUNTERS, counters)
+  token, position, due_ms, schema, shards = unpack_from(COUNTERS, counters)
   if schema ~= SCHEMA or shards ~= SHARDS then
     return redis.error_reply('LOCKFAST has schema ' .. schema .. ' in ' .. shards .. ' shards, not ' .. SCHEMA
       .. ' in ' .. SHARDS)
+  end
+  if #counters > COUNTERS_BYTES then
+    watchers, log_until_ms = unpack_from('<dd', counters, COUNTERS_BYTES + 1)
   end
 elseif call('EXISTS', ROWS, ORDER, DUE, LOG) > 0 then
   return redis.error_reply('LOCKFAST lost its counters in ' .. ROWS)
 end
 
 local function write_counters()
-  call('HSET', ROWS, 'm', pack(COUNTERS, SCHEMA, SHARDS, token, position, due_ms, watchers, log_until_ms))
+  local row = pack(COUNTERS, token, position, due_ms, SCHEMA, SHARDS)
+  if log_until_ms > 0 then
+    row = row .. pack('<dd', watchers, log_until_ms)
+  end
+  call('HSET', ROWS, 'm', row)
 end

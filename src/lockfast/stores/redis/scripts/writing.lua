@@ -59,14 +59,14 @@ local function flush()
     local claim = plain_holder(r)
     if claim then
       put(key, packed_plain(claim))
-      put('c' .. SEP .. claim.ref, '!' .. r.name)
+      put('c' .. SEP .. claim.ref, key)
       claims_changed[claim.ref] = nil
       return
     end
     put(key, packed_resource(r))
     local before = r.plain and cache['c' .. SEP .. r.plain]
     if before then
-      claims_changed[before.ref] = before -- so far its row was but the name
+      claims_changed[before.ref] = before -- so far its row was but the resource's key
     end
   end
   for key, r in pairs(resources_used) do
