@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 from lockfast.core import commands as c
 from lockfast.core.lines import FAR_MS
@@ -65,7 +65,8 @@ def _listing(command: c.Listing) -> Arguments:
     return (command.kind, command.prefix, first, command.limit)
 
 
-_ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
+ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
+    **dict.fromkeys(get_args(c.Command), tuple),
     c.Enter: _enter,
     c.Break: _break,
     c.Listing: _listing,
@@ -84,15 +85,7 @@ _ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
         command.limit,
     ),
 }
-
-
-def arguments_of(command: c.Command) -> Arguments:
-    """What the command's script gets."""
-    encode = _ENCODERS.get(type(command))
-    if encode is not None:
-        return encode(command)
-    plain: Any = command
-    return tuple(plain)
+"""By type of command, what makes the arguments of its script."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────

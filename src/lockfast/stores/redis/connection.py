@@ -174,27 +174,26 @@ class Connection:
                 raise
             raise why from error
 
-    def exchange(self, packed: bytes, until_s: float) -> Any:
+    def exchange(self, packed: bytes, until_s: float, now_s: float | None = None) -> Any:
         """Send one command and wait for its reply, which may be an exception."""
-        self.send(packed, until_s)
-        return self.receive(until_s)
-
-    def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
-        """Send some commands in one go."""
-        self.send(b"".join(commands), until_s)
-        return [self.receive(until_s) for _ in commands]
-
-    def send(self, packed: bytes, until_s: float) -> None:
-        """As long as the last byte is not out, the server cannot have carried it out."""
+        self.used_s = now_s = monotonic() if now_s is None else now_s
+        left_s = until_s - now_s
+        # As long as the last byte is not out, the server cannot have carried it out.
         try:
-            self.used_s = now_s = monotonic()
-            self._bound(until_s - now_s)
+            if not 0.9 * left_s <= self._timeout_s <= left_s:
+                self._bound(left_s)
             sent = self.socket.send(packed)
             while sent < len(packed):
                 self._bound(until_s - monotonic())
                 sent += self.socket.send(packed[sent:])
         except OSError as error:
             raise not_sent(self.address) from error
+        return self.receive(until_s)
+
+    def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
+        """Send some commands in one go."""
+        first = self.exchange(b"".join(commands), until_s)
+        return [first, *(self.receive(until_s) for _ in commands[1:])]
 
     def receive(self, until_s: float) -> Any:
         reader = self._reader
@@ -224,10 +223,8 @@ class Connection:
     def feed(self, data: bytes) -> None:
         self._reader.feed(data)
 
-    def is_usable(self, now_s: float) -> bool:
+    def is_usable(self) -> bool:
         """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
-        if now_s - self.used_s < IDLE_S:
-            return True
         try:
             self.do_not_wait()
             self.socket.recv(1)
@@ -246,8 +243,7 @@ class Connection:
     def _bound(self, left_s: float) -> None:
         """Have the socket give up in time, up to a tenth early.
 
-        Not by the microsecond: to tell it anew is a system call, and most requests may
-        take equally long.
+        Not by the microsecond: most requests may take equally long, and need not tell it anew.
         """
         if left_s <= 0:
             raise TimeoutError("no time left")

@@ -12,8 +12,8 @@ from typing import Any, Final
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import arguments_of, has_more, reply_to
-from lockfast.stores.redis.connection import Connection, pack, pack_arguments
+from lockfast.stores.redis.codec import ENCODERS, has_more, reply_to
+from lockfast.stores.redis.connection import IDLE_S, Connection, pack, pack_arguments
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
 
@@ -47,7 +47,7 @@ class Shard:
 
     def packed(self, command: Command, clock: str = "") -> bytes:
         kind: type = type(command)
-        arguments = arguments_of(command)
+        arguments = ENCODERS[kind](command)
         if clock:
             return pack(*self._call(kind, clock), *arguments)
         packed = pack_arguments(arguments)
@@ -69,7 +69,7 @@ class Shard:
         return pack("SCRIPT", "LOAD", script_of(kind).body)
 
     def reply(self, command: Command, found: Any) -> Reply:
-        return reply_to(command, found if type(found) is int else self.checked(found))
+        return reply_to(command, self.checked(found))
 
     def checked(self, found: Any) -> Any:
         if isinstance(found, Exception):
@@ -93,6 +93,8 @@ class BlockingWire:
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         found = self.exchange(command, timeout_ms)
+        if type(found) is int:
+            return reply_to(command, found)
         if has_more(found):
             self._go_on(command, monotonic() + timeout_ms / 1000)
         return self._shard.reply(command, found)
@@ -114,14 +116,17 @@ class BlockingWire:
         packed = self._shard.packed(command, clock)
         connection = self._take(now_s, until_s)
         try:
-            found = connection.exchange(packed, until_s)
+            found = connection.exchange(packed, until_s, now_s)
             if isinstance(found, Exception) and is_script_missing(str(found)):
                 # Surely not carried out. Both in one go: what is loaded may be flushed again.
                 _, found = connection.exchange_all([self._shard.loading(command), packed], until_s)
         except BaseException:
             connection.close()
             raise
-        self._give(connection)
+        if self._closed or len(self._idle) >= IDLE_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
         return found
 
     def _take(self, now_s: float, until_s: float) -> Connection:
@@ -134,7 +139,8 @@ class BlockingWire:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if connection.is_usable(now_s):
+            # One that was in use just now is not looked at first.
+            if now_s - connection.used_s < IDLE_S or connection.is_usable():
                 return connection
             connection.close()
         shard = self._shard
@@ -142,12 +148,6 @@ class BlockingWire:
         shard.is_known = True
         self.connections += 1
         return connection
-
-    def _give(self, connection: Connection) -> None:
-        if self._closed or len(self._idle) >= IDLE_MAX:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
     def close(self) -> None:
         self._closed = True
