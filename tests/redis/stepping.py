@@ -18,6 +18,8 @@ class ScriptSteps:
         self.namespace = address.namespace
         self.shortcuts = 0
         """How many steps took a short way: those answer with a mere number."""
+        self.hand_overs = 0
+        """How many of these granted the lock to another."""
         self._shard = Shard(address)
         self._wire = BlockingWire(self._shard)
         self._watched = watched
@@ -40,6 +42,7 @@ class ScriptSteps:
         )
         if isinstance(found, int):
             self.shortcuts += 1
+            self.hand_overs += bool(wakes)
         reply = reply_to(command, found)
         if isinstance(reply, c.Queued) and reply.look_ms == FAR_MS:
             reply = reply._replace(look_ms=FAR_MS - now_ms)

@@ -16,13 +16,18 @@ from tests.redis.stepping import ScriptSteps
 from tests.servers.redis import RedisServer
 
 STEPS = 250
-SEEDS = range(12)
+SEEDS = range(6)
 MODES = ("exclusive", "shared", "update")
 CHOICES = tuple((c.Place("lock", name, mode),) for name in "abcdefgh" for mode in MODES)
 EVERYTHING = PROFILES["everything"]
 WEIGHTS = {**EVERYTHING.weights, "leave": 30, "watch": 0}
 MOSTLY_FREE = Profile("mostly free", CHOICES, WEIGHTS)
 MIXED = Profile("mixed", CHOICES + EVERYTHING.choices, WEIGHTS)
+HANDED_OVER = Profile(
+    "handed over",
+    tuple((c.Place("lock", name, "exclusive"),) for name in "ab"),
+    {**dict.fromkeys(WEIGHTS, 0.2), "enter": 30, "leave": 30, "renew": 5, "open": 6, "watch": 0},
+)
 
 
 @pytest.fixture
@@ -46,14 +51,15 @@ def state_of(client: Any, steps: ScriptSteps) -> tuple[Any, ...]:
     return fields, counters, client.zrange(order, 0, -1), client.zrange(due, 0, -1, withscores=True)
 
 
+@pytest.mark.parametrize("profile", [MOSTLY_FREE, MIXED, HANDED_OVER], ids=lambda p: p.name)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_short_way_leaves_what_the_long_way_does(
-    server: RedisServer, make_steps: Callable[[bool], ScriptSteps], seed: int
+    server: RedisServer, make_steps: Callable[[bool], ScriptSteps], seed: int, profile: Profile
 ) -> None:
     """While somebody watches there are no short ways; else there are, and nobody can tell."""
     client = redis.Redis(unix_socket_path=str(server.socket))
     long, short = make_steps(True), make_steps(False)
-    commands = Commands(seed, MIXED if seed % 3 == 0 else MOSTLY_FREE)
+    commands = Commands(seed, profile)
     seen = NOTHING
     nothing = commands.next(seen)._replace(command=c.Close("nobody"))
     assert short.apply(*nothing) == long.apply(*nothing)  # writes the counters
@@ -71,3 +77,59 @@ def test_the_short_way_leaves_what_the_long_way_does(
     client.close()
     assert long.shortcuts == 0
     assert short.shortcuts > 5
+    assert short.hand_overs > 0 or profile is not HANDED_OVER
+
+
+LINE = 6
+A = (c.Place("lock", "a", "exclusive"),)
+UNUSUAL = {
+    "priority": c.Enter("", 1, A, "", priority=1, head_start_ms=10),
+    "max_hold": c.Enter("", 1, A, "", max_hold_ms=60_000),
+    "lock_delay": c.Enter("", 1, A, "", lock_delay_ms=1000),
+    "retained": c.Enter("", 1, A, "", block=16),
+    "value": c.Enter("", 1, A, "", value="v"),
+    "reader": c.Enter("", 1, (c.Place("lock", "a", "shared"),), ""),
+    "two locks": c.Enter("", 1, (*A, c.Place("lock", "b", "exclusive")), ""),
+}
+
+
+@pytest.mark.parametrize("unusual", [None, *UNUSUAL])
+@pytest.mark.parametrize("at", range(LINE))
+def test_a_line_is_handed_over_as_on_the_long_way(
+    server: RedisServer,
+    make_steps: Callable[[bool], ScriptSteps],
+    at: int,
+    unusual: str | None,
+) -> None:
+    """One after the other gets the lock; whoever asked for more than that goes the long way."""
+    client = redis.Redis(unix_socket_path=str(server.socket))
+    long, short = make_steps(True), make_steps(False)
+    now_ms = 1_700_000_000_000
+
+    def both(command: c.Command) -> None:
+        nonlocal now_ms
+        now_ms += 7
+        step = command, now_ms, now_ms * 1000 + 3
+        assert short.apply(*step) == long.apply(*step), command
+        assert state_of(client, short) == state_of(client, long), command
+
+    sessions = [f"{i:016x}" for i in range(LINE)]
+    places: list[tuple[c.Place, ...]] = [A] * LINE
+    both(c.Close("nobody"))  # writes the counters
+    for i, session in enumerate(sessions):
+        both(c.Open(session, 600_000, "owner", inbox=f"inbox of {i}" if i != 2 else ""))
+    for i, session in enumerate(sessions):
+        enter = c.Enter(session, 1, A, f"actor {i}")
+        if unusual is not None and i == at:
+            enter = UNUSUAL[unusual]._replace(session=session, actor=f"actor {i}")
+        places[i] = enter.places
+        both(enter)
+    both(c.Enter(sessions[-1], 2, A, "of a session that stands in line already"))
+    for i, session in enumerate(sessions):
+        both(c.Leave(session, 1, places[i]))
+    both(c.Leave(sessions[-1], 2, A))
+    client.close()
+    if unusual is None:
+        # All but the last, which hands over to another claim of its own session.
+        assert short.hand_overs == LINE - 1
+    assert (long.hand_overs, long.shortcuts) == (0, 0)

@@ -13,14 +13,14 @@ FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
 """All keys of a shard. Every script declares all of them and touches no other."""
 
-_SHORTCUTS: Final = ("enter_free", "leave_alone")
+_SHORTCUTS: Final = ("enter_free", "leave_alone", "leave_next")
 _WRITING: Final = ("shard", "order", "rows", "writing", "lines", "table")
 _READING: Final = (*_WRITING, "views")
 
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
     c.Open: (*_WRITING, "open"),
     c.Enter: ("enter_free", *_WRITING, "enter"),
-    c.Leave: ("leave_alone", *_WRITING, "leave"),
+    c.Leave: ("leave_alone", "leave_next", *_WRITING, "leave"),
     c.Convert: (*_WRITING, "convert"),
     c.Proclaim: (*_WRITING, "proclaim"),
     c.Adopt: (*_WRITING, "adopt"),
@@ -47,15 +47,19 @@ class Script(NamedTuple):
     sha: bytes
 
 
+def _text(part: str) -> bytes:
+    return (FOLDER / f"{part}.lua").read_bytes()
+
+
 def _make(parts: tuple[str, ...]) -> Script:
-    """Each part in a function inside that of the part before.
+    """First the shortcuts; then each part in a function inside that of the part before.
 
     What a function uses of those around it is handed on as it is; what it uses of its own
     level is searched for in all that are in use there. With a hundred functions on one
     level that took longer than what they did.
     """
-    texts = [(FOLDER / f"{part}.lua").read_bytes() for part in parts]
-    ahead = texts.pop(0) + b"\n" if parts[0] in _SHORTCUTS else b""
+    ahead = b"".join(_text(part) + b"\n" for part in parts if part in _SHORTCUTS)
+    texts = [_text(part) for part in parts if part not in _SHORTCUTS]
     body = ahead + b"\nreturn (function()\n".join(texts) + b"\nend)()" * (len(texts) - 1)
     return Script(parts[-1], body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
 

@@ -1,21 +1,21 @@
--- leave_alone.lua  (before shard.lua)  →  1 for the only holder of a lock nobody waits for: the shortcut of leave.lua
+-- leave_alone.lua  (before shard.lua)  →  1 for the only holder of a lock nobody waits for: a shortcut of leave.lua
 --
 -- As enter_free.lua: what it leaves behind is to the byte what the long way would.
 
-local arguments = ARGV
-local resource_key = arguments[3]
+local keys, arguments, call = KEYS, ARGV, redis.call
+local rows, session_key, resource_key, claim_key = keys[1], arguments[1], arguments[3], arguments[4]
+local counters, session, resource
 if resource_key ~= '' then
-  local keys, call, find = KEYS, redis.call, string.find
-  local rows, session_key, claim_key = keys[1], arguments[1], arguments[4]
   local found = call('HMGET', rows, 'm', session_key, resource_key)
-  local counters, session, resource = found[1], found[2], found[3]
+  counters, session, resource = found[1], found[2], found[3]
   -- A plain lock, and ours.
-  if session and resource and find(resource, claim_key .. '\031', 1, true) == 1 and counters and #counters == 26 then
+  if session and resource and string.find(resource, claim_key .. '\031', 1, true) == 1
+    and counters and #counters == 26 then
     local struct, n = struct, arguments[2]
     local pack, unpack_from = struct.pack, struct.unpack
     local token, position, due_ms, schema_shards = unpack_from('<dddH', counters)
     local deadline_ms, highest, claims, checksum, mark = unpack_from('<ddddB', session)
-    local first, last = find(session, ',' .. n .. ',', 33, true)
+    local first, last = string.find(session, ',' .. n .. ',', 33, true)
     local granted = unpack_from('<d', resource, #resource - 31)
     -- Not before now, and less than a second after it: in the last second, the long way tells.
     local before_ms

@@ -1,0 +1,86 @@
+-- leave_next.lua  (behind leave_alone.lua)  →  1 where one writer hands over to the next: a shortcut of leave.lua
+--
+-- As enter_free.lua: what it leaves behind, and whom it wakes, is what the long way would.
+
+-- Above 127 there are the rows of resources that are not plain.
+if session and resource and string.byte(resource) > 127 and counters and #counters == 26 then
+  local find, sub, struct = string.find, string.sub, struct
+  local pack, unpack_from = struct.pack, struct.unpack
+  local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
+    cmsgpack.unpack(resource)
+  local mine = sub(claim_key, 2)
+  if held.exclusive == 1 and holders == 1 and waiting > 0 and reservations + limit + closed_ms + kept == 0
+    and converting == '' and sub(sole, -#mine) == mine then
+    local line = 'w' .. sub(resource_key, 2)
+    local member = call('ZRANGEBYLEX', keys[2], '[' .. line .. '\031', '(' .. line .. ' ', 'LIMIT', '0', '1')[1]
+    local place = sub(member, #line + 2)
+    local rank, next_session, next_number = string.match(place, '^(%d*)\031([^\031]*)\031(%d+)$')
+    -- Two claims of one session would change one row.
+    if rank and #rank == 32 and 's\031' .. next_session ~= session_key then
+      local next_ref = next_session .. '\031' .. next_number
+      local next_key, next_session_key = 'c\031' .. next_ref, 's\031' .. next_session
+      local found = call('HMGET', rows, claim_key, next_key, next_session_key, 'i\031' .. next_session)
+      local state, places, n, granted, _, _, until_ms = unpack_from('<BHddddd', found[1])
+      local next_state, next_places, next_n, _, entered_ms, _, _, max_hold_ms, lock_delay_ms, block, priority,
+        step, window_ms, _, actor, _, _, _, value, at = unpack_from('<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0', found[2])
+      local _, name, mode = unpack_from('<I4c0I4c0I4c0', found[2], at)
+      local token, position, due_ms, schema_shards = unpack_from('<dddH', counters)
+      local deadline_ms, highest, claims, checksum, mark = unpack_from('<ddddB', session)
+      local next_deadline_ms, next_highest, next_claims, next_checksum, next_mark = unpack_from('<ddddB', found[3])
+      local _, _, _, inbox = unpack_from('<ddI4c0I4c0', found[4])
+      local first, last = find(session, ',' .. arguments[2] .. ',', 33, true)
+      local now_ms, wall_us
+      if keys[5] then
+        now_ms, wall_us = string.match(keys[5], '(%d+) (%d+)')
+        now_ms, wall_us = now_ms + 0, wall_us + 0
+      else
+        local time = call('TIME')
+        wall_us = time[1] * 1000000 + time[2]
+        now_ms = (wall_us - wall_us % 1000) / 1000
+      end
+      token = token + 1
+      if token < wall_us then
+        token = wall_us
+      end
+      if schema_shards == 257 and now_ms < due_ms and now_ms < deadline_ms and mark == 44 and next_mark == 44
+        and first and token < 4e15 and n < 1e9 and next_n < 1e9
+        and state == 2 and places == 1 and until_ms == 0
+        and next_state == 1 and next_places == 1 and mode == 'exclusive' and value == '' and block == 1
+        and priority == 0 and max_hold_ms + lock_delay_ms + step + window_ms == 0
+        and sub(rank, 1, 16) == string.format('%016.0f', entered_ms + 1e15) then
+        local x = (n * 40503 + granted) % 67108859
+        local y, z = (next_n * 40503 + token) % 67108859, next_n * 40503 % 67108859
+        position = position + 2
+        local claim_row, resource_row
+        if waiting > 1 then
+          -- As rows.lua has it, salt included.
+          local s = (next_n * 40503 + token + entered_ms) % 67108859
+          local a, b, c = s % 251, math.floor(s / 251) % 251, math.floor(s / 63001) % 251
+          claim_row = pack('<BHdddddddddddI4c0I4c0I4I4I4I4I4c0I4c0I4c0ddBBBBBBBBBBBBBBBBBBBBBBBBB',
+            2, 1, next_n, token, entered_ms, now_ms, 0, 0, 0, 1, 0, 0, 0, #rank, rank, #actor, actor, 0, 0, 0, 0,
+            4, 'lock', #name, name, #mode, mode, 1, 0, 0,
+            a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b, c, c, c, c, c, c, c, c)
+          resource_row = cmsgpack.pack(held, reserved, 1, waiting - 1, 0, place, '', 0, 0, closed_for_ms, 0)
+        else
+          claim_row = resource_key
+          resource_row = pack('<c0dddd', next_key .. '\031exclusive\031' .. actor, token, entered_ms, now_ms,
+            sub(rank, 17) + 0)
+        end
+        call('HDEL', rows, claim_key)
+        call('HSET', rows,
+          'm', pack('<dddH', token, position, due_ms, 257),
+          session_key, pack('<ddddc0c0', deadline_ms, highest, claims - 1, (checksum - x * x) % 4294967296,
+            sub(session, 33, first), sub(session, last + 1)),
+          next_session_key, pack('<ddddc0', next_deadline_ms, next_highest, next_claims,
+            (next_checksum + y * y - z * z) % 4294967296, sub(found[3], 33)),
+          next_key, claim_row,
+          resource_key, resource_row)
+        call('ZREM', keys[2], member)
+        if inbox ~= '' then
+          call('PUBLISH', inbox, next_session .. ' ' .. next_number .. ' granted ' .. string.format('%.0f', token))
+        end
+        return keys[5] and { 1, { { inbox, next_session, next_n, 'granted', token } } } or 1
+      end
+    end
+  end
+end
