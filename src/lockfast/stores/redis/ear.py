@@ -55,6 +55,10 @@ class RedisEar:
         self._mutex = threading.Lock()
         self._waiting: set[int] = set()
         self._poke = Poke()
+        self._poke_fd = self._poke.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._poke_fd, select.POLLIN)
+        self._is_tls = shard.address.tls is not None
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
@@ -65,8 +69,14 @@ class RedisEar:
         if self._connection is not None and not self._has_looked and timeout_ms is not None:
             self._has_looked = True
             return self._looks()
-        self._wait(until_s)
-        return self._read()
+        while True:
+            heard, poked = self._wait(until_s)
+            wakes = self._read() if heard else []
+            # What was delivered is done with: wait on, for whoever got a lock by it is kept
+            # from running by all that a keeper does between one wait and the next.
+            is_due = until_s is not None and monotonic() >= until_s
+            if wakes or poked or is_due or not heard or self._connection is None:
+                return wakes
 
     # ── subscribing ──────────────────────────────────────────────────────────────────
 
@@ -90,6 +100,7 @@ class RedisEar:
             return False
         self._retry_s = RETRY_FIRST_S
         self._connection = connection
+        self._poll.register(connection.socket, select.POLLIN)
         return True
 
     def _looks(self) -> list[Wake]:
@@ -100,25 +111,28 @@ class RedisEar:
 
     def _lost(self) -> None:
         if self._connection is not None:
+            self._poll.unregister(self._connection.socket)
             self._connection.close()
             self._connection = None
             self._retry_at_s = monotonic() + self._retry_s
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
-    def _wait(self, until_s: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._poke, select.POLLIN)
+    def _wait(self, until_s: float | None) -> tuple[bool, bool]:
+        """Whether there is something to read, and whether we were poked."""
         now_s = monotonic()
         wait_s = None if until_s is None else until_s - now_s
-        if self._connection is not None:
-            poll.register(self._connection.socket, select.POLLIN)
-        else:
+        if self._connection is None:
             retry_s = self._retry_at_s - now_s
             wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
-        ready = dict(poll.poll(None if wait_s is None else max(0, wait_s * 1000)))
-        if self._poke.fileno() in ready:
-            self._poke.take()
+        heard = poked = False
+        for fd, _ in self._poll.poll(None if wait_s is None else max(0, wait_s * 1000)):
+            if fd == self._poke_fd:
+                self._poke.take()
+                poked = True
+            else:
+                heard = True
+        return heard, poked
 
     def _read(self) -> list[Wake]:
         connection = self._connection
@@ -127,11 +141,13 @@ class RedisEar:
             return wakes
         try:
             connection.do_not_wait()
-            # Until nothing is left: TLS may have more in store than the socket shows.
             while data := connection.socket.recv(RECEIVE_BYTES):
                 connection.feed(data)
                 while (message := connection.take()) is not PENDING:
                     self._take(message, wakes)
+                if len(data) < RECEIVE_BYTES and not self._is_tls:
+                    return wakes
+                # Until nothing is left: TLS may have more in store than the socket shows.
             self._lost()
         except (BlockingIOError, ssl.SSLWantReadError):
             pass
