@@ -39,6 +39,7 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
         holders: tuple[str, ...] = (),
         ahead: int | None = None,
         leaving: bool = False,
+        trouble: str = "",
     ) -> None:
         self.name = name
         self.timeout = timeout
@@ -46,12 +47,17 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
         self.ahead = ahead
         self.leaving = leaving
         """True while the queue place is still being given back in the background."""
+        self.trouble = trouble
+        """What the store said last, with its advice, if it could not be asked in the end."""
         message = f"{name!r} was not obtained within {timeout:g} s"
         if holders:
             message += f": held by {', '.join(holders)}"
         if ahead:
             message += f", {ahead} ahead in the queue"
-        message += "; try again, wait longer, or look at `lockfast show`"
+        if trouble:
+            message += f": it waited, and lost its place; then {trouble}"
+        else:
+            message += "; try again, wait longer, or look at `lockfast show`"
         if leaving:
             message += " (our place in the queue is still being given back)"
         super().__init__(message)

@@ -1,7 +1,8 @@
 """Who has stood in line waits through an outage, also if that outlives the session.
 
 With its session over it enters again, and gave up after `connect_timeout` then, as if it
-had never reached the store: a waiter without a timeout got StoreUnavailableError.
+had never reached the store: a waiter without a timeout got StoreUnavailableError. One with
+a timeout was told that it is over, but not what was wrong with the store, nor what to do.
 """
 
 from __future__ import annotations
@@ -35,5 +36,34 @@ def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.Monkey
     held.release()
     thread.join(30)
     taken.pop().release()
+    waiter.close()
+    holder.close()
+
+
+def test_a_waiter_that_gives_up_says_what_the_store_said_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = CuttableStore()
+    use(monkeypatch, CuttableStore(table=store.table))
+    holder = lockfast.connect("memory://")
+    use(monkeypatch, store)
+    waiter = lockfast.connect("memory://", ttl=0.3, connect_timeout=0.05)
+    held = holder.lock("a").acquire()
+    told: list[lockfast.AcquireTimeoutError] = []
+
+    def wait() -> None:
+        with pytest.raises(lockfast.AcquireTimeoutError) as caught:
+            waiter.lock("a").acquire(timeout=3)
+        told.append(caught.value)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: holder.inspect("a").waiting_count == 1, "it waits")
+    store.cut()
+    thread.join(30)
+    assert told[0].trouble == "memory://: the connection is cut"
+    assert told[0].trouble in str(told[0])
+    held.release()
+    store.mend()
     waiter.close()
     holder.close()

@@ -123,7 +123,7 @@ async def _enter(
             if timeout_ms == 0 or runtime.now_ms() + retry_ms >= give_up_ms:
                 if was_queued:
                     name, timeout = holding.ask.name, (timeout_ms or 0) / 1000
-                    raise AcquireTimeoutError(name, timeout) from error
+                    raise AcquireTimeoutError(name, timeout, trouble=str(error)) from error
                 raise
             await runtime.signal().wait(retry_ms)
             if was_queued:
