@@ -171,6 +171,7 @@ class StoreError(LockfastError):
     def __init__(self, store: str, what: str, advice: str = "") -> None:
         self.store = store
         self.what = what
+        self.advice = advice
         super().__init__(f"{store}: {what}" + (f"; {advice}" if advice else ""))
 
 

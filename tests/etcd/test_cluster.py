@@ -181,11 +181,11 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
     """Acquires fail by their timeout, holders are told by their deadline, then all recovers."""
     holder = crew.start(roles.hold_until_lost, "orders/42", TTL)
     (token,) = holder.hears("held")
-    client = crew.client(ttl=TTL, connect_timeout=2.0)
+    client = crew.client(ttl=TTL)
     client.lock("warm-up").acquire().release()
     with two_stopped(cluster):
-        with pytest.raises((lockfast.StoreUnavailableError, lockfast.OutcomeUnknownError)):
-            client.lock("free").acquire(timeout=1.5)
+        with pytest.raises(lockfast.StoreUnavailableError):
+            client.lock("free").acquire(timeout=4)
         assert holder.hears_anything() == "lost"
     lease = client.lock("orders/42").acquire(timeout=90)
     assert lease.token > int(token)

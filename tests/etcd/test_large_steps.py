@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import monotonic
 from traceback import walk_stack
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -197,20 +197,52 @@ def test_another_goes_on_where_the_one_who_ended_a_session_died(
     nothing_is_left_of(office, "busy")
 
 
-def test_a_session_that_dies_in_the_middle_of_its_close(
-    node: EtcdCluster, office: Office, telling: Telling
+class Ending(NamedTuple):
+    """A way to end a session, and what its client is told of it."""
+
+    command: c.Command
+    told: c.Ended
+
+
+ENDINGS = [
+    Ending(c.Close("busy"), c.Ended("it was closed")),
+    Ending(
+        c.RevokeSession("busy", "admin", "it is time"),
+        c.Ended("it was revoked: it is time", "admin"),
+    ),
+    Ending(c.Expel("busy", "its process is gone", 0), c.Ended("its process is gone")),
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: type(ending.command).__name__)
+@pytest.mark.parametrize("transactions", [1, 3])
+def test_whoever_ends_a_session_dies_in_the_middle(
+    office: Office, telling: Telling, ending: Ending, transactions: int
 ) -> None:
-    """What it still has stays its own while its lease lasts; then others end it."""
+    """It is over from the first transaction on, and a waiter's keep-alive does the rest."""
     many_claims(office, telling)
-    telling.dies_after(3)
+    telling.dies_after(transactions)
     with pytest.raises(DiedError):
-        office.send("busy", c.Close("busy"))
+        office.send("admin", ending.command)
     assert 0 < office.stored("busy") < MANY, "it died in between"
+    for command in (c.Renew("busy", MANY, 0, 1), c.Look("busy", MANY)):
+        assert office.send("busy", command) == ending.told
+    assert office.enter("busy", MANY + 1, "another") == ending.told
     assert isinstance(office.send("next", c.Look("next", 1)), c.Queued)
-    revoke_lease(node, office.store("busy"), "busy")
     renewed = office.send("next", c.Renew("next", 1, 0, 1, (1,)))
     assert isinstance(renewed, c.Renewed)
     assert isinstance(dict(renewed.looks)[1], c.Granted)
+    nothing_is_left_of(office, "busy")
+    assert office.enter("busy", MANY + 1, "another") == ending.told
+
+
+def test_a_revocation_is_asked_for_again_where_it_stopped(office: Office, telling: Telling) -> None:
+    many_claims(office, telling)
+    telling.dies_after(2)
+    revoke = c.RevokeSession("busy", "admin", "it is time")
+    with pytest.raises(DiedError):
+        office.send("admin", revoke)
+    assert office.send("admin", revoke) == c.Done()
     nothing_is_left_of(office, "busy")
 
 

@@ -98,7 +98,9 @@ class Gateway:
                 last = failed >= len(cluster.address.endpoints) and not in_doubt
                 if last or monotonic() >= until_s or failed >= ATTEMPTS * len(cluster.failures):
                     if in_doubt:
-                        raise StoreUnavailableError(error.store, error.what) from error
+                        raise StoreUnavailableError(
+                            error.store, error.what, error.advice
+                        ) from error
                     raise
 
     async def _ask(
@@ -134,7 +136,7 @@ class Gateway:
         try:
             answer = self.answer(await self.transport.exchange(endpoint, packed, until_s))
         except OutcomeUnknownError as error:
-            raise StoreUnavailableError(error.store, error.what) from error
+            raise StoreUnavailableError(error.store, error.what, error.advice) from error
         self.cluster.token = str(answer["token"])
 
     def answer(self, response: Response) -> Json:

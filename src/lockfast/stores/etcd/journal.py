@@ -102,7 +102,7 @@ class Journal:
                 begin = Counted(later[0] if later else _skip(begin.mark, oldest - 1), ())
                 continue
             except OutcomeUnknownError as error:
-                raise StoreUnavailableError(error.store, error.what) from error
+                raise StoreUnavailableError(error.store, error.what, error.advice) from error
             return follower.counted()
         return begin
 

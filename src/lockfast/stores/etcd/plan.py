@@ -11,6 +11,7 @@ from lockfast.core.commands import HOLDING, Wake
 from lockfast.core.lines import FAR_MS
 from lockfast.core.rows import Claim, ResourceRow, Session
 from lockfast.stores.etcd.knowledge import Knowledge, Want
+from lockfast.stores.etcd.leases import sentence_of
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, Keys, Kv
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
@@ -125,8 +126,8 @@ class Plan:
                     self._same(record_key(key[2:]))
                     for gone in (record_key(key[2:]), inbox_key(key[2:])):
                         self.deletes[gone] = ""
-                elif isinstance(row, Session) and row.id not in self.view.unfinished:
-                    self._session(row)
+                elif isinstance(row, Session):
+                    (self._condemn if row.id in self.view.unfinished else self._session)(row)
             elif key[0] == "x":
                 if row is None:
                     self.deletes[key] = ""
@@ -169,6 +170,18 @@ class Plan:
             self.deletes[key] = ""
         first = finished_key(row.id, 0)
         self.deletes[first] = end_of(finished_key(row.id, 0)[:-16])
+
+    def _condemn(self, row: Session) -> None:
+        """Take a session's life; its claims follow in other steps, if need be of others."""
+        known = self.view.known
+        record_at, living_at = record_key(row.id), living_key(row.id)
+        self._same(record_at)
+        self._same(living_at)
+        if known.mod(living_at):
+            record = Record(*decode(known.kvs[record_at].value))
+            sentence = sentence_of(row, self.view.command)
+            self.puts[record_at] = (encode(record._replace(by=row.by, sentence=sentence)), 0)
+            self.deletes[living_at] = ""
 
     # ── claims and lines ─────────────────────────────────────────────────────────────
 

@@ -95,6 +95,7 @@ class Keys:
         revision: int = 0,
         since: int = 0,
         keys_only: bool = False,
+        count_only: bool = False,
     ) -> Json:
         """One key, or those of a range; as of a revision; changed since another."""
         request: Json = {"key": self.coded(start)}
@@ -110,6 +111,8 @@ class Keys:
             request["min_mod_revision"] = str(since)
         if keys_only:
             request["keys_only"] = True
+        if count_only:
+            request["count_only"] = True
         return {"request_range": request}
 
     # ── answers ──────────────────────────────────────────────────────────────────────

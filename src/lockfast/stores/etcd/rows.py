@@ -24,6 +24,7 @@ given by the transaction that writes it is stored as what is to be added to its 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -158,6 +159,8 @@ class Record(NamedTuple):
     """Of an ended one: when nobody needs to know any more."""
     renewals: int = 0
     """Of an ended one: how many there were."""
+    sentence: Sequence[str] = ()
+    """Of one that is being ended, in several steps: how it ends, and why."""
 
 
 class Living(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from lockfast.core import commands as c
@@ -45,6 +46,8 @@ class Shared:
         """Sessions that are kept in this process, and how to tell them."""
         self.accounts: dict[str, Account] = {}
         """Of sessions that were renewed here."""
+        self.claims: Counter[str] = Counter()
+        """How many each session has, about: as of its last keep-alive, and what came since."""
         self.places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
         """Where claims of ours wait, to be looked at with the next keep-alive."""
         self.opening: set[str] = set()
@@ -135,6 +138,7 @@ class Shared:
 
     def forget_claims(self, session: str) -> None:
         self.accounts.pop(session, None)
+        self.claims.pop(session, None)
         for of in [of for of in (*self._held, *self.places) if of[0] == session]:
             self._held.pop(of, None)
             self.places.pop(of, None)

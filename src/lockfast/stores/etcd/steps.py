@@ -8,7 +8,7 @@ what it is now, and the step is worked out again. So a grant is a write, never a
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from math import ceil
 from time import monotonic
@@ -16,14 +16,14 @@ from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
-from lockfast.core.commands import Reply, Wake
+from lockfast.core.commands import Command, Reply, Wake
 from lockfast.core.reading import EXPIRED
 from lockfast.core.rows import ResourceRow
 from lockfast.core.table import READS, Limits, Table
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
-from lockfast.stores.etcd.leases import dead_sessions, have_lease
+from lockfast.stores.etcd.leases import dead_sessions, ending_of, have_lease
 from lockfast.stores.etcd.outcome import Outcome, resolved
 from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
@@ -57,24 +57,47 @@ class Step(Reader):
     """A transaction of ours may have been carried out."""
     _leased = False
     """The session's lease is new."""
-    _is_unfinished = False
-    """One transaction could not end all that the command ends."""
+    _unfinished: Collection[str] = ()
+    """Sessions that one transaction could not end with all their claims."""
     _unsettled: Sequence[ResourceRow] = ()
     """Where one transaction could not grant everything."""
 
     async def run(self) -> Outcome:
-        """Carry the command out, in as many transactions as it takes."""
-        outcome = await self._run_in_turn()
-        step, unsettled = self, list(self._unsettled)
-        while step._is_unfinished:
-            step = Step(self.gateway, self.shared, self.command, self.until_s, self.instant)
-            outcome = await step._run()
-            unsettled += step._unsettled
+        """Carry the command out, in as many transactions as it takes.
+
+        Raises StoreUnavailableError only if none of them can have been carried out.
+        """
+        try:
+            outcome = await self._run_in_turn()
+            unsettled = list(self._unsettled)
+            for session in self._unfinished:
+                self._in_doubt = True
+                unsettled += await self._finish(session)
+        except StoreUnavailableError as error:
+            if self._in_doubt:
+                raise OutcomeUnknownError(error.store, error.what, error.advice) from error
+            raise
         with suppress(StoreError):  # what we do is done: keep-alives of others see to the rest
             if self._leased and self._now.by_lease:
                 await self._end_all(await dead_sessions(self.gateway, self.shared, self.until_s))
             await self._settle(unsettled)
         return outcome
+
+    async def _finish(self, session: str) -> list[ResourceRow]:
+        """Go on with the end of a session; returns where more can be granted."""
+        command = self.command
+        if isinstance(command, c.Expel):
+            command = c.Expel(session, command.reason)  # it cannot be renewed any more
+        elif not isinstance(command, c.Close | c.RevokeSession):
+            command = c.Expel(session, EXPIRED)
+        unsettled: list[ResourceRow] = []
+        unfinished = True
+        while unfinished:
+            step = Step(self.gateway, self.shared, command, self.until_s, self.instant)
+            await step._run()
+            unsettled += step._unsettled
+            unfinished = session in step._unfinished
+        return unsettled
 
     async def _run_in_turn(self) -> Outcome:
         """Of those who open one session, the others let one go first."""
@@ -155,7 +178,7 @@ class Step(Reader):
             exact=not isinstance(self.command, c.Leave),
             at_once=self._at_once,
         )
-        view.account = self.account
+        view.account = self.account or await self._claims_if_many()
         table = Table(view, LIMITS)
         table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
         reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
@@ -174,6 +197,17 @@ class Step(Reader):
                 return None
             return Outcome(reply, wakes)
         return await self._commit(plan, reply, wakes, table.unsettled)
+
+    async def _claims_if_many(self) -> tuple[int, int] | None:
+        """How many claims the session has, if there may be as many as it can have."""
+        shared, keys, session = self.shared, self.shared.keys, self._session
+        if not isinstance(self.command, c.Enter) or shared.claims[session] < LIMITS.claims_max:
+            return None
+        prefix = r.claims_prefix(session)
+        count = keys.range(prefix, r.after_prefix(prefix), count_only=True)
+        answer = await self.gateway.txn({"success": [count]}, self.until_s, repeatable=True)
+        shared.claims[session] = keys.found(answer["responses"][0]).count
+        return shared.claims[session], 0
 
     def _finish_number(self, plan: Plan, reply: Reply) -> None:
         """Note a claim number that leaves no claim behind: it must not come again."""
@@ -194,7 +228,7 @@ class Step(Reader):
 
     async def _bury(self, view: View) -> bool:
         """End the sessions met on the way whose leases are gone."""
-        dead = [session for session in view.dead() if session != self._session]
+        dead = [ending_of(*one) for one in view.dead() if one[0] != self._session]
         await self._end_all(dead)
         if dead:
             self._afresh()
@@ -223,16 +257,25 @@ class Step(Reader):
         except OutcomeUnknownError:
             if isinstance(self.command, _NOT_REPEATABLE):
                 raise
-            self._in_doubt = True
-            self.shared.forget(self._session)
-            self._afresh()
+            self._doubt()
             return None
         if not answer.get("succeeded"):
             return await self._refused(answer, wants, queueing)
         due = self.shared.keys.found(answer["responses"][-1])
         self.shared.due_ms = first_due_ms(due.kvs)
-        self._is_unfinished, self._unsettled = bool(plan.view.unfinished), unsettled
+        self._unfinished, self._unsettled = plan.view.unfinished, unsettled
         return self._done(plan, revision_of(answer), reply, wakes)
+
+    def _doubt(self) -> None:
+        """See whether it was carried out, before it is sent again.
+
+        That has half of the time that is left, so that whoever asks can ask once more: it
+        begins with a read then, and an answer to that leaves no doubt.
+        """
+        self._in_doubt = True
+        self.until_s -= max(0.0, self.until_s - monotonic()) / 2
+        self.shared.forget(self._session)
+        self._afresh()
 
     async def _refused(
         self, answer: Json, wants: Sequence[Want], queueing: Queueing | None
@@ -263,8 +306,10 @@ class Step(Reader):
             doubtful = isinstance(reply, c.Queued) and queueing.is_long_held(reply, known)
         except Missing:
             doubtful = True
+        self.shared.claims[self._session] += 1
         if not doubtful:
             return Outcome(reply)
+        self._in_doubt = True  # it is in line, whatever is found out about those ahead
         again = Step(
             self.gateway, self.shared, self.command, self.until_s, self.instant, guesses=False
         )
@@ -275,10 +320,13 @@ class Step(Reader):
         self.shared.keep(known, self._session)
         reply, wakes = resolved((reply, wakes), plan.epoch, revision)
         command = self.command
+        if isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued):
+            self.shared.claims[self._session] += 1
         if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
             self._hold(command, known)
         elif isinstance(command, c.Leave):
             self.shared.left(command.session, command.n)
+            self.shared.claims[self._session] -= reply != c.Done(found=False)
             if len(command.places) == 1 and not wakes:
                 self.shared.busy.discard(command.places[0])
         if isinstance(reply, c.Ended) or isinstance(command, c.Close):
@@ -305,10 +353,10 @@ class Step(Reader):
             prefix = stored_key(r.resource_key(*claim.places[0][:2]))
             self.shared.hold(wake.session, wake.n, known.part((prefix,)))
 
-    async def _end_all(self, sessions: Sequence[str]) -> None:
-        """End sessions whose leases are gone."""
-        for session in sessions:
-            await Step(self.gateway, self.shared, c.Expel(session, EXPIRED), self.until_s).run()
+    async def _end_all(self, endings: Sequence[Command]) -> None:
+        """End sessions that live no more."""
+        for ending in endings:
+            await Step(self.gateway, self.shared, ending, self.until_s).run()
 
     async def _settle(self, resources: Sequence[ResourceRow]) -> None:
         """Go on where one transaction could not grant everything."""

@@ -10,6 +10,7 @@ from lockfast.core import rows as r
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import HOLDING, REVOKED, Event
 from lockfast.core.rows import Claim, ResourceRow, Row, Session, Shard
+from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
 from lockfast.stores.etcd.rows import (
     RELATIVE,
@@ -67,7 +68,7 @@ class View:
         """Others' sessions have to be as they are, not as their claims say they were."""
         self.at_once = at_once
         self.account: tuple[int, int] | None = None
-        """Count and checksum of the claims of the session that is renewed."""
+        """Count and checksum of the claims of the command's session, if they matter."""
         self.shard = Shard(RELATIVE - 1, arrival, due_ms, 0)
         self.changes: dict[str, Row | None] = {}
         self.log: list[Event] = []
@@ -254,6 +255,10 @@ class View:
         lives = Living(*decode(living.value)) if living is not None else None
         found = session_from(session, record, lives, self.now_ms, by_lease=self.by_lease)
         self.owners[session] = Owner(record.owner, record.inbox, record.process, record.ttl_ms)
+        if record.sentence and not isinstance(self.command, c.Close | c.Expel | c.RevokeSession):
+            # Others are about to end it: to all but those it is over already.
+            found.ended, found.by = record.sentence[1], record.by
+            found.deadline_ms = self.now_ms + ENDED_KEPT_MS
         self._number(found, lives.lowest if lives is not None else 0)
         if isinstance(self.command, c.Sessions) and not record.ended:
             found.claims, found.checksum = account_of(
@@ -283,15 +288,17 @@ class View:
         keys = [key for one in ids for key in (record_key(one), living_key(one))]
         return [Want(key) for key in keys if not self.known.knows(key)][:64]
 
-    def dead(self) -> list[str]:
-        """Sessions met on the way whose leases are gone, though nobody has said so yet."""
+    def dead(self) -> list[tuple[str, Record]]:
+        """Sessions met on the way that live no more, though nobody has ended them yet."""
         found = []
         for session in self.owners:
             stored = self.known.kvs.get(record_key(session))
             living = living_key(session)
             gone = self.known.knows(living) and not self.known.mod(living)
-            if stored is not None and gone and not Record(*decode(stored.value)).ended:
-                found.append(session)
+            if stored is not None and gone:
+                record = Record(*decode(stored.value))
+                if not record.ended:
+                    found.append((session, record))
         return found
 
     # ── ranges ───────────────────────────────────────────────────────────────────────
