@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 import lockfast
+from lockfast.core import commands as c
+from lockfast.runtimes.threads import run
+from lockfast.stores.etcd import EtcdStore
+from lockfast.stores.etcd.address import parse
+from lockfast.stores.registry import parse_url
 from tests.etcd import roles
 from tests.measuring import Measured
 from tests.processes.crew import Child, Crew, crew_in, now_ms, until
@@ -209,6 +216,47 @@ def test_a_leader_change_starts_leases_anew_and_ends_none(cluster: EtcdCluster) 
         thread.join(30)
         assert waiting[0].token > lease.token
         waiting[0].release()
+
+
+def time_left_s(member: EtcdMember, lease: int) -> int | None:
+    """What a member says is left of a lease, in whole seconds; None: it is in no state to say."""
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+        told = member.call("/v3/lease/timetolive", {"ID": str(lease)})
+        if "TTL" in told:
+            return int(told["TTL"])
+    return None
+
+
+def test_a_leader_change_starts_the_ttl_of_the_dead_anew(cluster: EtcdCluster) -> None:
+    """Nobody renews it, and yet it has its whole TTL again: so the docs say."""
+    ttl_s, spent_s = 60, 4
+    store = EtcdStore(parse(parse_url(cluster.url("dead"))))
+    place = c.Place("lock", "orders/42", "exclusive")
+    opening = c.Open("dead", ttl_s * 1000, "owner")
+    granted = run(store.caller_wire().send(c.Enter("dead", 1, (place,), open=opening), 20_000))
+    assert isinstance(granted, c.Granted)
+    lease = store.shared.lease_of("dead")
+    store.close()
+    leader = cluster.leader()
+    until(
+        lambda: (time_left_s(leader, lease) or ttl_s) <= ttl_s - spent_s,
+        "some of its time is spent",
+        within=PATIENCE_S,
+    )
+    killed_s = monotonic()
+    leader.kill()
+    member = next(one for one in cluster.members if one is not leader)
+    left_s: list[int] = []
+
+    def told() -> bool:
+        found = time_left_s(member, lease)
+        if found is not None:
+            left_s.append(found)
+        return found is not None
+
+    until(told, "the new leader counts", within=PATIENCE_S)
+    since_s = monotonic() - killed_s
+    assert left_s[0] + since_s + 1 >= ttl_s, "it went on counting where the old leader was"
 
 
 def _waits(client: lockfast.Client, name: str) -> bool:

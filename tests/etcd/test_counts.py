@@ -217,26 +217,49 @@ def test_eight_processes_need_three_requests_per_grant(crew: Crew, quiet: EtcdCl
         child.tell("end")
 
 
-def test_keep_alive_of_three_hundred_locks_reads_none_of_them(quiet: EtcdCluster) -> None:
-    """What has changed since the last one is read, and that is nothing."""
-    with lockfast.connect(quiet.url(), ttl=60) as client:
-        leases = [client.lock(f"orders/{i}").acquire() for i in range(300)]
-        session = leases[0]._holding.session
+def test_keep_alive_of_ten_thousand_locks_reads_none_of_them(alone: EtcdCluster) -> None:
+    """It is as many requests as for one lock: what has changed is read, and that is nothing."""
+    at_once, times = 40, 250
+    with lockfast.connect(alone.url(), ttl=600) as client:
+        groups = [
+            client.all(*(f"orders/{group}/{i}" for i in range(at_once))).acquire()
+            for group in range(times)
+        ]
+        assert at_once * len(groups) == 10_000
+        session = groups[0]._holding.session
         assert session is not None
         store = client._core.store
         shared = store.shared  # type: ignore[attr-defined]
         keeper = store.keeper_wire()
         proof = session.proof()
+        assert proof.count == times
         command = Renew(session.id, proof.count, proof.checksum, proof.lowest, proof.waiting)
         for _ in range(2):
             reply = run(keeper.send(command, 5000))
             assert isinstance(reply, Renewed)
             assert reply.matches
-        counting = Counting(quiet)
+        counting, sizes = Counting(alone), Sizes(keeper)
         reply = run(keeper.send(command, 5000))
         assert isinstance(reply, Renewed)
         assert reply.matches
         assert counting.seen() == {"LeaseKeepAlive": 1, "Txn": 2}
-        assert len(shared.accounts[session.id].tokens) == 300
-        for lease in leases:
-            lease.release()
+        assert max(sizes.seen) < 3000, "no claim was sent or received"
+        assert len(shared.accounts[session.id].tokens) == times
+        for group in groups:
+            group.check()
+
+
+class Sizes:
+    """How many bytes each request of a wire and its answer have."""
+
+    def __init__(self, wire: Any) -> None:
+        self.seen: list[int] = []
+        transport = wire.gateway.transport
+        exchange = transport.exchange
+
+        async def noted(endpoint: Any, packed: bytes, *rest: Any) -> Any:
+            response = await exchange(endpoint, packed, *rest)
+            self.seen.append(len(packed) + len(response.body))
+            return response
+
+        transport.exchange = noted
