@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -149,3 +150,70 @@ def test_a_session_has_no_more_claims_than_it_may(
     store.shared.claims["session"] = 1000  # a wrong guess costs one look
     assert send(store, c.Leave("session", 5, (places[4],))) == c.Done()
     assert isinstance(enter(store, 7, places[4]), c.Granted)
+
+
+class Late:
+    """Keeps back the next transaction that writes, as if it were long under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: BaseException | None = None
+        """What its sender hears instead."""
+        self._kept: list[tuple[Gateway, Any]] = []
+        self._send = Gateway.txn
+        monkeypatch.setattr(Gateway, "txn", lambda *args, **rest: self._txn(*args, **rest))
+
+    async def _txn(self, gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
+        if self.error is not None and body.get("compare"):
+            self._kept.append((gateway, body))
+            error, self.error = self.error, None
+            raise error
+        return await self._send(gateway, body, until_s, **rest)
+
+    def arrives(self) -> None:
+        ((gateway, body),) = self._kept
+        run(self._send(gateway, body, monotonic() + 20))
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    return Late(monkeypatch)
+
+
+def nobody_is_there(store: EtcdStore) -> bool:
+    view = send(store, c.Inspect("lock", A.name))
+    claims = send(store, c.Claims("session"))
+    assert isinstance(view, c.ResourceView)
+    assert isinstance(claims, c.ClaimsReply)
+    return not (view.holder_count or view.waiting_count) and len(claims.claims) == 1
+
+
+def test_a_request_that_arrives_after_its_claim_was_left(store: EtcdStore, late: Late) -> None:
+    """It was asked for again, granted and given back: there is nothing left to do."""
+    assert isinstance(enter(store, 1, B), c.Granted)
+    late.error = OutcomeUnknownError("etcd", "no answer")
+    assert isinstance(enter(store, 2, A), c.Granted)
+    assert send(store, c.Leave("session", 2, (A,))) == c.Done()
+    late.arrives()
+    assert nobody_is_there(store)
+
+
+def test_a_request_that_arrives_while_its_claim_holds(store: EtcdStore, late: Late) -> None:
+    """It does not stand in line behind itself."""
+    assert isinstance(enter(store, 1, B), c.Granted)
+    store.shared.met(A)  # so it is ready to wait
+    late.error = OutcomeUnknownError("etcd", "no answer")
+    assert isinstance(enter(store, 2, A), c.Granted)
+    late.arrives()
+    assert send(store, c.Leave("session", 2, (A,))) == c.Done()
+    assert nobody_is_there(store)
+
+
+def test_a_request_that_arrives_after_it_was_given_up(store: EtcdStore, late: Late) -> None:
+    """Its sender was interrupted, and the keeper gives back whatever there may be."""
+    assert isinstance(enter(store, 1, B), c.Granted)
+    late.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        enter(store, 2, A)
+    assert send(store, c.Leave("session", 2, (A,))) == c.Done(found=False)
+    late.arrives()
+    assert nobody_is_there(store)

@@ -25,7 +25,6 @@ from lockfast.stores.etcd.rows import (
     decode,
     encode,
     end_of,
-    finished_key,
     inbox_key,
     living_key,
     marker_of,
@@ -96,8 +95,6 @@ class Plan:
             after = epoch.spend(tokens)
             if after >= 0:
                 self.puts[EPOCH_KEY] = (encode([after, SCHEMA]), 0)
-        if isinstance(command, c.Enter):
-            self._same(finished_key(command.session, command.n))
         self._sessions()
         self._claims()
         self._lines()
@@ -156,8 +153,6 @@ class Plan:
             return
         self._same(living_at)
         self.puts[living_at] = (encode(lives), self._lease_of(row.id))
-        if before is not None and lowest > before.lowest:
-            self.deletes[finished_key(row.id, 0)] = finished_key(row.id, lowest)
 
     def _end(self, row: Session, record: Record) -> None:
         ended = record._replace(
@@ -168,8 +163,6 @@ class Plan:
         self.puts[record_key(row.id)] = (encode(ended), 0)
         for key in (living_key(row.id), inbox_key(row.id), watcher_key(row.id)):
             self.deletes[key] = ""
-        first = finished_key(row.id, 0)
-        self.deletes[first] = end_of(finished_key(row.id, 0)[:-16])
 
     def _condemn(self, row: Session) -> None:
         """Take a session's life; its claims follow in other steps, if need be of others."""
@@ -197,9 +190,12 @@ class Plan:
                 continue
             self.deletes[key] = ""
 
-    def finish(self, session: str, n: int) -> None:
-        """Never accept a claim number again, as long as its session lives."""
-        self.puts[finished_key(session, n)] = ("", self._lease_of(session))
+    def fence(self, session: str) -> None:
+        """Let nothing be carried out that was sent before: it compares the session's key."""
+        living = self.view.known.kvs.get(living_key(session))
+        if living is not None:
+            self._same(living.key)
+            self.puts.setdefault(living.key, (living.value, self._lease_of(session)))
 
     def _carried(self, ref: str) -> list[Any] | None:
         """The claim a line's row carries, if it may."""

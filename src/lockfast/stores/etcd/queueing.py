@@ -23,7 +23,6 @@ from lockfast.stores.etcd.rows import (
     LOG_KEY,
     encode,
     end_of,
-    finished_key,
     living_key,
     marker_of,
     packed_claim,
@@ -87,8 +86,6 @@ class Queueing:
             keys.unchanged(self._key, 0),
             keys.empty(self._line + late, end_of(self._line)),
             keys.unchanged(living, self._view.known.mod(living)),
-            keys.unchanged(self._claim_key, 0),
-            keys.unchanged(finished_key(command.session, command.n), 0),
         ]
 
     def _puts(self) -> list[Json]:

@@ -15,7 +15,6 @@ from lockfast.stores.etcd.outcome import Instant
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, revision_of
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
-    finished_key,
     living_key,
     record_key,
     stored_key,
@@ -64,8 +63,6 @@ class Reader:
         n = getattr(command, "n", 0)
         if n:
             keys.append(r.claim_key(session, n))
-        if isinstance(command, c.Enter):
-            keys.append(finished_key(session, n))
         resources = [stored_key(r.resource_key(*p[:2])) for p in getattr(command, "places", ())]
         return [*map(Want, keys), *map(Want.resource, dict.fromkeys(resources))]
 

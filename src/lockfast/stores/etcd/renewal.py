@@ -63,6 +63,7 @@ async def _read_account(step: Step, command: c.Renew) -> None:
             break
         account = Account(0, {})  # some are gone: read them all
     shared.accounts[command.session] = Account(revision_of(answer), entries)
+    shared.numbers_of(command.session).forget_below(command.lowest)
     shared.claims[command.session] = len(entries)
     shared.due_ms = first_due_ms(due.kvs)
     step.known.revision = revision_of(answer)

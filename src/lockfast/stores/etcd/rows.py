@@ -4,7 +4,6 @@
     o ␟ session                a session: owner, TTL, what became of it
     s ␟ session                that it lives: under its etcd lease, gone with it
     c ␟ session ␟ n            a claim
-    f ␟ session ␟ n            a claim number that is finished, under the session's lease
     r ␟ kind ␟ name ␟          a resource in use
     r ␟ kind ␟ name ␟ !        there, if nobody may stand in line without a look at it
     r ␟ kind ␟ name ␟ h ␟ rank   its holders, when there is more than one
@@ -101,10 +100,6 @@ def living_key(session: str) -> str:
 
 def record_key(session: str) -> str:
     return f"o\x1f{session}"
-
-
-def finished_key(session: str, n: int) -> str:
-    return f"f\x1f{session}\x1f{n:016x}"
 
 
 def inbox_key(session: str) -> str:

@@ -17,7 +17,6 @@ from lockfast.stores.etcd.knowledge import Knowledge, Want
 from lockfast.stores.etcd.requests import Found, Keys, Kv
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
-    finished_key,
     living_key,
     record_key,
     stored_key,
@@ -32,6 +31,33 @@ class Account(NamedTuple):
 
     revision: int
     tokens: dict[int, int | None]
+
+
+class Numbers:
+    """The claim numbers of a session of ours, as far as its keep-alives have not moved on.
+
+    Only this process gives commands for the session, so what it has heard is all there is.
+    """
+
+    def __init__(self) -> None:
+        self.answered: set[int] = set()
+        """Entered, and the answer was heard: no such request is under way any more."""
+        self.finished: set[int] = set()
+        """Given up; they must not come again."""
+        self.doubted: dict[int, Kv] = {}
+        """Their requests may still be carried out, as long as the session's key is this."""
+
+    def enter(self, n: int) -> None:
+        self.answered.add(n)
+
+    def finish(self, n: int) -> None:
+        self.answered.discard(n)
+        self.doubted.pop(n, None)
+        self.finished.add(n)
+
+    def forget_below(self, lowest: int) -> None:
+        for known in (self.answered, self.finished):
+            known.difference_update([n for n in tuple(known) if n < lowest])
 
 
 class Shared:
@@ -54,6 +80,7 @@ class Shared:
         """Sessions that somebody is about to open: once is enough."""
         self.busy: set[c.Place] = set()
         """Where others were met the last time: there it pays to be ready to wait."""
+        self.numbers: dict[str, Numbers] = {}
         self._kvs: dict[str, Kv] = {}
         """The epoch, and what is known of our own sessions."""
         self._held: dict[tuple[str, int], Knowledge] = {}
@@ -81,7 +108,7 @@ class Shared:
             known = Knowledge(self.cluster.revision)
             resources = [stored_key(r.resource_key(*place[:2])) for place in command.places]
             claim = r.claim_key(command.session, command.n)
-            known.assume(claim, finished_key(command.session, command.n), *resources)
+            known.assume(claim, *resources)
         else:
             held = self._held.pop((command.session, command.n), None)
             if held is None:
@@ -91,6 +118,9 @@ class Shared:
             assert kv is not None
             known.add(kv)
         return known
+
+    def numbers_of(self, session: str) -> Numbers:
+        return self.numbers.setdefault(session, Numbers())
 
     def knows(self, session: str) -> bool:
         """Whether we have seen the session live."""
@@ -139,6 +169,7 @@ class Shared:
     def forget_claims(self, session: str) -> None:
         self.accounts.pop(session, None)
         self.claims.pop(session, None)
+        self.numbers.pop(session, None)
         for of in [of for of in (*self._held, *self.places) if of[0] == session]:
             self._held.pop(of, None)
             self.places.pop(of, None)

@@ -29,7 +29,8 @@ from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
 from lockfast.stores.etcd.reader import Reader
 from lockfast.stores.etcd.requests import Json, revision_of
-from lockfast.stores.etcd.rows import finished_key, stored_key
+from lockfast.stores.etcd.rows import living_key, stored_key
+from lockfast.stores.etcd.shared import Numbers
 from lockfast.stores.etcd.view import AT_ONCE, View
 
 SEVERAL_MAX: Final = 40
@@ -117,6 +118,7 @@ class Step(Reader):
 
     async def _run(self) -> Outcome:
         """Work the command out and carry it out, again and again until it is as believed."""
+        await self._fence()
         self._guess()
         while True:
             if monotonic() >= self.until_s:
@@ -179,23 +181,25 @@ class Step(Reader):
             at_once=self._at_once,
         )
         view.account = self.account or await self._claims_if_many()
+        view.finished = self._numbers.finished
         table = Table(view, LIMITS)
         table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
         reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
         # Who watches the log hears it without being told.
         wakes = [wake for wake in wakes if wake.what != c.WAKE_EVENTS]
-        if self._in_doubt and await self._was_left(reply):
-            return Outcome(c.Done())
+        if self._was_left(reply):
+            return self._noted(Outcome(c.Done()))
         plan = Plan(self.shared.keys, view, self.shared.lease_of)
         plan.build(self.shared.abroad(wakes), instant.wall_us)
-        self._finish_number(plan, reply)
+        if isinstance(self.command, c.Leave) and not self._is_sure:
+            plan.fence(self._session)
         if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
             return None
         if type(self.command) in READS or not plan.writes:
             if self._guessing:
                 self._afresh()  # nothing would show whether it is as believed
                 return None
-            return Outcome(reply, wakes)
+            return self._noted(Outcome(reply, wakes))
         return await self._commit(plan, reply, wakes, table.unsettled)
 
     async def _claims_if_many(self) -> tuple[int, int] | None:
@@ -209,22 +213,43 @@ class Step(Reader):
         shared.claims[session] = keys.found(answer["responses"][0]).count
         return shared.claims[session], 0
 
-    def _finish_number(self, plan: Plan, reply: Reply) -> None:
-        """Note a claim number that leaves no claim behind: it must not come again."""
-        command = self.command
-        if (isinstance(command, c.Enter) and isinstance(reply, c.Busy)) or (
+    @property
+    def _numbers(self) -> Numbers:
+        if isinstance(self.command, c.Enter | c.Leave):
+            return self.shared.numbers_of(self._session)
+        return Numbers()
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether no request to enter the claim can be under way, or matters any more."""
+        n = getattr(self.command, "n", 0)
+        return n in self._numbers.answered or n in self._numbers.finished
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        """Note what has become of the command's claim number."""
+        command, reply = self.command, outcome.reply
+        if isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued):
+            self._numbers.enter(command.n)
+        elif (isinstance(command, c.Enter) and isinstance(reply, c.Busy)) or (
             isinstance(command, c.Leave) and not isinstance(reply, c.Ended)
         ):
-            plan.finish(command.session, command.n)
+            self._numbers.finish(command.n)
+        elif isinstance(reply, c.Ended):
+            self.shared.numbers.pop(self._session, None)
+        return outcome
 
-    async def _was_left(self, reply: Reply) -> bool:
-        """Whether a leave whose answer was lost has been carried out."""
+    def _was_left(self, reply: Reply) -> bool:
+        """Whether a leave whose answer was lost has been carried out.
+
+        The claim was there; whoever else takes one away leaves word, and nobody has.
+        """
         command = self.command
-        if not isinstance(command, c.Leave) or reply != c.Done(found=False):
-            return False
-        key = finished_key(command.session, command.n)
-        await self._read([Want(key)])
-        return self.known.mod(key) > 0
+        return (
+            self._in_doubt
+            and isinstance(command, c.Leave)
+            and command.n in self._numbers.answered
+            and reply == c.Done(found=False)
+        )
 
     async def _bury(self, view: View) -> bool:
         """End the sessions met on the way whose leases are gone."""
@@ -254,10 +279,16 @@ class Step(Reader):
         body = {"compare": compares, "success": operations, "failure": otherwise}
         try:
             answer = await self.gateway.txn(body, self.until_s)
-        except OutcomeUnknownError:
-            if isinstance(self.command, _NOT_REPEATABLE):
+        except BaseException as error:
+            in_doubt = isinstance(error, OutcomeUnknownError)
+            living = plan.view.known.kvs.get(living_key(self._session))
+            may_enter = isinstance(self.command, c.Enter) and living is not None
+            if may_enter and (in_doubt or not isinstance(error, Exception)):
+                self._numbers.doubted[self.command.n] = living  # type: ignore[union-attr, assignment]
+            if not in_doubt or isinstance(self.command, _NOT_REPEATABLE):
                 raise
             self._doubt()
+            await self._fence()
             return None
         if not answer.get("succeeded"):
             return await self._refused(answer, wants, queueing)
@@ -276,6 +307,24 @@ class Step(Reader):
         self.until_s -= max(0.0, self.until_s - monotonic()) / 2
         self.shared.forget(self._session)
         self._afresh()
+
+    async def _fence(self) -> None:
+        """See that nothing is carried out any more that was sent to enter the same claim."""
+        if not isinstance(self.command, c.Enter):
+            return
+        n, keys = self.command.n, self.shared.keys
+        living = self._numbers.doubted.get(n)
+        if living is not None or self._is_sure:
+            self._guesses = False  # it may be there already
+        if living is None:
+            return
+        # If that key has changed meanwhile, nothing that compares it is carried out either.
+        compare = keys.unchanged(living.key, living.mod)
+        put = keys.put(living.key, living.value, self.shared.lease_of(self._session))
+        with suppress(LeaseGoneError):
+            await self.gateway.txn({"compare": [compare], "success": [put]}, self.until_s)
+        self._numbers.doubted.pop(n, None)
+        self.shared.forget(self._session)
 
     async def _refused(
         self, answer: Json, wants: Sequence[Want], queueing: Queueing | None
@@ -308,7 +357,7 @@ class Step(Reader):
             doubtful = True
         self.shared.claims[self._session] += 1
         if not doubtful:
-            return Outcome(reply)
+            return self._noted(Outcome(reply))
         self._in_doubt = True  # it is in line, whatever is found out about those ahead
         again = Step(
             self.gateway, self.shared, self.command, self.until_s, self.instant, guesses=False
@@ -336,7 +385,7 @@ class Step(Reader):
             if wake.what == c.WAKE_GRANTED and wake.session in self.shared.ears:
                 self._hold_for(wake, known, plan.view)
         self.shared.tell(wakes)
-        return Outcome(reply, wakes)
+        return self._noted(Outcome(reply, wakes))
 
     def _hold(self, command: c.Enter, known: Knowledge) -> None:
         """Keep what is known of the lines that the claim holds, for when it leaves them."""

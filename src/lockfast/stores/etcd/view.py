@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from lockfast.core import commands as c
@@ -20,7 +20,6 @@ from lockfast.stores.etcd.rows import (
     claim_from,
     decode,
     end_of,
-    finished_key,
     is_line,
     living_key,
     marker_of,
@@ -69,6 +68,8 @@ class View:
         self.at_once = at_once
         self.account: tuple[int, int] | None = None
         """Count and checksum of the claims of the command's session, if they matter."""
+        self.finished: Collection[int] = ()
+        """Numbers of the command's session that must not come again."""
         self.shard = Shard(RELATIVE - 1, arrival, due_ms, 0)
         self.changes: dict[str, Row | None] = {}
         self.log: list[Event] = []
@@ -274,7 +275,7 @@ class View:
         session.highest = max(0, lowest - 1)
         if isinstance(command, c.Enter) and command.session == session.id:
             n = command.n
-            finished = self.known.get(finished_key(session.id, n)) is not None
+            finished = n in self.finished
             seen = (
                 finished
                 or n < max(1, lowest)
