@@ -20,7 +20,7 @@ from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
 from lockfast.stores.etcd.epoch import raise_epoch
 from lockfast.stores.etcd.outcome import Instant
-from lockfast.stores.etcd.rows import LOG_KEY, end_of, watcher_key
+from lockfast.stores.etcd.rows import EPOCH_KEY, LOG_KEY, Base, encode, end_of, watcher_key
 from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.wire import EtcdWire
 from lockfast.stores.registry import parse_url
@@ -41,6 +41,10 @@ class StoreSteps:
         self._wire = wire
         self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
         self._raised_us = self._logged = 0
+        # The log is written while somebody reads it, and the test's clock may be at any time.
+        base = encode(Base(0, log_until_ms=1 << 62))
+        put = self._store.shared.keys.put(EPOCH_KEY, base)
+        run(wire.gateway.txn({"success": [put]}, monotonic() + 10))
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         if isinstance(command, c.Enter):

@@ -1,22 +1,35 @@
 """The log: etcd's own history of one key, numbered by whoever reads it.
 
-Each transaction writes its events over those of the last one, without comparing anything,
-so nobody waits for another because of the log. A reader follows the key through its
-revisions and counts. How far the log has been counted is written down from time to time, so
-that the next reader need not begin at the beginning.
+Each transaction writes its events over those of the last one, without comparing them, so
+nobody waits for another because of the log. A reader follows the key through its revisions
+and counts. How far the log has been counted is written down from time to time, so that the
+next reader need not begin at the beginning.
+
+It is written only while somebody reads it: every read says that it is to be written for a
+while. Where it was not written for some time there is a gap.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Event, Events, EventsReply
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd.errors import CompactedError
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.requests import WATCH, Keys, Kv
-from lockfast.stores.etcd.rows import LOG_KEY, NUMBERED_KEY, decode, encode, event_from
+from lockfast.stores.etcd.requests import WATCH, Keys, Kv, revision_of
+from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
+    LOG_KEY,
+    NUMBERED_KEY,
+    STRIDE,
+    Base,
+    decode,
+    encode,
+    event_from,
+)
 from lockfast.stores.etcd.watching import Lines, requests
 
 LOG_KEPT: Final = 1000
@@ -29,12 +42,18 @@ REVISIONS_MAX: Final = 50_000
 """A log that nobody has read for longer than this is not counted: there is a gap."""
 
 
+WRITTEN_MS: Final = 600_000
+"""For so long the log is written after somebody has read it."""
+
+
 class Mark(NamedTuple):
     """Up to this revision there are so many events, in so many entries (-1: not known)."""
 
     position: int
     revision: int
     entries: int
+    is_gap: bool = False
+    """What happened before was not written down, and is not counted."""
 
 
 class Counted(NamedTuple):
@@ -55,6 +74,7 @@ class Journal:
         self._counted: Counted | None = None
 
     async def read(self, gateway: Gateway, command: Events, until_s: float) -> EventsReply:
+        await self._begin(gateway, until_s)
         counted = await self._up_to_now(gateway, command.after, until_s)
         self._counted = counted
         end, events = counted.mark.position, counted.events
@@ -64,15 +84,44 @@ class Journal:
         found = [event for event in events if event.position > command.after]
         return EventsReply(tuple(found[: command.limit]), end, oldest, len(found) > command.limit)
 
+    async def _begin(self, gateway: Gateway, until_s: float) -> None:
+        """Have the log written from now on, if it is not."""
+        keys = self._keys
+        while True:
+            wall_us = time.time_ns() // 1000
+            now_ms = wall_us // 1000
+            reads = [keys.range(EPOCH_KEY), keys.range(NUMBERED_KEY)]
+            answer = await gateway.txn({"success": reads}, until_s, repeatable=True)
+            stored, marks = (keys.found(response).kvs for response in answer["responses"])
+            fresh = Base(max(0, wall_us - STRIDE * revision_of(answer)))
+            base = Base(*decode(stored[0].value)) if stored else fresh
+            if base.log_until_ms > now_ms + WRITTEN_MS // 2:
+                return
+            base_mod, marks_mod = (found[0].mod if found else 0 for found in (stored, marks))
+            compares = [keys.unchanged(EPOCH_KEY, base_mod)]
+            writes = [keys.put(EPOCH_KEY, encode(base._replace(log_until_ms=now_ms + WRITTEN_MS)))]
+            if stored and base.log_until_ms <= now_ms:
+                last = (await self._up_to_now(gateway, None, until_s)).mark
+                gap = _skip(last, revision_of(answer))._replace(entries=last.entries, is_gap=True)
+                compares.append(keys.unchanged(NUMBERED_KEY, marks_mod))
+                writes.append(keys.put(NUMBERED_KEY, encode([gap])))
+            body = {"compare": compares, "success": writes}
+            try:
+                await gateway.txn(body, until_s)
+            except OutcomeUnknownError:
+                continue  # it shows whether it was done
+
     async def _up_to_now(self, gateway: Gateway, after: int | None, until_s: float) -> Counted:
         keys = self._keys
         reads = [keys.range(LOG_KEY), keys.range(NUMBERED_KEY)]
         answer = await gateway.txn({"success": reads}, until_s, repeatable=True)
         log, stored = (keys.found(response).kvs for response in answer["responses"])
-        if not log:
-            return Counted(BEGINNING, ())
         marks = [Mark(*mark) for mark in decode(stored[0].value)] if stored else []
+        if not log:
+            return Counted(marks[-1] if marks else BEGINNING, ())
         begin = self._counted
+        if begin is not None and any(m.is_gap and m.revision > begin.mark.revision for m in marks):
+            begin = None
         if begin is None or not _reaches(begin, after, marks):
             begin = Counted(_start(marks, after), ())
         if log[0].mod - begin.mark.revision > REVISIONS_MAX:
@@ -169,7 +218,8 @@ def _start(marks: list[Mark], after: int | None) -> Mark:
     before = [mark for mark in marks if after is not None and mark.position <= after]
     if before:
         return before[-1]
-    return marks[0] if len(marks) == MARKS_MAX else BEGINNING
+    has_first = len(marks) == MARKS_MAX or (marks and marks[0].is_gap)
+    return marks[0] if has_first else BEGINNING
 
 
 def _reaches(counted: Counted, after: int | None, marks: list[Mark]) -> bool:

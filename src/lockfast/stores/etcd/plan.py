@@ -17,8 +17,8 @@ from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
     LOG_KEY,
     RELATIVE,
-    SCHEMA,
     STRIDE,
+    Base,
     Living,
     Owner,
     Record,
@@ -57,16 +57,18 @@ class Epoch:
 
     def __init__(self, known: Knowledge, wall_us: int, *, opens: bool) -> None:
         stored = known.get(EPOCH_KEY)
-        self.value = self._stored = int(decode(stored.value)[0]) if stored is not None else -1
+        self._base = Base(*decode(stored.value)) if stored is not None else Base(-1)
+        self.value = self._base.epoch
+        self.logs = self._base.log_until_ms > wall_us // 1000
         native = STRIDE * known.revision
         lags = self.value + native + EPOCH_LAG_US < wall_us
         if stored is None or (opens and lags):
             self.value = max(self.value, wall_us - native, 0)
 
-    def spend(self, tokens: int) -> int:
-        """What is to be stored, if the step gives so many tokens; -1: nothing."""
+    def spend(self, tokens: int) -> str:
+        """What is to be stored, if the step gives so many tokens; "": nothing."""
         after = self.value + (tokens if tokens > STRIDE else 0)
-        return after if after != self._stored else -1
+        return encode(self._base._replace(epoch=after)) if after != self._base.epoch else ""
 
 
 class Plan:
@@ -80,6 +82,8 @@ class Plan:
         self.deletes: dict[str, str] = {}
         """Keys, each with the end of its range if it is one."""
         self.epoch = 0
+        self.logs = False
+        """Whether somebody reads the log."""
         self._lease_of = lease_of
 
     def build(self, wakes: Iterable[Wake], wall_us: int) -> None:
@@ -88,13 +92,13 @@ class Plan:
         command = view.command
         opens = getattr(command, "open", None) is not None or isinstance(command, c.Open)
         tokens = view.shard.token - RELATIVE + 1
-        if tokens or opens:
+        if tokens or opens or view.log:
             epoch = Epoch(view.known, wall_us, opens=opens)
-            self.epoch = epoch.value
+            self.epoch, self.logs = epoch.value, epoch.logs
             self._same(EPOCH_KEY)
-            after = epoch.spend(tokens)
-            if after >= 0:
-                self.puts[EPOCH_KEY] = (encode([after, SCHEMA]), 0)
+            after = epoch.spend(tokens) if tokens or opens else ""
+            if after:
+                self.puts[EPOCH_KEY] = (after, 0)
         self._sessions()
         self._claims()
         self._lines()
@@ -105,7 +109,7 @@ class Plan:
             elif key[0] == "d":
                 self.deletes[key] = ""
         self._inboxes(wakes)
-        if view.log:
+        if view.log and self.logs:
             self.puts[LOG_KEY] = (encode([packed_event(e, self.epoch) for e in view.log]), 0)
 
     def _same(self, key: str) -> None:

@@ -20,6 +20,7 @@ from lockfast.stores.etcd.knowledge import Knowledge, Want
 from lockfast.stores.etcd.plan import Plan
 from lockfast.stores.etcd.requests import Found, Json, Keys, Kv
 from lockfast.stores.etcd.rows import (
+    EPOCH_KEY,
     LOG_KEY,
     encode,
     end_of,
@@ -58,6 +59,7 @@ class Queueing:
         self._wall_ms = wall_us // 1000
         self._keys: Keys = plan.keys
         self._command = command
+        self._logs = plan.logs
         self._place = command.places[0]
         self._claim_key = r.claim_key(command.session, command.n)
         granted = view.changes[self._claim_key]
@@ -81,6 +83,7 @@ class Queueing:
         late = r.rank_of(self._view.now_ms + apart_ms, 0) if apart_ms else self.claim.rank
         living = living_key(command.session)
         return [
+            keys.unchanged(EPOCH_KEY, self._view.known.mod(EPOCH_KEY)),
             keys.present(self._prefix),
             keys.unchanged(marker_of(self._prefix), 0),
             keys.unchanged(self._key, 0),
@@ -96,11 +99,13 @@ class Queueing:
             self._owner.owner, 0, "",
         )  # fmt: skip
         ref = r.claim_ref(claim.session, claim.n)
-        return [
+        puts = [
             self._keys.put(self._claim_key, encode(packed)),
             self._keys.put(self._key, encode([ref, packed])),
-            self._keys.put(LOG_KEY, encode([packed_event(event, 0)])),
         ]
+        if self._logs:
+            puts.append(self._keys.put(LOG_KEY, encode([packed_event(event, 0)])))
+        return puts
 
     def _wants(self) -> list[Want]:
         return [Want.resource(self._prefix), Want(self._line, f"{self._key}\x00", 2, reverse=True)]

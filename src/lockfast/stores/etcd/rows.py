@@ -1,6 +1,6 @@
 """The lock table's rows as keys and values of etcd.
 
-    e                          the epoch of tokens, and the schema
+    e                          the epoch of tokens, the schema, until when the log is written
     o ␟ session                a session: owner, TTL, what became of it
     s ␟ session                that it lives: under its etcd lease, gone with it
     c ␟ session ␟ n            a claim
@@ -12,7 +12,7 @@
     d ␟ instant ␟ …            what ends by itself, as the table writes it
     i ␟ session                word for a session: who was granted, who should look
     x ␟ session                a session that watches the log
-    l                          the log: each transaction writes its events over the last
+    l                          the log: transactions write their events over the last ones
     z                          how far the log has been numbered
 
 All rows of a resource lie side by side, so one range reads them. A line's rows carry the
@@ -128,6 +128,15 @@ def given(token: int, epoch: int, revision: int) -> int:
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────
+
+
+class Base(NamedTuple):
+    """What all steps that enter or leave compare."""
+
+    epoch: int
+    schema: int = SCHEMA
+    log_until_ms: int = 0
+    """Somebody reads the log, so that it is written until then, by any clock."""
 
 
 class Owner(NamedTuple):
