@@ -15,6 +15,7 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
 from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.rows import inbox_key
 from lockfast.stores.registry import parse_url
 from tests.processes.crew import until
 from tests.servers.etcd import EtcdCluster
@@ -145,10 +146,12 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
         threads[0].start()
         until(waiting(holder, "orders/42"), "one waits")
         send, entered = Gateway.txn, list[bool]()
+        (session,) = (one.id for one in other._core.sessions())
+        inbox = store.shared.keys.coded(inbox_key(session))
 
         async def txn(self: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-            hands_over = len(body.get("success", ())) > 6 and body.get("compare")
-            if hands_over and not entered:
+            written = [op["request_put"]["key"] for op in body["success"] if "request_put" in op]
+            if inbox in written and not entered:
                 entered.append(True)
                 opening = c.Open("hurried", 60_000, "hurried")
                 reply = await wire.send(

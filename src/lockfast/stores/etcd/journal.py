@@ -74,7 +74,7 @@ class Journal:
         self._counted: Counted | None = None
 
     async def read(self, gateway: Gateway, command: Events, until_s: float) -> EventsReply:
-        await self._begin(gateway, until_s)
+        await self.begin(gateway, until_s)
         counted = await self._up_to_now(gateway, command.after, until_s)
         self._counted = counted
         end, events = counted.mark.position, counted.events
@@ -84,7 +84,7 @@ class Journal:
         found = [event for event in events if event.position > command.after]
         return EventsReply(tuple(found[: command.limit]), end, oldest, len(found) > command.limit)
 
-    async def _begin(self, gateway: Gateway, until_s: float) -> None:
+    async def begin(self, gateway: Gateway, until_s: float) -> None:
         """Have the log written from now on, if it is not."""
         keys = self._keys
         while True:

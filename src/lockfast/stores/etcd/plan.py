@@ -22,6 +22,7 @@ from lockfast.stores.etcd.rows import (
     Living,
     Owner,
     Record,
+    alone_prefix,
     decode,
     encode,
     end_of,
@@ -82,6 +83,11 @@ class Plan:
         self.deletes: dict[str, str] = {}
         """Keys, each with the end of its range if it is one."""
         self.epoch = 0
+        self.may_be_alone = False
+        """Whether a claim that is granted at once needs no row of its own."""
+        self.word, self.has_word = "", False
+        """The word that says where that is, and whether it has been left before."""
+        self._alone: set[str] = set()
         self.logs = False
         """Whether somebody reads the log."""
         self._lease_of = lease_of
@@ -111,6 +117,22 @@ class Plan:
         self._inboxes(wakes)
         if view.log and self.logs:
             self.puts[LOG_KEY] = (encode([packed_event(e, self.epoch) for e in view.log]), 0)
+
+    def trust(self) -> bool:
+        """Compare less, if all there is to do is to delete the row of a claim that is alone.
+
+        If no key of the resource was written since we took it, nobody has come. If the row is
+        gone nevertheless, nothing was deleted: so the answer shows whether it was ours.
+        """
+        if len(self.view.touched) != 1:
+            return False
+        (prefix,) = self.view.touched
+        if self.puts or self.deletes != {prefix: ""} or self.view.known.counts[prefix] != 1:
+            return False
+        mod = self.view.known.mod(prefix)
+        since = self.keys.nothing_since(prefix, end_of(prefix), mod)
+        self.compares = {EPOCH_KEY: self.compares[EPOCH_KEY], prefix: since}
+        return True
 
     def _same(self, key: str) -> None:
         self.compares[key] = self.keys.unchanged(key, self.view.known.mod(key))
@@ -167,6 +189,8 @@ class Plan:
         self.puts[record_key(row.id)] = (encode(ended), 0)
         for key in (living_key(row.id), inbox_key(row.id), watcher_key(row.id)):
             self.deletes[key] = ""
+        alone = alone_prefix(row.id)
+        self.deletes[alone] = end_of(alone)
 
     def _condemn(self, row: Session) -> None:
         """Take a session's life; its claims follow in other steps, if need be of others."""
@@ -187,12 +211,29 @@ class Plan:
         for key, row in view.changes.items():
             if key[0] != "c":
                 continue
+            if isinstance(row, Claim) and self._is_alone(key, row):
+                self._alone.add(key)
+                if not self.has_word:
+                    self.puts[self.word] = ("", 0)
+                continue
+            if key in view.alone and row is None:
+                continue
             if view.known.knows(key):
                 self._same(key)
             if isinstance(row, Claim):
                 self.puts[key] = (encode(self._packed(row)), 0)
                 continue
             self.deletes[key] = ""
+
+    def _is_alone(self, key: str, claim: Claim) -> bool:
+        """Whether a new claim holds alone: then the row of the resource says all of it."""
+        command = self.view.command
+        if not (self.may_be_alone and isinstance(command, c.Enter)):
+            return False
+        if key != r.claim_key(*command[:2]) or len(claim.places) != 1 or claim.until_ms:
+            return False
+        resource: ResourceRow | None = self.view.get(r.resource_key(*claim.places[0][:2]))
+        return claim.state == HOLDING and resource is not None and bool(resource.sole)
 
     def fence(self, session: str) -> None:
         """Let nothing be carried out that was sent before: it compares the session's key."""
@@ -229,7 +270,11 @@ class Plan:
                 if row is None:
                     self.deletes[stored] = ""
                 else:
-                    self.puts[stored] = (encode([row, self._carried(str(row))]), 0)
+                    carried = self._carried(str(row))
+                    self.puts[stored] = (encode([row, carried]), 0)
+                    claim = r.claim_key(*r.parse_ref(str(row)))
+                    if claim in self.view.alone and carried is not None:
+                        self.puts.setdefault(claim, (encode(carried), 0))  # it has company now
 
     def _resources(self) -> None:
         for prefix, before in self.view.touched.items():
@@ -246,10 +291,17 @@ class Plan:
                     self.deletes[prefix] = ""
                 self._mark(prefix, False)
             elif written or holder_changed or before != as_stored(row):
-                sole = self._carried(row.sole.split(r.SEPARATOR, 1)[1]) if row.sole else None
-                self.puts[prefix] = (packed_resource(row, sole), 0)
+                self.puts[prefix] = (self._packed_resource(row), 0)
                 closed = row.closed_ms > self.view.now_ms
                 self._mark(prefix, bool(row.reservations or row.kept or row.converting or closed))
+
+    def _packed_resource(self, row: ResourceRow) -> str:
+        if not row.sole:
+            return packed_resource(row, None)
+        ref = row.sole.split(r.SEPARATOR, 1)[1]
+        key = r.claim_key(*r.parse_ref(ref))
+        is_alone = key in self._alone or (key in self.view.alone and key not in self.puts)
+        return packed_resource(row, self._carried(ref), is_alone=is_alone)
 
     def _sole_changed(self, row: ResourceRow) -> bool:
         if not row.sole:
@@ -315,6 +367,11 @@ class Plan:
     # ── as JSON ──────────────────────────────────────────────────────────────────────
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the claim that enters has no row of its own."""
+        return bool(self._alone)
+
+    @property
     def writes(self) -> bool:
         return bool(self.puts or self.deletes)
 
@@ -329,13 +386,14 @@ class Plan:
         resources = (Want.resource(prefix) for prefix in self.view.touched)
         return list(dict.fromkeys([*first, *map(Want, keys), *resources]))[:OPERATIONS_MAX]
 
-    def operations(self) -> list[Json]:
+    def operations(self, *, looks_for_due: bool = True) -> list[Json]:
         keys = self.keys
         for key in self.puts:
             self.deletes.pop(key, None)
         made = [keys.put(key, *value) for key, value in self.puts.items()]
         made += [keys.delete(key, stop) for key, stop in self.deletes.items()]
-        made.append(keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True))
+        if looks_for_due:
+            made.append(due_range(keys))
         if max(len(made), len(self.compares), len(self.view.touched) + 8) > OPERATIONS_MAX:
             raise TooLargeError
         return made
@@ -361,9 +419,19 @@ class Plan:
         if prefix and (key in known.kvs) == (change < 0):
             known.counts[prefix] = known.counts.get(prefix, 0) + change
 
+    def due_ms(self) -> int:
+        """When the first of those things ends by itself that this step has written."""
+        dues = (r.due_at_ms(key) for key in self.puts if key[0] == "d")
+        return min(dues, default=FAR_MS)
+
 
 def row_static(row: Session) -> tuple[Any, ...]:
     return (row.ttl_ms, row.owner, row.metadata, row.inbox, row.process, row.opened_ms)
+
+
+def due_range(keys: Keys) -> Json:
+    """A read of what ends next by itself."""
+    return keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True)
 
 
 def first_due_ms(found: list[Kv]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
@@ -12,14 +13,26 @@ from lockfast.stores.etcd.errors import CompactedError
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.knowledge import Knowledge, Want
 from lockfast.stores.etcd.outcome import Instant
+from lockfast.stores.etcd.plan import due_range, first_due_ms
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, revision_of
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
+    alone_prefix,
+    end_of,
     living_key,
     record_key,
+    resource_alone,
     stored_key,
 )
 from lockfast.stores.etcd.shared import Shared
+
+_FINDS_CLAIMS: Final = frozenset(
+    (
+        c.Look, c.Convert, c.Proclaim, c.Adopt, c.Revoke, c.Close, c.Expel, c.RevokeSession,
+        c.Claims,
+    )
+)  # fmt: skip
+"""Commands that do not say where their claims are."""
 
 
 class Reader:
@@ -63,8 +76,15 @@ class Reader:
         n = getattr(command, "n", 0)
         if n:
             keys.append(r.claim_key(session, n))
+        wants = [*map(Want, keys)]
         resources = [stored_key(r.resource_key(*p[:2])) for p in getattr(command, "places", ())]
-        return [*map(Want, keys), *map(Want.resource, dict.fromkeys(resources))]
+        if type(command) in _FINDS_CLAIMS:
+            prefix = alone_prefix(session)
+            wants.append(Want(prefix, end_of(prefix)))
+            held = self.shared.alone[session].held.get(n) if session in self.shared.alone else None
+            if held is not None:
+                resources.append(resource_alone(held.word))
+        return [*wants, *map(Want.resource, dict.fromkeys(resources))]
 
     async def _read_more(self, wants: Sequence[Want]) -> None:
         """Read what a step found missing, with all that is sure to be needed."""
@@ -81,16 +101,20 @@ class Reader:
         """Read some more, as of the revision of what was read before."""
         at = self.known.revision
         wants = list(dict.fromkeys(wants))[:OPERATIONS_MAX]
+        reads = self._ranges(wants, at)
+        if not at:
+            reads = [*reads[: OPERATIONS_MAX - 1], due_range(self.shared.keys)]
+            wants = wants[: OPERATIONS_MAX - 1]
         try:
-            answer = await self.gateway.txn(
-                {"success": self._ranges(wants, at)}, self.until_s, repeatable=True
-            )
+            answer = await self.gateway.txn({"success": reads}, self.until_s, repeatable=True)
         except CompactedError:
             self._afresh()
             return
-        if not self.known.revision:
+        responses = answer["responses"]
+        if not at:
             self.known.revision = revision_of(answer)
-        for want, response in zip(wants, answer.get("responses", ()), strict=True):
+            self.shared.due_ms = first_due_ms(self.shared.keys.found(responses.pop()).kvs)
+        for want, response in zip(wants, responses, strict=True):
             self.known.learn(want, self.shared.keys.found(response))
 
     def _ranges(self, wants: Sequence[Want], revision: int = 0) -> list[Json]:
@@ -102,8 +126,13 @@ class Reader:
 
     def _learn(self, revision: int, wants: Sequence[Want], responses: Sequence[Json]) -> None:
         """Take over what is so, where it is not as it was believed to be."""
+        leaves = self._guessing and isinstance(self.command, c.Leave)
         self._afresh()
         self.known.revision = revision
+        if leaves:
+            # The lines were read; what is believed of the session is compared again.
+            for kv in self.shared.believed(self._session):
+                self.known.add(kv)
         for want, response in zip(wants, responses, strict=True):
             self.known.learn(want, self.shared.keys.found(response))
         self.shared.keep(self.known, self._session)

@@ -63,6 +63,10 @@ async def _read_account(step: Step, command: c.Renew) -> None:
             break
         account = Account(0, {})  # some are gone: read them all
     shared.accounts[command.session] = Account(revision_of(answer), entries)
+    alone = shared.alone_of(command.session)
+    for n in entries:
+        alone.drop(n)  # it has a row of its own by now
+    entries = {**entries, **{n: held.token for n, held in list(alone.held.items())}}
     shared.numbers_of(command.session).forget_below(command.lowest)
     shared.claims[command.session] = len(entries)
     shared.due_ms = first_due_ms(due.kvs)

@@ -3,7 +3,8 @@
     e                          the epoch of tokens, the schema, until when the log is written
     o ␟ session                a session: owner, TTL, what became of it
     s ␟ session                that it lives: under its etcd lease, gone with it
-    c ␟ session ␟ n            a claim
+    c ␟ session ␟ n            a claim, unless it is alone at its resource: then that has it
+    y ␟ session ␟ kind ␟ name  where a session may be alone at a resource
     r ␟ kind ␟ name ␟          a resource in use
     r ␟ kind ␟ name ␟ !        there, if nobody may stand in line without a look at it
     r ␟ kind ␟ name ␟ h ␟ rank   its holders, when there is more than one
@@ -102,6 +103,20 @@ def record_key(session: str) -> str:
     return f"o\x1f{session}"
 
 
+def alone_key(session: str, resource: str) -> str:
+    """Word that a session may hold a resource, whose row alone says so."""
+    return f"y\x1f{session}{resource[1:-1]}"
+
+
+def alone_prefix(session: str) -> str:
+    return f"y\x1f{session}\x1f"
+
+
+def resource_alone(key: str) -> str:
+    """What the keys of the resource begin with that such a word is of."""
+    return f"r\x1f{key.split(SEPARATOR, 2)[2]}\x1f"
+
+
 def inbox_key(session: str) -> str:
     return f"i\x1f{session}"
 
@@ -178,6 +193,8 @@ class Living(NamedTuple):
 
 
 _claim_values: Final = attrgetter(*(field.name for field in fields(Claim)))
+_CLAIM_DEFAULTS: Final = [field.default for field in fields(Claim)]
+_PLACE_DEFAULTS: Final = [*[None] * 3, *Place._field_defaults.values()]
 _TOKEN_AT: Final = [field.name for field in fields(Claim)].index("token")
 _PLACES_AT: Final = 2
 _resource_values: Final = attrgetter(
@@ -186,28 +203,70 @@ _resource_values: Final = attrgetter(
 )  # fmt: skip
 
 
+def _cut(values: list[Any], defaults: list[Any]) -> list[Any]:
+    """Without what is as it mostly is, from the end on: every byte is parsed by the server."""
+    while values[-1] == defaults[len(values) - 1]:
+        values.pop()
+    return values
+
+
 def packed_claim(claim: Claim, owner: Owner, epoch: int) -> list[Any]:
     values = list(_claim_values(claim))
     values[_TOKEN_AT] = packed_token(claim.token, epoch)
-    return [owner, values]
+    values[_PLACES_AT] = [_cut(list(place), _PLACE_DEFAULTS) for place in claim.places]
+    of: list[Any] = list(owner)
+    if owner.inbox == inbox_key(claim.session):
+        of[1] = 0
+    return [of, _cut(values, _CLAIM_DEFAULTS)]
 
 
 def claim_from(packed: list[Any], revision: int) -> tuple[Claim, Owner]:
-    owner, values = packed
+    of, values = packed
     values = list(values)
     values[_PLACES_AT] = tuple(Place(*place) for place in values[_PLACES_AT])
-    values[_TOKEN_AT] = token_at(values[_TOKEN_AT], revision)
-    return Claim(*values), Owner(*owner)
+    if len(values) > _TOKEN_AT:
+        values[_TOKEN_AT] = token_at(values[_TOKEN_AT], revision)
+    claim, owner = Claim(*values), Owner(*of)
+    return claim, owner if owner.inbox else owner._replace(inbox=_inbox(of[1], claim))
 
 
-def packed_resource(row: ResourceRow, sole: list[Any] | None) -> str:
-    return encode([*_resource_values(row), sole])
+def _inbox(stored: str | int, claim: Claim) -> str:
+    return inbox_key(claim.session) if stored == 0 else ""
 
 
-def resource_from(kind: str, name: str, text: str) -> tuple[ResourceRow, list[Any] | None]:
-    """A resource without the number of those who wait, and the claim of its only holder."""
-    held, reserved, holders, reservations, *rest, sole = decode(text)
-    return ResourceRow(kind, name, held, reserved, holders, 0, reservations, *rest), sole
+class Holder(NamedTuple):
+    """The only holder of a resource, as the resource's row has it."""
+
+    packed: list[Any]
+    is_alone: bool
+    """There is no other row of the claim's."""
+
+
+def packed_resource(row: ResourceRow, sole: list[Any] | None, *, is_alone: bool = False) -> str:
+    if sole is not None and as_simple(row):
+        return encode([sole, 1] if is_alone else [sole])
+    return encode([*_resource_values(row), sole, int(is_alone)])
+
+
+def as_simple(row: ResourceRow) -> bool:
+    """Whether there is nothing to say of a resource but who holds it."""
+    return not (
+        row.reserved or row.reservations or row.converting or row.limit or row.closed_ms or row.kept
+    )
+
+
+def resource_from(kind: str, name: str, text: str) -> tuple[ResourceRow, Holder | None]:
+    """A resource without the number of those who wait, and its only holder."""
+    values = decode(text)
+    if len(values) <= 2:
+        packed = values[0]
+        session, n, places, _, rank, *_ = packed[1]
+        sole = SEPARATOR.join([rank, session, str(n)])
+        row = ResourceRow(kind, name, {places[0][2]: 1}, {}, 1, 0, 0, sole)
+        return row, Holder(packed, len(values) == 2)
+    held, reserved, holders, reservations, *rest, packed, is_alone = values
+    row = ResourceRow(kind, name, held, reserved, holders, 0, reservations, *rest)
+    return row, Holder(packed, bool(is_alone)) if packed is not None else None
 
 
 def packed_event(event: Event, epoch: int) -> list[Any]:

@@ -12,6 +12,7 @@ from lockfast.core import rows as r
 from lockfast.core.commands import Command, Wake
 from lockfast.core.lines import FAR_MS
 from lockfast.ports import Deliver
+from lockfast.stores.etcd.alone import Alone
 from lockfast.stores.etcd.cluster import Cluster
 from lockfast.stores.etcd.knowledge import Knowledge, Want
 from lockfast.stores.etcd.requests import Found, Keys, Kv
@@ -81,6 +82,7 @@ class Shared:
         self.busy: set[c.Place] = set()
         """Where others were met the last time: there it pays to be ready to wait."""
         self.numbers: dict[str, Numbers] = {}
+        self.alone: dict[str, Alone] = {}
         self._kvs: dict[str, Kv] = {}
         """The epoch, and what is known of our own sessions."""
         self._held: dict[tuple[str, int], Knowledge] = {}
@@ -100,9 +102,8 @@ class Shared:
         """What is believed to be so before a command, without asking; None: nothing."""
         if not isinstance(command, c.Enter | c.Leave):
             return None
-        keys = (record_key(command.session), living_key(command.session), EPOCH_KEY)
-        kvs = [self._kvs.get(key) for key in keys]
-        if None in kvs:
+        kvs = self.believed(command.session)
+        if len(kvs) < 3:
             return None
         if isinstance(command, c.Enter):
             known = Knowledge(self.cluster.revision)
@@ -115,12 +116,19 @@ class Shared:
                 return None
             known = held
         for kv in kvs:
-            assert kv is not None
             known.add(kv)
         return known
 
+    def alone_of(self, session: str) -> Alone:
+        return self.alone.setdefault(session, Alone())
+
     def numbers_of(self, session: str) -> Numbers:
         return self.numbers.setdefault(session, Numbers())
+
+    def believed(self, session: str) -> list[Kv]:
+        """What is known of a session of ours, and of the epoch."""
+        keys = (record_key(session), living_key(session), EPOCH_KEY)
+        return [self._kvs[key] for key in keys if key in self._kvs]
 
     def knows(self, session: str) -> bool:
         """Whether we have seen the session live."""
@@ -162,6 +170,8 @@ class Shared:
     def left(self, session: str, n: int) -> None:
         """A claim is over, and is not missed in its session's account."""
         self.places.pop((session, n), None)
+        if session in self.alone:
+            self.alone[session].drop(n)
         account = self.accounts.get(session)
         if account is not None:
             account.tokens.pop(n, None)
@@ -170,6 +180,7 @@ class Shared:
         self.accounts.pop(session, None)
         self.claims.pop(session, None)
         self.numbers.pop(session, None)
+        self.alone.pop(session, None)
         for of in [of for of in (*self._held, *self.places) if of[0] == session]:
             self._held.pop(of, None)
             self.places.pop(of, None)

@@ -29,7 +29,7 @@ from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
 from lockfast.stores.etcd.reader import Reader
 from lockfast.stores.etcd.requests import Json, revision_of
-from lockfast.stores.etcd.rows import living_key, stored_key
+from lockfast.stores.etcd.rows import alone_key, living_key, stored_key
 from lockfast.stores.etcd.shared import Numbers
 from lockfast.stores.etcd.view import AT_ONCE, View
 
@@ -182,6 +182,8 @@ class Step(Reader):
         )
         view.account = self.account or await self._claims_if_many()
         view.finished = self._numbers.finished
+        if isinstance(self.command, c.Enter) and self._n in self._numbers.answered:
+            view.is_where_it_says = False
         table = Table(view, LIMITS)
         table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
         reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
@@ -190,7 +192,10 @@ class Step(Reader):
         if self._was_left(reply):
             return self._noted(Outcome(c.Done()))
         plan = Plan(self.shared.keys, view, self.shared.lease_of)
+        word = self._word_of(plan)
         plan.build(self.shared.abroad(wakes), instant.wall_us)
+        if isinstance(self.command, c.Renew):
+            plan.deletes.update(dict.fromkeys(self.shared.alone_of(self._session).unused(), ""))
         if isinstance(self.command, c.Leave) and not self._is_sure:
             plan.fence(self._session)
         if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
@@ -199,8 +204,22 @@ class Step(Reader):
             if self._guessing:
                 self._afresh()  # nothing would show whether it is as believed
                 return None
+            if word and isinstance(reply, c.Granted) and own_key(self.command) in view.alone:
+                self.shared.alone_of(self._session).hold(self._n, reply.token, word)
             return self._noted(Outcome(reply, wakes))
         return await self._commit(plan, reply, wakes, table.unsettled)
+
+    def _word_of(self, plan: Plan) -> str:
+        """Where word is left of a claim that is alone; "": it cannot be, it has a row then."""
+        command = self.command
+        if not isinstance(command, c.Enter) or len(command.places) != 1:
+            return ""
+        alone = self.shared.alone_of(command.session)
+        word = alone_key(command.session, stored_key(r.resource_key(*command.places[0][:2])))
+        has_word = alone.has_word(word)
+        plan.may_be_alone = has_word or not alone.is_full()
+        plan.word, plan.has_word = word, has_word
+        return word
 
     async def _claims_if_many(self) -> tuple[int, int] | None:
         """How many claims the session has, if there may be as many as it can have."""
@@ -210,8 +229,13 @@ class Step(Reader):
         prefix = r.claims_prefix(session)
         count = keys.range(prefix, r.after_prefix(prefix), count_only=True)
         answer = await self.gateway.txn({"success": [count]}, self.until_s, repeatable=True)
-        shared.claims[session] = keys.found(answer["responses"][0]).count
+        with_rows = keys.found(answer["responses"][0]).count
+        shared.claims[session] = with_rows + len(shared.alone_of(session).held)
         return shared.claims[session], 0
+
+    @property
+    def _n(self) -> int:
+        return int(getattr(self.command, "n", 0))
 
     @property
     def _numbers(self) -> Numbers:
@@ -222,8 +246,7 @@ class Step(Reader):
     @property
     def _is_sure(self) -> bool:
         """Whether no request to enter the claim can be under way, or matters any more."""
-        n = getattr(self.command, "n", 0)
-        return n in self._numbers.answered or n in self._numbers.finished
+        return self._n in self._numbers.answered or self._n in self._numbers.finished
 
     def _noted(self, outcome: Outcome) -> Outcome:
         """Note what has become of the command's claim number."""
@@ -262,12 +285,16 @@ class Step(Reader):
     async def _commit(
         self, plan: Plan, reply: Reply, wakes: list[Wake], unsettled: Sequence[ResourceRow]
     ) -> Outcome | None:
-        operations = plan.operations()
+        believes = self._guessing and self._now.by_lease
+        trusts = believes and isinstance(self.command, c.Leave) and self._is_sure and plan.trust()
+        operations = plan.operations(looks_for_due=not believes)
         if plan.opens(self._session):
             await self._lease(plan)
         wants: list[Want] = []
         queueing = None
-        if not (self._guessing and may_queue(self.command, reply)):
+        if self._guessing and isinstance(self.command, c.Leave):
+            wants = [Want.resource(prefix) for prefix in plan.view.touched]
+        elif not (self._guessing and may_queue(self.command, reply)):
             wants = plan.wants(self._first_wants())
         elif self.command.places[0] in self.shared.busy:  # type: ignore[union-attr]
             wants = plan.wants(self._first_wants())
@@ -292,8 +319,14 @@ class Step(Reader):
             return None
         if not answer.get("succeeded"):
             return await self._refused(answer, wants, queueing)
-        due = self.shared.keys.found(answer["responses"][-1])
-        self.shared.due_ms = first_due_ms(due.kvs)
+        if trusts and not answer["responses"][0]["response_delete_range"].get("deleted"):
+            self._afresh()  # somebody has taken it away before
+            return None
+        if believes:
+            self.shared.due_ms = min(self.shared.due_ms, plan.due_ms())
+        else:
+            due = self.shared.keys.found(answer["responses"][-1])
+            self.shared.due_ms = first_due_ms(due.kvs)
         self._unfinished, self._unsettled = plan.view.unfinished, unsettled
         return self._done(plan, revision_of(answer), reply, wakes)
 
@@ -373,6 +406,8 @@ class Step(Reader):
             self.shared.claims[self._session] += 1
         if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
             self._hold(command, known)
+            if plan.is_alone:
+                self.shared.alone_of(self._session).hold(command.n, reply.token, plan.word)
         elif isinstance(command, c.Leave):
             self.shared.left(command.session, command.n)
             self.shared.claims[self._session] -= reply != c.Done(found=False)
@@ -424,6 +459,11 @@ class Step(Reader):
         ttl_s = ceil(row.ttl_ms / 1000) if self._now.by_lease else LEASE_UNUSED_S
         await have_lease(self.gateway, self.shared, self._session, ttl_s, self.until_s)
         self._leased = True
+
+
+def own_key(command: Command) -> str:
+    """The key of the claim that a command is of."""
+    return r.claim_key(command.session, command.n)  # type: ignore[union-attr]
 
 
 class Settle(Step):

@@ -12,11 +12,13 @@ from lockfast.core.commands import HOLDING, REVOKED, Event
 from lockfast.core.rows import Claim, ResourceRow, Row, Session, Shard
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
+from lockfast.stores.etcd.requests import Kv
 from lockfast.stores.etcd.rows import (
     RELATIVE,
     Living,
     Owner,
     Record,
+    alone_prefix,
     claim_from,
     decode,
     end_of,
@@ -24,6 +26,7 @@ from lockfast.stores.etcd.rows import (
     living_key,
     marker_of,
     record_key,
+    resource_alone,
     resource_from,
     resource_of,
     session_from,
@@ -33,6 +36,8 @@ from lockfast.stores.etcd.rows import (
 )
 
 READ_AT_ONCE: Final = 500
+READ_TOGETHER: Final = 100
+"""Keys that one transaction reads."""
 AT_ONCE: Final = 12
 """Claims that end in one transaction; the rest follows in others."""
 
@@ -70,6 +75,8 @@ class View:
         """Count and checksum of the claims of the command's session, if they matter."""
         self.finished: Collection[int] = ()
         """Numbers of the command's session that must not come again."""
+        self.is_where_it_says = bool(getattr(command, "places", ()))
+        """The command's own claim is at its places, if it is anywhere."""
         self.shard = Shard(RELATIVE - 1, arrival, due_ms, 0)
         self.changes: dict[str, Row | None] = {}
         self.log: list[Event] = []
@@ -81,6 +88,8 @@ class View:
         """Of waiting lines read from their heads: how far."""
         self.unfinished: set[str] = set()
         """Sessions with more claims than one transaction can end."""
+        self.alone: set[str] = set()
+        """Claims that have no row of their own: their resources' rows have them."""
         self._live: dict[str, Any] = {}
         self._carried: dict[str, tuple[Claim, Owner]] = {}
 
@@ -126,6 +135,8 @@ class View:
         if ends:
             limit = min(limit, at_once + 1)
         keys = list(self._keys(begin, end, limit, reverse))
+        if start[0] == "c":
+            keys = self._with_alone(start.split(r.SEPARATOR)[1], keys)[:limit]
         if ends and len(keys) > at_once:
             keys.pop()
             if start[0] == "c":
@@ -174,12 +185,13 @@ class View:
         carried = self._carried.get(key)
         if carried is not None:
             return carried[0]
-        if self.known.knows(key):
-            return None
-        if isinstance(self.command, c.Leave) and self._read_own_places():
+        own = isinstance(self.command, c.Enter | c.Leave) and self._own_claim == key
+        if own and self._read_own_places():
             carried = self._carried.get(key)
             if carried is not None:
                 return carried[0]
+        if self.known.knows(key):
+            return None if own and self.is_where_it_says else self._claim_alone(key)
         # Others of the same lines are needed next: all in one read.
         missing = {key: None}
         for line in self.known.kvs.values():
@@ -189,6 +201,53 @@ class View:
                 if carries is None and not self.known.knows(other):
                     missing[other] = None
         raise Missing(*(Want(one) for one in list(missing)[:64]))
+
+    @property
+    def _own_claim(self) -> str:
+        return r.claim_key(self.command.session, self.command.n)  # type: ignore[union-attr]
+
+    # ── claims without a row of their own ────────────────────────────────────────────
+
+    def _claim_alone(self, key: str) -> Claim | None:
+        """A claim that the row of its resource may have."""
+        _, session, _ = key.split(r.SEPARATOR)
+        for stored in list(self.known.kvs.values()):
+            if stored.key == resource_of(stored.key):
+                self._take_holder(stored)
+        if key not in self._carried:
+            self._alone_of(session)
+        return self._carried[key][0] if key in self._carried else None
+
+    def _alone_of(self, session: str) -> list[str]:
+        """The claims of a session that are alone at their resources."""
+        prefix = alone_prefix(session)
+        known, end = self.known, end_of(prefix)
+        if known.known_up_to(prefix, end) < end:
+            raise Missing(Want(prefix, end))
+        resources = [resource_alone(key) for key in known.between(prefix, end)]
+        wants = [Want(resource) for resource in resources if not known.knows(resource)]
+        if wants:
+            raise Missing(*wants[:READ_TOGETHER])
+        found = [self._take_holder(known.kvs[one]) for one in resources if one in known.kvs]
+        return sorted(key for key in found if key in self.alone and key.split("\x1f")[1] == session)
+
+    def _take_holder(self, stored: Kv) -> str:
+        """Learn of the only holder of a resource, if it has one, and nothing else of it."""
+        _, kind, name, _ = stored.key.split(r.SEPARATOR)
+        row, holder = resource_from(kind, name, stored.value)
+        if not row.sole:
+            return ""
+        ref = row.sole.split(r.SEPARATOR, 1)[1]
+        key = r.claim_key(*r.parse_ref(ref))
+        if holder is not None:
+            self._carry(ref, holder.packed, stored.mod)
+            if holder.is_alone:
+                self.alone.add(key)
+        return key
+
+    def _with_alone(self, session: str, keys: list[str]) -> list[str]:
+        alone = [key for key in self._alone_of(session) if self.changes.get(key, self) is not None]
+        return sorted({*keys, *alone})
 
     def _read_own_places(self) -> bool:
         """Read the resources that whoever leaves names, as far as they are known."""
@@ -212,9 +271,8 @@ class View:
             self.touched[prefix] = None
             return None
         _, kind, name, _ = prefix.split(r.SEPARATOR)
-        row, sole = resource_from(kind, name, stored.value)
-        if row.sole:
-            self._carry(row.sole.split(r.SEPARATOR, 1)[1], sole, stored.mod)
+        row, _ = resource_from(kind, name, stored.value)
+        self._take_holder(stored)
         rows = 0 if row.sole else row.holders
         marked = marker_of(prefix) in self.known.kvs
         row.waiting = self.known.counts[prefix] - 1 - marked - rows - row.reservations
@@ -333,8 +391,8 @@ class View:
 
     def _claims_of(self, session: str) -> list[tuple[str, Claim]]:
         prefix = r.claims_prefix(session)
-        keys = self._keys(prefix, r.after_prefix(prefix), READ_AT_ONCE**2)
-        return [(key, self.get(key)) for key in keys]
+        keys = list(self._keys(prefix, r.after_prefix(prefix), READ_AT_ONCE**2))
+        return [(key, self.get(key)) for key in self._with_alone(session, keys)]
 
     def _sessions(self, start: str, limit: int) -> list[tuple[str, Any]]:
         begin = f"o{start[1:]}"

@@ -44,6 +44,8 @@ class EtcdWire:
         """As send, at an instant of our choice: for the comparison with the reference."""
         if isinstance(command, c.Events):
             return Outcome(await self._journal.read(self.gateway, command, until_s))
+        if isinstance(command, c.Watch) and command.on:
+            await self._journal.begin(self.gateway, until_s)
         if isinstance(command, c.Renew):
             return await renew(self.gateway, self._shared, command, until_s, instant)
         return await Step(self.gateway, self._shared, command, until_s, instant).run()
