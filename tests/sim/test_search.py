@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockfast.cli import main as lockfast
+from lockfast.sim import speed
 from lockfast.sim.__main__ import main
 from lockfast.sim.exhaust import exhaust
 from lockfast.sim.mix import Case, mix_of_seed, read_case_file, write_case, write_mix
@@ -115,6 +116,18 @@ def test_every_interleaving_of_a_small_world() -> None:
     assert result.problem == ""
     assert result.states >= 3000
     assert "states per second" in str(result)
+
+
+def test_the_speed_is_told_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, less in (("LEASES", 100), ("OPERATIONS", 60), ("SCHEDULES", 3)):
+        monkeypatch.setattr(speed, name, less)
+    assert main(["speed"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "grants a second" in told[0]
+    assert "operations a second" in told[1]
+    assert "schedules per minute and core" in told[-1]
 
 
 def test_a_schedule_has_fifty_operations_at_least() -> None:

@@ -41,6 +41,8 @@ def _act(options: argparse.Namespace) -> int:
         return 0
     if options.action == "exhaust":
         return actions.exhaust_states(options.states)
+    if options.action == "speed":
+        return actions.speed()
     return actions.search_seeds(options.first, options.seeds, options.jobs, options.findings)
 
 
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     mix.add_argument("--seed", type=int, required=True)
     all_states = actions.add_parser("exhaust", help="every interleaving of a small world")
     all_states.add_argument("--states", type=int, default=1_000_000)
+    actions.add_parser("speed", help="how fast the checkers and the search are")
     return parser
 
 

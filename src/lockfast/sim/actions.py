@@ -19,6 +19,7 @@ from lockfast.sim.mix import Case, MixError, mix_of_seed, read_case_file, write_
 from lockfast.sim.scenarios import SCENARIOS, play
 from lockfast.sim.search import Finding, compare_table, progress_line, search, try_seed
 from lockfast.sim.shrink import shrink
+from lockfast.sim.speed import lines as speed_lines
 from lockfast.sim.story import tell
 from lockfast.sim.timeline import page
 from lockfast.sim.world import Run
@@ -124,6 +125,14 @@ def compare(seed: int) -> int:
     finding = compare_table(seed)
     print(finding.problems[0] if finding is not None else f"seed {seed}: table and model agree")
     return 1 if finding is not None else 0
+
+
+def speed() -> int:
+    """How fast the checkers and the search are on this machine, as it is now."""
+    logging.disable(logging.WARNING)
+    for line in speed_lines():
+        print(line, flush=True)
+    return 0
 
 
 def exhaust_states(states: int) -> int:

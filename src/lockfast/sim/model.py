@@ -111,8 +111,9 @@ class _Claim:
     by: str = ""
 
     def at(self, at: At) -> c.Place | None:
+        kind, name = at
         for place in self.places:
-            if place[:2] == at:
+            if place[1] == name and place[0] == kind:
                 return place
         return None
 

@@ -167,7 +167,7 @@ class Promises:
         command = seen.step.command
         if isinstance(command, c.Leave) and isinstance(seen.reply, c.Done):
             self._over.add((command.session, command.n))
-        given = {of: claim.token for of, claim in seen.after.holding().items()}
+        given = {of: claim.token for of, claim in seen.holding.items()}
         for of, token in (given | seen.fleeting()).items():
             claim = seen.after.claims.get(of) or seen.before.claims[of]
             self._token = max(self._token, token + claim.block - 1)
@@ -187,9 +187,9 @@ class Promises:
 
     def tokens_rise(self, seen: _Seen) -> Iterator[str]:
         """Every grant has a token above all before it, and no two are the same."""
-        former = seen.before.holding()
+        former = seen.held
         fresh = []
-        for of, claim in seen.after.holding().items():
+        for of, claim in seen.holding.items():
             old = former.get(of)
             converted = old is not None and old.wants and old.token != claim.token
             if old is None or converted or _becomes_exclusive(old, claim):
@@ -278,32 +278,34 @@ class _Seen:
         self.wakes = wakes
         self.before = before
         self.after = after
+        self.held = before.holding()
+        """What was held before,"""
+        self.holding = after.holding()
+        """and what is held now."""
+        self._granted = [of for of in self.holding if of not in self.held]
 
     def entered(self, of: ClaimId) -> bool:
         return of in self.after.claims and of not in self.before.claims
 
     def granted(self) -> list[ClaimId]:
         """Claims that hold now and did not before."""
-        former = self.before.holding()
-        return [of for of in self.after.holding() if of not in former]
+        return self._granted
 
     def converted(self) -> list[ClaimId]:
         """Claims that became exclusive in this step."""
-        former = self.before.holding()
         return [
             of
-            for of, claim in self.after.holding().items()
-            if of in former and _becomes_exclusive(former[of], claim)
+            for of, claim in self.holding.items()
+            if of in self.held and _becomes_exclusive(self.held[of], claim)
         ]
 
     def fleeting(self) -> dict[ClaimId, int]:
         """Claims, with their tokens, that were granted and given up in this one step:
         what was due came first, then the command."""
-        holding = self.after.holding()
         return {
             (event.session, event.n): event.token
             for event in self.after.events
-            if event.what == "granted" and (event.session, event.n) not in holding
+            if event.what == "granted" and (event.session, event.n) not in self.holding
         }
 
     def known(self) -> set[ClaimId]:
@@ -396,8 +398,8 @@ def accounts_agree(seen: _Seen) -> Iterator[str]:
 def holders_stay(seen: _Seen) -> Iterator[str]:
     """Nothing but leave, expiry or revoke removes a holder, or weakens what it holds."""
     command = seen.step.command
-    after = seen.after.holding()
-    for of, claim in seen.before.holding().items():
+    after = seen.holding
+    for of, claim in seen.held.items():
         if of in after:
             now, was = after[of].places, claim.places
             if now != was and not _converts(command, of) and not claim.wants:
