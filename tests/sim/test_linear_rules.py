@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from lockfast.core.commands import Place
+from lockfast.sim.checker import check_history
 from lockfast.sim.linear import Verdict, check_name, explain
 from tests.sim.told import A, B, Told, reads, writes
+
+P = ("semaphore", "p")
 
 
 def verdict(told: Told, name: tuple[str, str] = A) -> Verdict:
@@ -149,14 +153,72 @@ def test_users_of_a_kept_lock_follow_each_other(told_at: int, expected: str) -> 
     assert verdict(told) == expected
 
 
+# ── closed for a while, resized ──────────────────────────────────────────────────────
+
+
+def permits(weight: int, limit: int) -> tuple[Place, ...]:
+    return (Place(*P, "permit", weight, limit),)
+
+
+@pytest.mark.parametrize(("closes", "expected"), [(True, "explained"), (False, "impossible")])
+def test_a_name_that_may_be_closed_may_be_busy_with_nobody_there(
+    closes: bool, expected: str
+) -> None:
+    told = Told()
+    told.lease("c1", writes(A), 0, 2, 10, token=1, closes=closes)
+    told.busy("c2", writes(A), 20)
+    assert verdict(told) == expected
+
+
+@pytest.mark.parametrize(("told_at", "expected"), [(30, "explained"), (5, "impossible")])
+def test_nobody_is_let_in_beside_another_though_it_may_be_closed(
+    told_at: int, expected: str
+) -> None:
+    told = Told()
+    told.lease("c1", writes(A), 0, 2, 10, token=1, closes=True)
+    told.lease("c2", writes(A), 0, told_at, 40, token=2)
+    assert verdict(told) == expected
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [((2, 3), "explained"), ((3, 2), "impossible")])
+def test_a_closed_name_opens_for_those_who_wait_in_their_order(
+    tokens: tuple[int, int], expected: str
+) -> None:
+    told = Told()
+    told.lease("c1", writes(A), 0, 2, 10, token=1, closes=True)
+    first, second = tokens
+    told.lease("c2", writes(A), 3, 50 if first == 2 else 80, 90, token=first, queued=5)
+    told.lease("c3", writes(A), 6, 92 if first == 2 else 50, 99, token=second, queued=8)
+    assert verdict(told) == expected
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(4, "explained"), (3, "impossible")])
+def test_a_semaphore_has_no_more_permits_than_it_was_ever_given(limit: int, expected: str) -> None:
+    """c2 stood in line when the limit was raised."""
+    told = Told()
+    told.lease("c1", permits(2, 2), 0, 2, 90, token=1)
+    told.lease("c2", permits(2, 2), 5, 50, 80, token=2, queued=8)
+    entries = sorted(
+        [*told.entries, {"at": 20_000, "resize": "p", "limit": limit}], key=lambda e: int(e["at"])
+    )
+    assert check_name(entries, P) == expected
+    assert bool(check_history(entries)) is (expected == "impossible")
+
+
 # ── what it does not know ────────────────────────────────────────────────────────────
 
 
-def test_a_name_that_was_closed_or_resized_stays_open_and_is_no_problem() -> None:
-    for known in ({"closed": "a"}, {"resize": "a"}):
-        told = Told()
-        told.lease("c1", writes(A), 0, 2, 10, token=2)
-        told.lease("c2", writes(A), 0, 5, 10, token=1)
-        entries = [{"at": 0, **known}, *told.entries]
-        assert check_name(entries, A) is Verdict.UNKNOWN
-        assert explain(entries) == {A: Verdict.UNKNOWN}
+def test_a_conversion_at_a_name_that_may_be_closed_leaves_it_open() -> None:
+    told = Told()
+    one = told.lease("c1", reads(A), 0, 2, 100, token=1, closes=True)
+    told.conversion(one, "exclusive", 20, 22, token=2)
+    assert explain(told.entries) == {A: Verdict.UNKNOWN}
+
+
+def test_a_resize_of_unknown_size_leaves_it_open_and_is_no_problem() -> None:
+    told = Told()
+    told.lease("c1", permits(2, 2), 0, 2, 90, token=1)
+    told.lease("c2", permits(2, 2), 5, 50, 80, token=2, queued=8)
+    entries = [{"at": 0, "resize": "p"}, *told.entries]
+    assert explain(entries) == {P: Verdict.UNKNOWN}
+    assert check_history(entries) == []

@@ -38,16 +38,20 @@ class Told:
         token: int,
         queued: float | None = None,
         head_start: int = 0,
-        kept: bool = False,
+        **about: bool,
     ) -> int:
         """One lease, from asking to its release, answered a millisecond later."""
-        op = self._ask(asked, by, "acquire", places=places, head_start=head_start, kept=kept)
+        op = self._ask(asked, by, "acquire", places=places, head_start=head_start, **about)
         if queued is not None:
             self._got(queued, op, "queued")
         self._got(told, op, "granted", token=token)
         self._got(released, op, "over", why="released")
         self._got(released + 1, self._ask(released, by, "release", of=op), "done")
         return op
+
+    def busy(self, by: str, places: tuple[Place, ...], asked: float) -> None:
+        """One who did not want to wait, told so a millisecond later."""
+        self._got(asked + 1, self._ask(asked, by, "acquire", places=places, wait=False), "busy")
 
     def conversion(self, of: int, mode: str, asked: float, told: float, token: int) -> None:
         self._got(told, self._ask(asked, "", "convert", of=of, mode=mode), "granted", token=token)

@@ -13,7 +13,7 @@ in words that name the operations, and nothing when all is well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
@@ -280,8 +280,15 @@ def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
             first = grant
 
 
-def check_exclusion(grants: Sequence[Grant]) -> Iterator[Problem]:
-    """At no instant do two believe to hold what they cannot hold together."""
+def check_exclusion(
+    grants: Sequence[Grant], resized: Mapping[str, int] | None = None
+) -> Iterator[Problem]:
+    """At no instant do two believe to hold what they cannot hold together.
+
+    Of semaphores that were `resized`, the highest limit that one was given: whoever stood in
+    line then has asked for another.
+    """
+    resized = resized or {}
     changes: dict[tuple[str, str], list[tuple[int, int, Grant, Place]]] = {}
     for grant in grants:
         if not grant.granted or grant.answered is None or grant.over <= grant.answered:
@@ -302,8 +309,20 @@ def check_exclusion(grants: Sequence[Grant]) -> Iterator[Problem]:
             if not begins:
                 holding.pop(grant.op, None)
                 continue
+            if place.name in resized:
+                place = place._replace(limit=max(place.limit, resized[place.name]))
             yield from _beside(grant, place, holding, at)
             holding[grant.op] = (grant, place)
+
+
+def resizes(entries: Iterable[Entry]) -> dict[str, int]:
+    """Of each semaphore that was given another limit, the highest."""
+    found: dict[str, int] = {}
+    for entry in entries:
+        if "resize" in entry:
+            name = entry["resize"]
+            found[name] = max(found.get(name, 0), entry.get("limit", FAR))
+    return found
 
 
 def _beside(
@@ -412,7 +431,7 @@ def check_history(
     grants = grants_of(entries)
     problems = list(check_tokens(grants, forgets=forgets))
     if not forgets:
-        problems += check_exclusion(grants)
+        problems += check_exclusion(grants, resizes(entries))
         problems += check_order(grants)
     if fenced:
         problems += check_register(entries)

@@ -5,9 +5,11 @@ Wing and Gong, and Lowe's memo) tries the orders that true time allows and keeps
 small lock would have answered as was recorded. Operations without an answer, and leases that may
 have ended by themselves, are steps that may be left out.
 
+A name that was closed for a while, or resized, is judged by what holds all the same: nobody is
+let in beside whom it must not be, or before those ahead of it; but whoever could be may wait.
+
 The verdict may be "unknown": when the search is larger than it is allowed to be, or the name saw
-what the small lock does not know (a resource closed for a while, a semaphore resized, a kept
-claim revoked).
+what the small lock does not know (a kept claim revoked, a conversion at a name that was closed).
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ def check_name(
     """Whether the history of one name can be explained."""
     all_grants = grants_of(entries)
     grants = [grant for grant in all_grants if any(place[:2] == at for place in grant.places)]
-    if not _is_known(entries, all_grants, grants, at):
+    limits = _limits(entries, grants, at)
+    if not _is_known(entries, all_grants, grants) or limits is None:
         return Verdict.UNKNOWN
-    return _search(small_lock(grants, at), steps_at(entries, grants), steps_max)
+    lock = small_lock(grants, at, max(limits, default=None))
+    return _search(lock, steps_at(entries, grants, delayed=bool(limits)), steps_max)
 
 
 def explain(entries: Sequence[Entry]) -> dict[tuple[str, str], Verdict]:
@@ -54,16 +58,32 @@ def unexplained(at: tuple[str, str]) -> Problem:
     return Problem("explanation", f"no order of steps explains what happened at {at[1]!r}")
 
 
+def _limits(
+    entries: Sequence[Entry], grants: Sequence[Grant], at: tuple[str, str]
+) -> list[int] | None:
+    """All limits that a name had which was closed for a while or resized; else none.
+
+    None if it saw something besides that the small lock does not know.
+    """
+    resized = [entry for entry in entries if entry.get("resize") == at[1]]
+    closed = any(grant.closes for grant in grants) or any(
+        entry.get("closed") == at[1] for entry in entries
+    )
+    if not resized and not closed:
+        return []
+    if any(grant.kept or grant.conversions for grant in grants) or any(
+        "limit" not in entry for entry in resized
+    ):
+        return None
+    asked = [place.limit for grant in grants for place in grant.places if place[:2] == at]
+    return [*asked, *(entry["limit"] for entry in resized)]
+
+
 def _is_known(
-    entries: Sequence[Entry],
-    all_grants: Sequence[Grant],
-    grants: Sequence[Grant],
-    at: tuple[str, str],
+    entries: Sequence[Entry], all_grants: Sequence[Grant], grants: Sequence[Grant]
 ) -> bool:
     """Whether the small lock knows all that happened at this name."""
-    if any(grant.closes or (grant.kept and grant.revoked < FAR) for grant in grants) or any(
-        entry.get("resize") == at[1] or entry.get("closed") == at[1] for entry in entries
-    ):
+    if any(grant.kept and grant.revoked < FAR for grant in grants):
         return False
     again = entered_again(entries)
     if any(again.get(grant.op, 0) > FORMER_MAX for grant in grants):

@@ -34,6 +34,8 @@ class Claim:
     limit: int = 0
     head_start_us: int = 0
     several: bool = False
+    """It need not hold as soon as it could here: it stands in other lines too, or the name may
+    be closed for a while."""
     token: int = 0
     """0: not known."""
     held_by: int = FAR

@@ -14,8 +14,11 @@ FORMER_MAX: Final = 5
 """An operation that entered more often than this leaves the verdict open."""
 
 
-def small_lock(grants: Sequence[Grant], at: tuple[str, str]) -> SmallLock:
-    """The lock of one name with all claims there were."""
+def small_lock(grants: Sequence[Grant], at: tuple[str, str], limit: int | None = None) -> SmallLock:
+    """The lock of one name with all claims there were.
+
+    With `limit` it had this many permits at most, and may have been closed for a while.
+    """
     claims: dict[int, Claim] = {}
     keepers: dict[str, int] = {}
     keeper_of: dict[int, int] = {}
@@ -30,9 +33,9 @@ def small_lock(grants: Sequence[Grant], at: tuple[str, str]) -> SmallLock:
             grant.op,
             place.mode,
             place.weight,
-            place.limit,
+            place.limit if limit is None else limit,
             grant.head_start * 1000,
-            len(grant.places) > 1,
+            len(grant.places) > 1 or limit is not None,
             entered=(grant.asked, _entered_by(grant)),
         )
         for again in range(FORMER_MAX):
@@ -43,8 +46,13 @@ def small_lock(grants: Sequence[Grant], at: tuple[str, str]) -> SmallLock:
     return SmallLock(claims, keeper_of)
 
 
-def steps_at(entries: Sequence[Entry], grants: Sequence[Grant]) -> list[Step]:
-    """All steps of these claims, by the first instant at which they can have happened."""
+def steps_at(
+    entries: Sequence[Entry], grants: Sequence[Grant], *, delayed: bool = False
+) -> list[Step]:
+    """All steps of these claims, by the first instant at which they can have happened.
+
+    With `delayed` each may have held later than it could have.
+    """
     released = _releases(entries)
     again = entered_again(entries)
     steps: list[Step] = []
@@ -56,7 +64,7 @@ def steps_at(entries: Sequence[Entry], grants: Sequence[Grant]) -> list[Step]:
             # A claim of a session that is over stood there too, and may even have held.
             steps.append(Step("enter", former(grant.op, i), grant.asked, FAR))
             steps.append(Step("leave", former(grant.op, i), grant.asked, FAR))
-        steps += _comes(grant)
+        steps += _comes(grant, delayed or len(grant.places) > 1)
         if grant.granted:
             for change in grant.conversions:
                 steps += _changes(grant, change)
@@ -99,19 +107,19 @@ def _entered_by(grant: Grant) -> int:
     return min(grant.queued or FAR, answered)
 
 
-def _comes(grant: Grant) -> Iterator[Step]:
+def _comes(grant: Grant, delayed: bool) -> Iterator[Step]:
     answered = grant.answered if grant.answered is not None else FAR
     if grant.outcome == "busy":
         yield Step("busy", grant.op, grant.asked, answered)
     elif grant.granted:
         what = "enter" if grant.waits else "attempt"
         yield Step(what, grant.op, grant.asked, _entered_by(grant))
-        if len(grant.places) > 1 and grant.waits:
+        if delayed and grant.waits:
             yield Step("hold", grant.op, grant.asked, answered)
     elif grant.outcome != "refused":
         # It may have stood in line, and has left it by itself or not at all.
         yield Step("enter", grant.op, grant.asked, grant.queued or FAR)
-        if len(grant.places) > 1:
+        if delayed:
             yield Step("hold", grant.op, grant.asked, FAR)
         yield Step("leave", grant.op, grant.asked, FAR)
 

@@ -298,4 +298,4 @@ class Book:
         ):
             self._file.write({"at": sent_us, "revoke": command.session, "n": 0})
         elif isinstance(command, c.Resize):
-            self._file.write({"at": sent_us, "resize": command.name})
+            self._file.write({"at": sent_us, "resize": command.name, "limit": command.limit})
