@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lockfast import WatchEvent
+from tests.logs import begin_log
 from tests.measuring import Measured
 from tests.processes import roles
 from tests.processes.crew import Crew, now_ms
@@ -40,7 +41,8 @@ class Line:
 def test_eight_processes_count_to_eight_thousand(crew: Crew, measured: Measured) -> None:
     """The counter is exact, tokens rise in order of entry, nobody is passed by a later one."""
     (crew.directory / "counter").write_text("0")
-    log = crew.client().watch(NAME)
+    client = crew.client()
+    log = client.watch(NAME, after=begin_log(client))
     events = iter(log)
     children = [
         crew.start(roles.count_up, NAME, TIMES, str(crew.directory)) for _ in range(PROCESSES)
