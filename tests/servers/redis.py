@@ -27,7 +27,8 @@ from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import Connection, pack
 
 START_S: Final = 20.0
-_READY: Final = "ready to accept connections at"
+_READY: Final = "ready to accept connections"
+"""In small letters: Redis 6 and 7 and Valkey begin the line differently."""
 _numbers = itertools.count(1)
 
 
@@ -111,7 +112,7 @@ class RedisServer:
         with process.stdout as said:
             for line in said:
                 self._said.append(line)
-                if _READY in line:
+                if _READY in line.lower():
                     ready.set()
         ready.set()  # it will say no more
 

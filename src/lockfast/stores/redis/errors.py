@@ -7,6 +7,9 @@ from typing import Final
 
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 
+_NO_RIGHT: Final = ("does not let this user do what is needed", "see the ACL line in the docs")
+_NO_COMMAND: Final = ("lacks a command that is needed", "see the ACL line in the docs")
+
 _UNAVAILABLE: Final = {
     "LOADING": ("is still loading its data", "try again soon"),
     "READONLY": ("is a replica and takes no writes", "connect to the primary"),
@@ -27,18 +30,17 @@ _MISCONFIGURED: Final = {
     "WRONGPASS": ("refused the user or password", "look at the URL"),
     "invalid password": ("refused the password", "look at the URL"),
     "without any password configured": ("has no password for this user", "look at the URL"),
-    "NOPERM": ("does not let this user do what is needed", "see the ACL line in the docs"),
-    "The user executing the script": (
-        "does not let this user do what is needed",
-        "see the ACL line in the docs",
-    ),
+    "NOPERM": _NO_RIGHT,
+    "The user executing the script": _NO_RIGHT,  # Redis 6
+    "ACL failure in script": _NO_RIGHT,  # Redis 7, Valkey
     "DB index": ("has no such database", "look at the number behind the last slash"),
     "MOVED": ("is part of a cluster", "write redis+cluster://"),
     "ASK": ("is part of a cluster", "write redis+cluster://"),
     "CROSSSLOT": ("is part of a cluster", "write redis+cluster://"),
     "SELECT is not allowed in cluster mode": ("is part of a cluster", "use database 0"),
     "WRONGTYPE": ("has other data under our keys", "use another namespace"),
-    "unknown command": ("lacks a command that is needed", "see the ACL line in the docs"),
+    "unknown command": _NO_COMMAND,
+    "Unknown Redis command called from": _NO_COMMAND,
     "LOCKFAST": ("has data that we cannot use", "run `lockfast doctor` on it"),
 }
 """Nothing will ever work like this."""
