@@ -12,8 +12,9 @@ from bench.rounds import in_turn
 
 __all__ = ["measure_idle_handover"]
 
-# The holder lets go at a random instant over a longer span than anybody's polling
-# interval (0.25 s at most): a fixed one would meet every poller at the same phase.
+# The holder lets go after spans that are spread evenly over more than anybody's polling
+# interval (0.25 s at most): a fixed one would meet every poller at the same phase, and a few
+# random ones meet one poller early and another late. Everybody gets the same ones.
 HOLD_S = (0.05, 0.35)
 
 
@@ -21,12 +22,22 @@ def measure_idle_handover(
     crews: Sequence[Crew], *, rounds: int, handovers_per_round: int
 ) -> dict[str, Summary]:
     """Milliseconds from just before the holder's release to just after the waiter's acquire."""
-    chance = random.Random(1)
+    spans_s = _spread(rounds * handovers_per_round)
     took_ms: dict[str, list[float]] = {crew.name: [] for crew in crews}
     for crew in in_turn(crews, rounds):
         for _ in range(handovers_per_round):
-            took_ms[crew.name].append(_hand_over(crew, chance.uniform(*HOLD_S)) / 1e6)
+            hold_s = spans_s[len(took_ms[crew.name])]
+            took_ms[crew.name].append(_hand_over(crew, hold_s) / 1e6)
     return {name: summary(values) for name, values in took_ms.items()}
+
+
+def _spread(count: int) -> list[float]:
+    """Spans at equal distances, in random order."""
+    shortest_s, longest_s = HOLD_S
+    step_s = (longest_s - shortest_s) / count
+    spans_s = [shortest_s + (i + 0.5) * step_s for i in range(count)]
+    random.Random(1).shuffle(spans_s)
+    return spans_s
 
 
 def _hand_over(crew: Crew, hold_s: float) -> int:
