@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from lockfast.conformance.drivers import PATIENCE_S
@@ -13,6 +14,11 @@ from tests.servers.etcd import EtcdCluster
 LOOK_EVERY_S = 0.02
 SHORTEST_MS = 750
 """No lease ends within less."""
+
+
+def spoken(body: Any) -> Any:
+    """What a request says, as it is sent."""
+    return json.loads(body) if isinstance(body, bytes) else body
 
 
 class EtcdHarness(Harness):

@@ -11,9 +11,11 @@ import pytest
 from lockfast.core import commands as c
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.runtimes.threads import run
-from lockfast.stores.etcd import EtcdStore, steps
+from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.queueing import Queueing
+from lockfast.stores.etcd.steps import Step
+from tests.etcd.harness import spoken
 from tests.etcd.test_losses import A, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -35,7 +37,7 @@ class Trouble:
         if self.writes_left == 0:
             raise StoreUnavailableError("etcd", "cannot be reached", "look at the cable")
         answer = await self._send(gateway, body, until_s, **rest)
-        if body.get("compare") and answer.get("succeeded"):
+        if spoken(body).get("compare") and answer.get("succeeded"):
             self.writes_left -= self.writes_left > 0
             if self.lost:
                 self.lost -= 1
@@ -137,7 +139,7 @@ def test_a_session_has_no_more_claims_than_it_may(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted at the store before it is refused, since what is believed may be wrong."""
-    monkeypatch.setattr(steps, "LIMITS", steps.LIMITS._replace(claims_max=3))
+    monkeypatch.setattr(Step, "limits", Step.limits._replace(claims_max=3))
     places = [c.Place("lock", f"orders/{n}", "exclusive") for n in range(5)]
     for n in (1, 2, 3):
         assert isinstance(enter(store, n, places[n]), c.Granted)
@@ -163,7 +165,7 @@ class Late:
         monkeypatch.setattr(Gateway, "txn", lambda *args, **rest: self._txn(*args, **rest))
 
     async def _txn(self, gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-        if self.error is not None and body.get("compare"):
+        if self.error is not None and spoken(body).get("compare"):
             self._kept.append((gateway, body))
             error, self.error = self.error, None
             raise error

@@ -15,6 +15,7 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.sockets import BlockingTransport
+from tests.etcd.harness import spoken
 from tests.etcd.test_losses import revoke_lease, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -108,13 +109,13 @@ class Telling:
         monkeypatch.setattr(Gateway, "txn", lambda *args, **rest: self._txn(*args, **rest))
 
     async def _txn(self, gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-        if self.lives == 0 and body.get("compare"):
+        if self.lives == 0 and spoken(body).get("compare"):
             self.lives = -1
             raise DiedError
         answer = await self._send(gateway, body, until_s, **rest)
-        if body.get("compare") and answer.get("succeeded"):
+        if spoken(body).get("compare") and answer.get("succeeded"):
             self.lives -= self.lives > 0
-            self.sizes.append(len(body["success"]))
+            self.sizes.append(len(spoken(body)["success"]))
             self.depths.append(sum(1 for _ in walk_stack(None)))
         return answer
 

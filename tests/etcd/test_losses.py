@@ -17,6 +17,7 @@ from lockfast.stores.etcd.address import parse
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.rows import inbox_key
 from lockfast.stores.registry import parse_url
+from tests.etcd.harness import spoken
 from tests.processes.crew import until
 from tests.servers.etcd import EtcdCluster
 
@@ -150,7 +151,9 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
         inbox = store.shared.keys.coded(inbox_key(session))
 
         async def txn(self: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-            written = [op["request_put"]["key"] for op in body["success"] if "request_put" in op]
+            written = [
+                op["request_put"]["key"] for op in spoken(body)["success"] if "request_put" in op
+            ]
             if inbox in written and not entered:
                 entered.append(True)
                 opening = c.Open("hurried", 60_000, "hurried")

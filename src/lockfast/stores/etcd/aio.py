@@ -15,7 +15,7 @@ from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import Address, Endpoint
 from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
-from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response
+from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
 from lockfast.stores.etcd.sockets import RECEIVE_BYTES
 
 IDLE_MAX: Final = 64
@@ -81,7 +81,11 @@ class AsyncTransport:
             async with asyncio.timeout(max(0, until_s - monotonic())):
                 streams.writer.write(packed)
                 while not reader.done:
-                    reader.feed(await streams.reader.read(RECEIVE_BYTES))
+                    data = await streams.reader.read(RECEIVE_BYTES)
+                    response = whole(data) if enough is None and not reader.status else None
+                    if response is not None:
+                        return response
+                    reader.feed(data)
                     if enough is not None and reader.status == 200 and enough(reader.take()):
                         return Response(reader.status, b"", keeps=False)
         except ssl.SSLError as error:

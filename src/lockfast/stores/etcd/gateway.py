@@ -18,6 +18,7 @@ from lockfast.stores.etcd.cluster import Cluster
 from lockfast.stores.etcd.errors import TokenRefusedError, translate
 from lockfast.stores.etcd.http import Response, request
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Json
+from lockfast.stores.etcd.rows import decode, encode
 
 ATTEMPTS: Final = 3
 """A request has this many tries in its time: a member that has stopped answers none. With one
@@ -56,7 +57,7 @@ class Gateway:
         self.cluster = cluster
         self.transport = transport
 
-    async def txn(self, body: Json, until_s: float, *, repeatable: bool = False) -> Json:
+    async def txn(self, body: Json | bytes, until_s: float, *, repeatable: bool = False) -> Json:
         """One transaction; `repeatable` if it only reads."""
         return await self.call(TXN, body, until_s, repeatable=repeatable)
 
@@ -69,34 +70,38 @@ class Gateway:
         if response.status != 200:
             raise translate(self.cluster.label, response.status, response.body)
 
-    async def call(self, path: str, body: Json, until_s: float, *, repeatable: bool = True) -> Json:
+    async def call(
+        self, path: str, body: Json | bytes, until_s: float, *, repeatable: bool = True
+    ) -> Json:
         """Ask one member after the other until one answers.
 
         Raises StoreUnavailableError if it surely was not done, OutcomeUnknownError if it may
         have been and is not `repeatable`.
         """
         cluster = self.cluster
-        attempt_s = until_s - monotonic()
+        now_s = monotonic()
+        attempt_s = until_s - now_s
         if len(cluster.failures) > 1:  # else there is nobody to turn to
             attempt_s = min(max(attempt_s / ATTEMPTS, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
-        data = json.dumps(body, separators=(",", ":")).encode()
+        data = body if isinstance(body, bytes) else encode(body).encode()
         failed = 0
         while True:
             endpoint = cluster.endpoint
             try:
                 return await self._ask(
-                    endpoint, path, data, min(until_s, monotonic() + attempt_s), until_s
+                    endpoint, path, data, min(until_s, now_s + attempt_s), until_s
                 )
             except StoreMisconfiguredError:
                 raise
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 cluster.suspect(endpoint)
+                now_s = monotonic()
                 failed += 1
                 in_doubt = isinstance(error, OutcomeUnknownError)
                 if in_doubt and not repeatable:
                     raise
                 last = failed >= len(cluster.address.endpoints) and not in_doubt
-                if last or monotonic() >= until_s or failed >= ATTEMPTS * len(cluster.failures):
+                if last or now_s >= until_s or failed >= ATTEMPTS * len(cluster.failures):
                     if in_doubt:
                         raise StoreUnavailableError(
                             error.store, error.what, error.advice
@@ -145,7 +150,7 @@ class Gateway:
         if response.status != 200:
             raise translate(label, response.status, response.body)
         try:
-            found: Any = json.loads(response.body)
+            found: Any = decode(response.body.decode())
             found = found.get("result", found)
             self.cluster.learn(found["header"])
         except (ValueError, AttributeError, KeyError, TypeError):

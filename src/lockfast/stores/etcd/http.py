@@ -5,9 +5,12 @@ No sockets here: both faces and the watch feed it what they receive.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 HEAD_END: Final = b"\r\n\r\n"
+LENGTH: Final = b"\r\nContent-Length: "
+CLOSE: Final = b"\r\nConnection: "
 
 
 class Response(NamedTuple):
@@ -24,8 +27,26 @@ class ProtocolError(Exception):
 
 
 def request(host: str, path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return b"%s%d\r\n\r\n%s" % (_head(host, path, headers), len(body), body)
+
+
+@lru_cache(64)
+def _head(host: str, path: str, headers: tuple[str, ...]) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", *headers, "Content-Length: "]
+    return "\r\n".join(lines).encode()
+
+
+def whole(data: bytes) -> Response | None:
+    """A reply that came in one piece, as most do; None: it has to be read bit by bit."""
+    if not data.startswith(b"HTTP/1.1 200 OK\r\n"):
+        return None
+    end = data.find(HEAD_END)
+    at = data.find(LENGTH, 0, end)
+    if end < 0 or at < 0 or data.find(CLOSE, 0, end) >= 0:
+        return None
+    length = data[at + len(LENGTH) : data.find(b"\r\n", at + len(LENGTH))]
+    body = data[end + len(HEAD_END) :]
+    return Response(200, body, True) if length == b"%d" % len(body) else None
 
 
 class ReplyReader:

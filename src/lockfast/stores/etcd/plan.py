@@ -118,22 +118,6 @@ class Plan:
         if view.log and self.logs:
             self.puts[LOG_KEY] = (encode([packed_event(e, self.epoch) for e in view.log]), 0)
 
-    def trust(self) -> bool:
-        """Compare less, if all there is to do is to delete the row of a claim that is alone.
-
-        If no key of the resource was written since we took it, nobody has come. If the row is
-        gone nevertheless, nothing was deleted: so the answer shows whether it was ours.
-        """
-        if len(self.view.touched) != 1:
-            return False
-        (prefix,) = self.view.touched
-        if self.puts or self.deletes != {prefix: ""} or self.view.known.counts[prefix] != 1:
-            return False
-        mod = self.view.known.mod(prefix)
-        since = self.keys.nothing_since(prefix, end_of(prefix), mod)
-        self.compares = {EPOCH_KEY: self.compares[EPOCH_KEY], prefix: since}
-        return True
-
     def _same(self, key: str) -> None:
         self.compares[key] = self.keys.unchanged(key, self.view.known.mod(key))
 

@@ -52,17 +52,17 @@ class Reader:
         self._guesses = guesses
         self._guessed = self._guessing = False
         """What is known is, or at some time was, only believed."""
-        self._now = instant or Instant.now()
+        self.now = instant or Instant.now()
         """When this attempt is; it stays so while more is read for it."""
 
     def _afresh(self) -> None:
         """Know nothing, and begin at the present instant."""
         self.known, self._guessing = Knowledge(), False
-        self._now = self.instant or Instant.now()
+        self.now = self.instant or Instant.now()
 
     def _guess(self) -> None:
         """Begin with what is believed, if nothing ends by itself before."""
-        if self._guesses and self._now.now_ms < self.shared.due_ms:
+        if self._guesses and self.now.now_ms < self.shared.due_ms:
             guess = self.shared.guess(self.command)
             if guess is not None:
                 self.known, self._guessing, self._guessed = guess, True, True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
+from binascii import b2a_base64
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
@@ -13,6 +15,8 @@ KEEP_ALIVE: Final = "/v3/lease/keepalive"
 WATCH: Final = "/v3/watch"
 AUTHENTICATE: Final = "/v3/auth/authenticate"
 
+CODED_MAX: Final = 1024
+"""Keys whose coded form is kept: most locks are taken again and again."""
 OPERATIONS_MAX: Final = 128
 """What etcd allows in each part of a transaction, by default."""
 
@@ -36,15 +40,21 @@ class Found(NamedTuple):
     more: bool
 
 
+def coded(plain: bytes) -> str:
+    return b2a_base64(plain, newline=False).decode()
+
+
 class Keys:
     """The keys of one namespace: ours are text, etcd's are bytes behind a common root."""
 
     def __init__(self, root: str) -> None:
         self._root = root.encode()
         self._cut = len(self._root)
+        self.coded = lru_cache(CODED_MAX)(self._coded)
+        """A key as the gateway wants it."""
 
-    def coded(self, key: str) -> str:
-        return b64encode(self._root + key.encode()).decode()
+    def _coded(self, key: str) -> str:
+        return coded(self._root + key.encode())
 
     def plain(self, coded: str) -> str:
         return b64decode(coded)[self._cut :].decode()
@@ -74,7 +84,7 @@ class Keys:
     # ── operations ───────────────────────────────────────────────────────────────────
 
     def put(self, key: str, value: str, lease: int = 0) -> Json:
-        request = {"key": self.coded(key), "value": b64encode(value.encode()).decode()}
+        request = {"key": self.coded(key), "value": coded(value.encode())}
         if lease:
             request["lease"] = str(lease)
         return {"request_put": request}

@@ -214,10 +214,14 @@ def packed_claim(claim: Claim, owner: Owner, epoch: int) -> list[Any]:
     values = list(_claim_values(claim))
     values[_TOKEN_AT] = packed_token(claim.token, epoch)
     values[_PLACES_AT] = [_cut(list(place), _PLACE_DEFAULTS) for place in claim.places]
+    return [packed_owner(owner, claim.session), _cut(values, _CLAIM_DEFAULTS)]
+
+
+def packed_owner(owner: Owner, session: str) -> list[Any]:
     of: list[Any] = list(owner)
-    if owner.inbox == inbox_key(claim.session):
+    if owner.inbox == inbox_key(session):
         of[1] = 0
-    return [of, _cut(values, _CLAIM_DEFAULTS)]
+    return of
 
 
 def claim_from(packed: list[Any], revision: int) -> tuple[Claim, Owner]:

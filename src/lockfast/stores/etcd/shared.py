@@ -34,6 +34,14 @@ class Account(NamedTuple):
     tokens: dict[int, int | None]
 
 
+class Row(NamedTuple):
+    """The row of a resource that a claim of ours holds alone: it was written when it came."""
+
+    key: str
+    value: str
+    mod: int
+
+
 class Numbers:
     """The claim numbers of a session of ours, as far as its keep-alives have not moved on.
 
@@ -47,6 +55,10 @@ class Numbers:
         """Given up; they must not come again."""
         self.doubted: dict[int, Kv] = {}
         """Their requests may still be carried out, as long as the session's key is this."""
+
+    def has(self, n: int) -> bool:
+        """Whether the number has been sent before."""
+        return n in self.answered or n in self.finished or n in self.doubted
 
     def enter(self, n: int) -> None:
         self.answered.add(n)
@@ -83,9 +95,11 @@ class Shared:
         """Where others were met the last time: there it pays to be ready to wait."""
         self.numbers: dict[str, Numbers] = {}
         self.alone: dict[str, Alone] = {}
+        self.ready: dict[str, object] = {}
+        """What the shortcut has made ready of each session."""
         self._kvs: dict[str, Kv] = {}
         """The epoch, and what is known of our own sessions."""
-        self._held: dict[tuple[str, int], Knowledge] = {}
+        self._held: dict[tuple[str, int], Knowledge | Row] = {}
 
     def lease_of(self, session: str) -> int:
         """The id of a session's etcd lease: the same at every try, and nobody else's."""
@@ -114,7 +128,7 @@ class Shared:
             held = self._held.pop((command.session, command.n), None)
             if held is None:
                 return None
-            known = held
+            known = _alone(held) if isinstance(held, Row) else held
         for kv in kvs:
             known.add(kv)
         return known
@@ -140,7 +154,14 @@ class Shared:
             self.busy.clear()
         self.busy.add(place)
 
-    def hold(self, session: str, n: int, known: Knowledge) -> None:
+    def held(self, session: str, n: int) -> Knowledge | Row | None:
+        """What is known of the lines that a claim holds."""
+        return self._held.get((session, n))
+
+    def let_go(self, session: str, n: int) -> None:
+        self._held.pop((session, n), None)
+
+    def hold(self, session: str, n: int, known: Knowledge | Row) -> None:
         """Keep what is known of the lines a claim holds, for when it leaves them."""
         if len(self._held) < HELD_MAX:
             self._held[session, n] = known
@@ -181,6 +202,7 @@ class Shared:
         self.claims.pop(session, None)
         self.numbers.pop(session, None)
         self.alone.pop(session, None)
+        self.ready.pop(session, None)
         for of in [of for of in (*self._held, *self.places) if of[0] == session]:
             self._held.pop(of, None)
             self.places.pop(of, None)
@@ -197,3 +219,10 @@ class Shared:
             deliver = self.ears.get(wake.session)
             if deliver is not None:
                 deliver(wake)
+
+
+def _alone(row: Row) -> Knowledge:
+    """What was so when the row was written: nobody stands in line where nobody holds."""
+    known = Knowledge(row.mod)
+    known.learn(Want.resource(row.key), Found([Kv(*row)], 1, False))
+    return known

@@ -14,7 +14,7 @@ from lockfast.errors import StoreUnavailableError
 from lockfast.stores.etcd.address import Address, Endpoint
 from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
-from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response
+from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
 
 RECEIVE_BYTES: Final = 65536
 IDLE_MAX: Final = 32
@@ -54,12 +54,18 @@ class Connection:
         except OSError as error:
             raise unreachable(self.label, error) from error
         self.socket = opened
+        self._timeout_s = 0.0
+        """How long the socket waits at the most, as it was last told."""
 
     def send(self, packed: bytes, until_s: float) -> None:
         """As long as the last byte is not out, the member cannot have carried it out."""
         try:
-            self.socket.settimeout(left_s(until_s))
+            self._bound(left_s(until_s))
             self.socket.sendall(packed)
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                self.label, "there was no time left to send the request"
+            ) from error
         except OSError as error:
             raise StoreUnavailableError(
                 self.label, "the connection broke before the request was sent"
@@ -68,13 +74,22 @@ class Connection:
     def exchange(self, packed: bytes, until_s: float, enough: Enough | None = None) -> Response:
         """Send a request and wait for the whole reply, or for enough of it."""
         self.send(packed, until_s)
-        reader = ReplyReader()
         try:
-            while not reader.done:
-                self.socket.settimeout(left_s(until_s))
-                reader.feed(self.socket.recv(RECEIVE_BYTES))
+            # A request is sent at once, so what the socket was told then is still right.
+            data = self.socket.recv(RECEIVE_BYTES)
+            response = whole(data) if enough is None else None
+            if response is not None:
+                self._used_s = monotonic()
+                return response
+            reader = ReplyReader()
+            while True:
+                reader.feed(data)
                 if enough is not None and reader.status == 200 and enough(reader.take()):
                     return Response(reader.status, b"", keeps=False)
+                if reader.done:
+                    break
+                self._bound(left_s(until_s))
+                data = self.socket.recv(RECEIVE_BYTES)
         except ssl.SSLError as error:
             if "ALERT" in str(error):  # with TLS 1.3 it comes after our side is done
                 raise no_certificate(self.label, error) from error
@@ -89,6 +104,7 @@ class Connection:
         if monotonic() - self._used_s < IDLE_S:
             return True
         try:
+            self._timeout_s = 0.0
             self.socket.settimeout(0)
             self.socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -96,6 +112,16 @@ class Connection:
         except OSError:
             pass
         return False
+
+    def _bound(self, left: float) -> None:
+        """Have the socket give up in time, up to a tenth early.
+
+        Not by the microsecond: to tell it anew is a system call, and most requests may
+        take equally long.
+        """
+        if not 0.9 * left <= self._timeout_s <= left:
+            self._timeout_s = 0.95 * left
+            self.socket.settimeout(self._timeout_s)
 
     def close(self) -> None:
         self.socket.close()

@@ -28,9 +28,9 @@ from lockfast.stores.etcd.outcome import Outcome, resolved
 from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
 from lockfast.stores.etcd.reader import Reader
-from lockfast.stores.etcd.requests import Json, revision_of
+from lockfast.stores.etcd.requests import Json, Kv, revision_of
 from lockfast.stores.etcd.rows import alone_key, living_key, stored_key
-from lockfast.stores.etcd.shared import Numbers
+from lockfast.stores.etcd.shared import Numbers, Row
 from lockfast.stores.etcd.view import AT_ONCE, View
 
 SEVERAL_MAX: Final = 40
@@ -48,6 +48,7 @@ _NOT_REPEATABLE: Final = (c.Revoke, c.RevokeSession, c.Expel, c.Close, c.Resize,
 class Step(Reader):
     """One command on its way."""
 
+    limits = LIMITS
     account: tuple[int, int] | None = None
     """Count and checksum of the claims of a session that is renewed."""
     _at_once = AT_ONCE
@@ -79,7 +80,7 @@ class Step(Reader):
                 raise OutcomeUnknownError(error.store, error.what, error.advice) from error
             raise
         with suppress(StoreError):  # what we do is done: keep-alives of others see to the rest
-            if self._leased and self._now.by_lease:
+            if self._leased and self.now.by_lease:
                 await self._end_all(await dead_sessions(self.gateway, self.shared, self.until_s))
             await self._settle(unsettled)
         return outcome
@@ -169,7 +170,7 @@ class Step(Reader):
     # ── one attempt ──────────────────────────────────────────────────────────────────
 
     async def _attempt(self) -> Outcome | None:
-        instant = self._now
+        instant = self.now
         view = View(
             self.known,
             self.command,
@@ -184,7 +185,7 @@ class Step(Reader):
         view.finished = self._numbers.finished
         if isinstance(self.command, c.Enter) and self._n in self._numbers.answered:
             view.is_where_it_says = False
-        table = Table(view, LIMITS)
+        table = Table(view, self.limits)
         table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
         reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
         # Who watches the log hears it without being told.
@@ -224,7 +225,7 @@ class Step(Reader):
     async def _claims_if_many(self) -> tuple[int, int] | None:
         """How many claims the session has, if there may be as many as it can have."""
         shared, keys, session = self.shared, self.shared.keys, self._session
-        if not isinstance(self.command, c.Enter) or shared.claims[session] < LIMITS.claims_max:
+        if not isinstance(self.command, c.Enter) or shared.claims[session] < self.limits.claims_max:
             return None
         prefix = r.claims_prefix(session)
         count = keys.range(prefix, r.after_prefix(prefix), count_only=True)
@@ -285,8 +286,7 @@ class Step(Reader):
     async def _commit(
         self, plan: Plan, reply: Reply, wakes: list[Wake], unsettled: Sequence[ResourceRow]
     ) -> Outcome | None:
-        believes = self._guessing and self._now.by_lease
-        trusts = believes and isinstance(self.command, c.Leave) and self._is_sure and plan.trust()
+        believes = self._guessing and self.now.by_lease
         operations = plan.operations(looks_for_due=not believes)
         if plan.opens(self._session):
             await self._lease(plan)
@@ -298,7 +298,7 @@ class Step(Reader):
             wants = plan.wants(self._first_wants())
         elif self.command.places[0] in self.shared.busy:  # type: ignore[union-attr]
             wants = plan.wants(self._first_wants())
-            queueing = Queueing(plan, self._now.wall_us)
+            queueing = Queueing(plan, self.now.wall_us)
         otherwise = self._ranges(wants)
         if queueing is not None:
             otherwise = [queueing.transaction(otherwise)]
@@ -307,21 +307,15 @@ class Step(Reader):
         try:
             answer = await self.gateway.txn(body, self.until_s)
         except BaseException as error:
-            in_doubt = isinstance(error, OutcomeUnknownError)
-            living = plan.view.known.kvs.get(living_key(self._session))
-            may_enter = isinstance(self.command, c.Enter) and living is not None
-            if may_enter and (in_doubt or not isinstance(error, Exception)):
-                self._numbers.doubted[self.command.n] = living  # type: ignore[union-attr, assignment]
-            if not in_doubt or isinstance(self.command, _NOT_REPEATABLE):
+            if isinstance(self.command, _NOT_REPEATABLE):
                 raise
-            self._doubt()
+            self.broke_off(error, plan.view.known.kvs.get(living_key(self._session)))
+            if not isinstance(error, OutcomeUnknownError):
+                raise
             await self._fence()
             return None
         if not answer.get("succeeded"):
             return await self._refused(answer, wants, queueing)
-        if trusts and not answer["responses"][0]["response_delete_range"].get("deleted"):
-            self._afresh()  # somebody has taken it away before
-            return None
         if believes:
             self.shared.due_ms = min(self.shared.due_ms, plan.due_ms())
         else:
@@ -330,12 +324,18 @@ class Step(Reader):
         self._unfinished, self._unsettled = plan.view.unfinished, unsettled
         return self._done(plan, revision_of(answer), reply, wakes)
 
-    def _doubt(self) -> None:
-        """See whether it was carried out, before it is sent again.
+    def broke_off(self, error: BaseException, living: Kv | None = None) -> None:
+        """A transaction got no answer: if it may have been carried out, see whether it was.
 
         That has half of the time that is left, so that whoever asks can ask once more: it
         begins with a read then, and an answer to that leaves no doubt.
         """
+        in_doubt = isinstance(error, OutcomeUnknownError)
+        may_come = in_doubt or not isinstance(error, Exception)
+        if may_come and living is not None and isinstance(self.command, c.Enter):
+            self._numbers.doubted[self._n] = living
+        if not in_doubt:
+            return
         self._in_doubt = True
         self.until_s -= max(0.0, self.until_s - monotonic()) / 2
         self.shared.forget(self._session)
@@ -358,6 +358,11 @@ class Step(Reader):
             await self.gateway.txn({"compare": [compare], "success": [put]}, self.until_s)
         self._numbers.doubted.pop(n, None)
         self.shared.forget(self._session)
+
+    def was_not_so(self, answer: Json, wants: Sequence[Want]) -> None:
+        """Take over what a transaction has found that went by what was believed."""
+        self._guessing = self._guess_failed = True
+        self._learn(revision_of(answer), wants, answer.get("responses", ()))
 
     async def _refused(
         self, answer: Json, wants: Sequence[Want], queueing: Queueing | None
@@ -405,9 +410,12 @@ class Step(Reader):
         if isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued):
             self.shared.claims[self._session] += 1
         if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
-            self._hold(command, known)
             if plan.is_alone:
                 self.shared.alone_of(self._session).hold(command.n, reply.token, plan.word)
+                held = known.kvs[stored_key(r.resource_key(*command.places[0][:2]))]
+                self.shared.hold(self._session, command.n, Row(*held[:3]))
+            else:
+                self._hold(command, known)
         elif isinstance(command, c.Leave):
             self.shared.left(command.session, command.n)
             self.shared.claims[self._session] -= reply != c.Done(found=False)
@@ -456,7 +464,7 @@ class Step(Reader):
         if self._leased:
             return
         row = plan.view.get(r.session_key(self._session))
-        ttl_s = ceil(row.ttl_ms / 1000) if self._now.by_lease else LEASE_UNUSED_S
+        ttl_s = ceil(row.ttl_ms / 1000) if self.now.by_lease else LEASE_UNUSED_S
         await have_lease(self.gateway, self.shared, self._session, ttl_s, self.until_s)
         self._leased = True
 
@@ -471,13 +479,13 @@ class Settle(Step):
 
     async def _attempt(self) -> Outcome | None:
         assert isinstance(self.command, c.Inspect)
-        instant = self._now
+        instant = self.now
         view = View(
             self.known, self.command, instant.now_ms,
             arrival=self.shared.arrival(self.known.revision), due_ms=self.shared.due_ms,
             by_lease=instant.by_lease, exact=False, at_once=self._at_once,
         )  # fmt: skip
-        table = Table(view, LIMITS)
+        table = Table(view, self.limits)
         table.moves_left = 2 * self._at_once
         table.begin(instant.now_ms, instant.wall_us)
         table.settle([c.Place(self.command.kind, self.command.name, "")])

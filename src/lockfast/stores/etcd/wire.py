@@ -12,6 +12,7 @@ from lockfast.stores.etcd.journal import Journal
 from lockfast.stores.etcd.outcome import Instant, Outcome
 from lockfast.stores.etcd.renewal import renew
 from lockfast.stores.etcd.shared import Shared
+from lockfast.stores.etcd.shortcut import shortcut
 from lockfast.stores.etcd.steps import Step
 
 
@@ -48,7 +49,8 @@ class EtcdWire:
             await self._journal.begin(self.gateway, until_s)
         if isinstance(command, c.Renew):
             return await renew(self.gateway, self._shared, command, until_s, instant)
-        return await Step(self.gateway, self._shared, command, until_s, instant).run()
+        step = Step(self.gateway, self._shared, command, until_s, instant)
+        return await shortcut(step) or await step.run()
 
     def close(self) -> None:
         self._on_close(self)
