@@ -1,0 +1,27 @@
+"""LOCKFAST_HISTORY on Redis: several processes at once, judged by `lockfast check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.history.together import contended
+from tests.processes.crew import Crew, crew_in
+from tests.servers.redis import RedisServer
+
+
+@pytest.fixture
+def crew(tmp_path: Path, server: RedisServer) -> Iterator[Crew]:
+    for crew in crew_in(tmp_path):
+        crew.url = server.url("history")
+        yield crew
+
+
+def test_what_processes_recorded_is_judged_clean(
+    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = tmp_path / "history.jsonl"
+    monkeypatch.setenv("LOCKFAST_HISTORY", str(history))
+    assert contended(crew, history, processes=6, times=40).undecided == []
