@@ -63,7 +63,7 @@ exit codes: 0 if the store is fit, 2 if it would break promises, 69 if it is unr
 SIMULATE_EPILOG = """\
 SCENARIO is one of
   turns  crash  pause  zombie  split-brain  failover  lost-reply  clock-jump
-  thundering-herd  deadlock  priority  ttl-too-short
+  thundering-herd  deadlock  priority  ttl-too-short  majority
 or a TOML file that a search has left, or that you wrote. Needs: pip install 'lockfast[sim]'
 
 exit codes: 0 if all promises were kept, 1 if one was broken, 2 for wrong usage

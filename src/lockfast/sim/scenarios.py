@@ -7,12 +7,14 @@ not, and that is the point.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lockfast.core.commands import Place
 from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
 from lockfast.sim.checker import Problem, check_exclusion, check_register, check_tokens, grants_of
 from lockfast.sim.client import SimClient, SimLease
+from lockfast.sim.majority import MajorityClient, Node
 from lockfast.sim.mix import Mix
 from lockfast.sim.runtime import MS
 from lockfast.sim.world import Run, World
@@ -299,6 +301,38 @@ async def ttl_too_short(stage: Stage) -> None:
 
     stage.world.network.delay_us = 120 * MS
     stage.world.note_fault("delay", "store")
+    await stage.together(*((client, work(client)) for client in stage.clients))
+
+
+@_scenario(
+    "Five nodes know nothing of each other; whoever three accept holds, also when two are gone."
+)
+async def majority(stage: Stage) -> None:
+    world = stage.world
+    nodes = [Node(world, f"n{i}") for i in range(1, 6)]
+
+    async def work(client: SimClient) -> None:
+        takes = MajorityClient(world, client.host, nodes, LOCK)
+        for _ in range(2):
+            held = await takes.acquire()
+            if held is None:
+                continue
+            with suppress(StaleTokenError, OutcomeUnknownError):
+                value = await world.register.read(client.host, held.name, held.token, world.ttl_ms)
+                await client.host.sleep(40)
+                await world.register.write(
+                    client.host, held.name, held.token, value + 1, world.ttl_ms
+                )
+            takes.release(held)
+
+    first, second, third = nodes[:3]
+    stage.at(20, first.crash)
+    stage.at(60, second.crash)
+    # With everything it knew, and with nothing: then it says no until all it has forgotten is
+    # over. Until then the other three, or four, are still a majority.
+    stage.at(100, lambda: first.restart(forgets=False))
+    stage.at(110, lambda: second.restart(forgets=True))
+    stage.at(130, third.crash)
     await stage.together(*((client, work(client)) for client in stage.clients))
 
 

@@ -36,10 +36,11 @@ def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator
 
 
 def lanes_of(entries: Sequence[Entry]) -> list[str]:
-    """Clients in order of name, then the store and the resource."""
+    """Clients in order of name, then the store (or the nodes of it) and the resource."""
     clients = {entry["by"] for entry in entries if "ask" in entry}
     lanes = sorted(clients, key=lambda name: (len(name), name))
-    return [*lanes, "store", "resource"]
+    nodes = sorted({entry["on"] for entry in entries if "store" in entry and "on" in entry})
+    return [*lanes, *(nodes or ["store"]), "resource"]
 
 
 def short_tokens(entries: Sequence[Entry]) -> dict[int, int]:
@@ -83,7 +84,13 @@ def _lines(entries: Sequence[Entry]) -> Iterator[Line]:
             lane = "store" if entry["on"] == "replica" else entry["on"]
             yield Line(at, lane, f"*** {entry['fault']}")
         elif entry.get("store") in ("expired", "revoked"):
-            yield Line(at, "store", f"token {short.get(entry['token'], 0)}: {entry['store']}")
+            lane = entry.get("on", "store")
+            yield Line(at, lane, f"token {short.get(entry['token'], '?')}: {entry['store']}")
+        elif entry.get("store") == "granted" and "on" in entry and entry["token"] in short:
+            # Ballots that came to nothing are left to the picture.
+            yield Line(at, entry["on"], f"yes to {entry['by']}, {short[entry['token']]}")
+        elif entry.get("store") == "begins" and "on" in entry:
+            yield Line(at, entry["on"], "knows nothing")
         elif "resumed" in entry:
             yield Line(at, entry["resumed"], "*** goes on")
 

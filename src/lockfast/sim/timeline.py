@@ -148,31 +148,36 @@ def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
 
 def _held_in_store(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
     """Who holds by the store's own reckoning, where that was noted."""
-    y, short = y_of["store"], short_tokens(entries)
-    since: dict[int, int] = {}
+    short = short_tokens(entries)
+    since: dict[tuple[str, int], int] = {}
 
-    def bar(token: int, until: int) -> str:
-        x = scale.x(since.pop(token))
+    def bar(held: tuple[str, int], until: int) -> str:
+        lane, token = held
+        x, y = scale.x(since.pop(held)), y_of[lane]
         width = max(1.5, scale.x(until) - x - 1.5)
         number = short.get(token, 0)
         label = f'<text class="dim" x="{x + 2:.1f}" y="{y + 18}">{number or ""}</text>'
         return (
             f'<rect class="store" x="{x:.1f}" y="{y - 5}" width="{width:.1f}" height="10">'
-            f"<title>the store: token {number}</title></rect>" + (label if width > 16 else "")
+            f"<title>{escape(lane)}: token {number}</title></rect>" + (label if width > 16 else "")
         )
 
     for entry in entries:
         what = entry.get("store")
+        if what is None:
+            continue
+        lane, token = entry.get("on", "store"), entry.get("token", 0)
         if what == "granted":
-            since[entry["token"]] = entry["at"]
+            since[lane, token] = entry["at"]
         elif what == "begins":
             # What it had acknowledged before, and does not know of now, it has forgotten.
-            for token in [token for token in since if token not in entry["holds"]]:
-                yield bar(token, entry["at"])
-        elif what is not None and entry["token"] in since:
-            yield bar(entry["token"], entry["at"])
-    for token in list(since):
-        yield bar(token, scale.end)
+            for held in [held for held in since if held[0] == lane]:
+                if held[1] not in entry["holds"]:
+                    yield bar(held, entry["at"])
+        elif (lane, token) in since:
+            yield bar((lane, token), entry["at"])
+    for held in list(since):
+        yield bar(held, scale.end)
 
 
 def _only_believed(
@@ -228,7 +233,7 @@ def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
 def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
     since: dict[str, int] = {}
     for entry in [*entries, {"at": scale.end, "heal": True}]:
-        if entry.get("fault") in ("pause", "failover", "store_crash"):
+        if entry.get("fault") in ("pause", "failover", "store_crash", "node_crash"):
             since[entry["on"]] = entry["at"]
         ended = list(since) if "heal" in entry else [entry.get("resumed")]
         for name in ended:
@@ -245,7 +250,7 @@ def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
 def _faults(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
     for entry in entries:
         if "fault" in entry:
-            x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of["store"])
+            x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of.get("store", _TOP))
             yield f'<path d="M{x:.1f} {y - 12}l5 -9h-10z" fill="#e49444"/>'
             yield f'<text x="{x + 7:.1f}" y="{y - 14}">{escape(entry["fault"])}</text>'
 
