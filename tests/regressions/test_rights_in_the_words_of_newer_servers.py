@@ -16,8 +16,8 @@ MISSING_RIGHT = {
     "outside a script": "NOPERM this user has no permissions to run the 'evalsha' command",
 }
 MISSING_COMMAND = {
-    "Redis 6": "ERR Error running script (call to f_6b1b): @user_script:7: @user_script: 7: Unknown "
-    "Redis command called from Lua script",
+    "Redis 6": "ERR Error running script (call to f_6b1b): @user_script:7: @user_script: 7: "
+    "Unknown Redis command called from Lua script",
     "Redis 7": "ERR Unknown Redis command called from script script: 6b1b, on @user_script:7.",
     "outside a script": "ERR unknown command `EVALSHA`, with args beginning with: ",
 }
