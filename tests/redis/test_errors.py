@@ -132,6 +132,19 @@ def test_out_of_memory_refuses_new_claims_and_keeps_those_there_are(server: Redi
         assert send(url, c.Leave("us", 1, LOCK)) == c.Done()
 
 
+@pytest.mark.parametrize("waiting", [1, 2])
+def test_out_of_memory_a_lock_is_handed_over(server: RedisServer, waiting: int) -> None:
+    with RedisServer(server.binary) as own:
+        url = own.url("full")
+        assert isinstance(send(url, ENTER), c.Granted)
+        for i in range(waiting):
+            opening = c.Open(f"s{i}", 60_000, "owner")
+            assert isinstance(send(url, c.Enter(f"s{i}", 1, LOCK, open=opening)), c.Queued)
+        own.run("CONFIG", "SET", "maxmemory", 1)
+        assert send(url, c.Leave("us", 1, LOCK)) == c.Done()
+        assert isinstance(send(url, c.Look("s0", 1)), c.Granted)
+
+
 @both_faces
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_a_server_that_may_drop_locks_is_refused(

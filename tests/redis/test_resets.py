@@ -40,6 +40,11 @@ def queued(send: Send) -> None:
     send(c.Enter("us", 1, LOCK, open=OPEN))
 
 
+def wanted(send: Send) -> None:
+    send(c.Enter("us", 1, LOCK, open=OPEN))
+    send(c.Enter("them", 1, LOCK, open=THEM))
+
+
 def opened(send: Send) -> None:
     send(OPEN)
 
@@ -62,6 +67,7 @@ OPERATIONS: dict[str, tuple[Callable[[Send], None], c.Command]] = {
     "enter and open": (nothing, c.Enter("us", 1, LOCK, open=OPEN)),
     "enter two": (opened, c.Enter("us", 1, BOTH)),
     "leave": (held, c.Leave("us", 1, LOCK)),
+    "hand over": (wanted, c.Leave("us", 1, LOCK)),
     "leave the line": (queued, c.Leave("us", 1, LOCK)),
     "convert": (shared, c.Convert("us", 1, 1, "exclusive")),
     "proclaim": (held, c.Proclaim("us", 1, "value")),
@@ -82,7 +88,7 @@ OPERATIONS: dict[str, tuple[Callable[[Send], None], c.Command]] = {
     "sessions": (held, c.Sessions()),
     "events": (held, c.Events(0)),
 }
-NOT_THE_SAME_TWICE = ("close", "expel", "revoke", "revoke session", "break", "leave")
+NOT_THE_SAME_TWICE = ("close", "expel", "revoke", "revoke session", "break", "leave", "hand over")
 """Sent again they answer that there is nothing left to do, which is as good."""
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.connection import Connection, pack
 from tests.redis.stepping import ScriptSteps
+from tests.redis.watching import PATIENCE_S
 from tests.servers.redis import RedisServer
 
+WALL_US = [2**50 + 1, 2**51 + 3, 2**53 - 100, 1_700_000_000_123_457]
 PLACES = (c.Place("lock", "a", "exclusive"),)
 BOTH = (c.Place("lock", "a", "shared"), c.Place("lock", "b", "shared"))
 
 
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("places", [PLACES, BOTH])
-@pytest.mark.parametrize("wall_us", [2**50 + 1, 2**51 + 3, 2**53 - 100, 1_700_000_000_123_457])
+@pytest.mark.parametrize("wall_us", WALL_US)
 def test_tokens_above_2_to_the_50_are_exact(
     server: RedisServer, wall_us: int, places: tuple[c.Place, ...], watched: bool
 ) -> None:
@@ -41,4 +47,32 @@ def test_tokens_above_2_to_the_50_are_exact(
             assert events.events[-1].token == expected
         steps.apply(c.Leave("s", n, places), 1000 + n, wall_us)
         expected += n if watched else 1
+    steps.close()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("wall_us", WALL_US)
+def test_tokens_handed_over_are_exact(server: RedisServer, wall_us: int, watched: bool) -> None:
+    """In the wake, in what is stored, in the checksum, and in the words published."""
+    steps = ScriptSteps(server.url(), watched=watched)
+    sessions = [f"s{i} of {steps.namespace}".replace(" ", "-") for i in range(3)]
+    until_s = monotonic() + PATIENCE_S
+    path = str(server.socket)
+    listener = Connection(Address(path, path=path), until_s)
+    for session in sessions:
+        listener.exchange(pack("SUBSCRIBE", f"inbox {session}"), until_s)
+        steps.apply(c.Open(session, 60_000, "owner", inbox=f"inbox {session}"), 1000, wall_us)
+        steps.apply(c.Enter(session, 1, PLACES), 1000, wall_us)
+    for i, session in enumerate(sessions[1:], 1):
+        now_ms, token = 1000 + i, wall_us + i
+        _, wakes = steps.apply(c.Leave(sessions[i - 1], 1, PLACES), now_ms, wall_us)
+        assert wakes == [c.Wake(f"inbox {session}", session, 1, "granted", token)]
+        told = ["message", f"inbox {session}", f"{session} 1 granted {token}"]
+        assert listener.receive(until_s) == told
+        views, _ = steps.apply(c.Claims(session), now_ms, wall_us)
+        assert isinstance(views, c.ClaimsReply)
+        assert [view.token for view in views.claims] == [token]
+        renew = c.Renew(session, 1, checksum_of([(1, token)]))
+        assert steps.apply(renew, now_ms, wall_us)[0] == c.Renewed(matches=True)
+    listener.close()
     steps.close()
