@@ -15,8 +15,7 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
     local member = call('ZRANGEBYLEX', keys[2], '[' .. line .. '\031', '(' .. line .. ' ', 'LIMIT', '0', '1')[1]
     local place = sub(member, #line + 2)
     local rank, next_session, next_number = string.match(place, '^(%d*)\031([^\031]*)\031(%d+)$')
-    -- Two claims of one session would change one row.
-    if rank and #rank == 32 and 's\031' .. next_session ~= session_key then
+    if rank and #rank == 32 then
       local next_ref = next_session .. '\031' .. next_number
       local next_key, next_session_key = 'c\031' .. next_ref, 's\031' .. next_session
       local found = call('HMGET', rows, claim_key, next_key, next_session_key, 'i\031' .. next_session)
@@ -51,6 +50,17 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
         local x = (n * 40503 + granted) % 67108859
         local y, z = (next_n * 40503 + token) % 67108859, next_n * 40503 % 67108859
         position = position + 2
+        checksum = (checksum - x * x) % 4294967296
+        if next_session_key == session_key then
+          checksum = (checksum + y * y - z * z) % 4294967296
+        end
+        local session_row = pack('<ddddc0c0', deadline_ms, highest, claims - 1, checksum,
+          sub(session, 33, first), sub(session, last + 1))
+        local next_session_row = session_row
+        if next_session_key ~= session_key then
+          next_session_row = pack('<ddddc0', next_deadline_ms, next_highest, next_claims,
+            (next_checksum + y * y - z * z) % 4294967296, sub(found[3], 33))
+        end
         local claim_row, resource_row
         if waiting > 1 then
           -- As rows.lua has it, salt included.
@@ -69,10 +79,8 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
         call('HDEL', rows, claim_key)
         call('HSET', rows,
           'm', pack('<dddH', token, position, due_ms, 257),
-          session_key, pack('<ddddc0c0', deadline_ms, highest, claims - 1, (checksum - x * x) % 4294967296,
-            sub(session, 33, first), sub(session, last + 1)),
-          next_session_key, pack('<ddddc0', next_deadline_ms, next_highest, next_claims,
-            (next_checksum + y * y - z * z) % 4294967296, sub(found[3], 33)),
+          session_key, session_row,
+          next_session_key, next_session_row,
           next_key, claim_row,
           resource_key, resource_row)
         call('ZREM', keys[2], member)
