@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import lockfast.aio
 from lockfast.core.commands import Command, Renew, Renewed
 from lockfast.flow.holding import Phase
 from lockfast.runtimes.threads import run
+from lockfast.stores.etcd.knowledge import Knowledge
 from lockfast.stores.etcd.outcome import Outcome
+from lockfast.stores.etcd.shared import Row
 from lockfast.stores.etcd.wire import EtcdWire
 from tests.etcd import roles
 from tests.processes.crew import Crew, crew_in, until
@@ -117,6 +120,32 @@ def test_a_hand_over_is_two_transactions_at_most(quiet: EtcdCluster) -> None:
         assert got[0].token > held.token
         assert seen.pop("Txn") <= 2
         assert set(seen) <= {"Watch", "Range"}, seen
+        got[0].release()
+
+
+def test_a_holder_that_knows_who_waits_hands_over_as_it_leaves(quiet: EtcdCluster) -> None:
+    """Whoever stands in line first says so: the release is the whole hand-over."""
+    url = quiet.url()
+    with lockfast.connect(url, ttl=60) as holder, lockfast.connect(url, ttl=60) as waiter:
+        waiter.lock("warm-up").acquire().release()
+        held = holder.lock("orders/42").acquire()
+        session = held._holding.session
+        assert session is not None
+        shared = holder._core.store.shared  # type: ignore[attr-defined]
+        assert isinstance(shared.held(session.id, held._holding.n), Row)
+        got: list[lockfast.Lease] = []
+        waiting = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
+        waiting.start()
+        told = partial(shared.held, session.id, held._holding.n)
+        until(lambda: isinstance(told(), Knowledge), "the holder is told")
+        until(lambda: knows_it_waits(waiter), "it waits")
+        counting = Counting(quiet)
+        held.release()
+        waiting.join()
+        seen = counting.seen()
+        assert got[0].token > held.token
+        assert seen.pop("Txn") == 1
+        assert set(seen) <= {"Watch"}, seen
         got[0].release()
 
 

@@ -32,6 +32,7 @@ from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.http import ProtocolError, ReplyReader, request
 from lockfast.stores.etcd.requests import TXN, WATCH
 from lockfast.stores.etcd.rows import (
+    FOLLOWED,
     LOG_KEY,
     decode,
     inbox_key,
@@ -247,6 +248,9 @@ class EtcdEar:
                 wakes.append(Wake(self.inbox, key.split("\x1f")[1], 0, WAKE_DIED))
         elif key == self.inbox:
             for n, what, token, *line in decode(change.kv.value):
+                if what == FOLLOWED:
+                    self._shared.followed(self._session, n, line[0])
+                    continue
                 if line and line[0]:
                     self._shared.hold_as_told(self._session, n, line[0], revision)
                 wake = Wake(self.inbox, self._session, n, what, token_at(token, revision))

@@ -216,7 +216,10 @@ class Plan:
             return False
         if key != r.claim_key(*command[:2]) or len(claim.places) != 1 or claim.until_ms:
             return False
-        resource: ResourceRow | None = self.view.get(r.resource_key(*claim.places[0][:2]))
+        at = r.resource_key(*claim.places[0][:2])
+        if self.view.touched.get(stored_key(at)) is not None:
+            return False  # others stand in line there
+        resource: ResourceRow | None = self.view.get(at)
         return claim.state == HOLDING and resource is not None and bool(resource.sole)
 
     def fence(self, session: str) -> None:

@@ -8,7 +8,7 @@ stays as it is; whoever hands over compares the line as well.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
@@ -22,12 +22,14 @@ from lockfast.stores.etcd.requests import Found, Json, Keys, Kv
 from lockfast.stores.etcd.rows import (
     EPOCH_KEY,
     LOG_KEY,
+    claim_from,
     encode,
     end_of,
     living_key,
     marker_of,
     packed_claim,
     packed_event,
+    resource_from,
     stored_key,
     waiting_of,
 )
@@ -134,6 +136,23 @@ class Queueing:
         lines = Lines(view)
         lines.begin(self._view.now_ms, 0)
         return lines.view(self.claim)
+
+    def word_for_holder(self, known: Knowledge) -> tuple[str, int, list[Any]] | None:
+        """Who holds alone, and what to tell it; None: it knows, or there is nobody to tell.
+
+        Who is told that somebody waits hands over in the request it leaves with. All who
+        come later are in the line that whoever is granted is told of.
+        """
+        follows = known.between(self._line, end_of(self._line))
+        if follows != [self._key] or self._prefix not in known.kvs:
+            return None
+        stored = known.kvs[self._prefix]
+        _, holder = resource_from(self._place.kind, self._place.name, stored.value)
+        if holder is None or not holder.is_alone:
+            return None
+        claim, _ = claim_from(holder.packed, stored.mod)
+        line = [self._prefix, stored.value, stored.mod, known.revision, known.kvs[self._key][:3]]
+        return claim.session, claim.n, line
 
     def is_long_held(self, reply: c.Queued, known: Knowledge) -> bool:
         """Whether those who hold may be dead: some were granted long ago, for their TTL."""

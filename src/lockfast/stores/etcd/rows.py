@@ -37,6 +37,9 @@ LOG_KEY: Final = "l"
 NUMBERED_KEY: Final = "z"
 SCHEMA: Final = 1
 
+FOLLOWED: Final = "followed"
+"""Word for a holder that somebody stands in line behind it, who that is, and at what row."""
+
 STRIDE: Final = 128
 """Tokens per revision: as many as one transaction can grant."""
 RELATIVE: Final = 1 << 61

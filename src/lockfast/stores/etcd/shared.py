@@ -174,6 +174,15 @@ class Shared:
         known.learn(Want.resource(prefix), Found(rows, len(rows), more))
         self.hold(session, n, known)
 
+    def followed(self, session: str, n: int, line: list[Any]) -> None:
+        """Somebody says that it stands in line behind a claim of ours, which holds alone."""
+        prefix, value, mod, read_at, *follows = line
+        known = Knowledge(read_at)
+        rows = [Kv(prefix, value, mod), *(Kv(*kv) for kv in follows)]
+        known.learn(Want.resource(prefix), Found(rows, len(rows), False))
+        if isinstance(self._held.get((session, n)), Row):
+            self._held[session, n] = known
+
     def keep(self, known: Knowledge, session: str) -> None:
         """Take over what a transaction has shown of a session of ours, and of the epoch."""
         for key in (EPOCH_KEY, record_key(session), living_key(session)):

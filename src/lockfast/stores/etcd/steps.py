@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from math import ceil
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
@@ -29,7 +29,14 @@ from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
 from lockfast.stores.etcd.reader import Reader
 from lockfast.stores.etcd.requests import Json, Kv, revision_of
-from lockfast.stores.etcd.rows import alone_key, living_key, stored_key
+from lockfast.stores.etcd.rows import (
+    FOLLOWED,
+    alone_key,
+    encode,
+    inbox_key,
+    living_key,
+    stored_key,
+)
 from lockfast.stores.etcd.shared import Numbers, Row
 from lockfast.stores.etcd.view import AT_ONCE, View
 
@@ -395,12 +402,28 @@ class Step(Reader):
             doubtful = True
         self.shared.claims[self._session] += 1
         if not doubtful:
-            return self._noted(Outcome(reply))
+            outcome = self._noted(Outcome(reply))
+            await self._tell_holder(queueing.word_for_holder(known))
+            return outcome
         self._in_doubt = True  # it is in line, whatever is found out about those ahead
         again = Step(
             self.gateway, self.shared, self.command, self.until_s, self.instant, guesses=False
         )
         return await again.run()
+
+    async def _tell_holder(self, word: tuple[str, int, list[Any]] | None) -> None:
+        """Let the holder know who follows; if it does not hear of it, it finds out."""
+        if word is None:
+            return
+        session, n, line = word
+        if session in self.shared.ears:
+            self.shared.followed(session, n, line)
+            return
+        keys, said = self.shared.keys, encode([[n, FOLLOWED, 0, line]])
+        holds = [keys.unchanged(line[0], line[2]), keys.present(living_key(session))]
+        body = {"compare": holds, "success": [keys.put(inbox_key(session), said)]}
+        with suppress(StoreError):
+            await self.gateway.txn(body, self.until_s)
 
     def _done(self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake]) -> Outcome:
         known = plan.known_after(revision)
