@@ -133,6 +133,82 @@ def test_somebody_stands_before_the_one_who_is_about_to_be_granted(
     assert after.token > granted.token
 
 
+def test_the_one_who_is_about_to_be_granted_gives_up(
+    clients: list[Client], meanwhile: list[Callable[[], Awaitable[Any]]]
+) -> None:
+    """The row does not show that it left: the next in line is granted, and nobody else."""
+    holder, first, second = clients
+    assert isinstance(holder.enter(2, A), c.Granted)
+    assert isinstance(first.enter(2, A), c.Queued)
+    assert isinstance(second.enter(2, A), c.Queued)
+
+    async def give_up() -> None:
+        before = row_revision(first.store)
+        assert await first.wire.send(c.Leave("first", 2, (A,)), 20_000) == c.Done()
+        assert row_revision(first.store) == before, "the row does not show that it left"
+
+    async def nothing() -> None:
+        """The holder finds out that somebody waits."""
+
+    meanwhile.extend([give_up, nothing])
+    assert holder.leave(2, A) == c.Done()
+    assert not meanwhile, "the interleaving was not forced"
+    assert isinstance(second.look(2), c.Granted)
+    view = run(second.wire.send(c.Inspect(*A[:2]), 20_000))
+    assert isinstance(view, c.ResourceView)
+    assert (view.holder_count, view.waiting_count) == (1, 0)
+
+
+def test_the_writer_between_two_readers_gives_up_while_the_first_is_granted(
+    clients: list[Client], meanwhile: list[Callable[[], Awaitable[Any]]]
+) -> None:
+    """Both readers hold then: nobody stops at one who is gone."""
+    holder, first, second = clients
+    shared = A._replace(mode="shared")
+    assert isinstance(holder.enter(2, A), c.Granted)
+    assert isinstance(first.enter(2, shared), c.Queued)
+    assert isinstance(second.enter(2, A), c.Queued)
+    assert isinstance(first.enter(3, shared), c.Queued)
+
+    async def give_up() -> None:
+        assert await second.wire.send(c.Leave("second", 2, (A,)), 20_000) == c.Done()
+
+    async def nothing() -> None:
+        """The holder finds out that somebody waits."""
+
+    meanwhile.extend([give_up, nothing])
+    assert holder.leave(2, A) == c.Done()
+    assert not meanwhile, "the interleaving was not forced"
+    assert isinstance(first.look(2), c.Granted)
+    assert isinstance(first.look(3), c.Granted)
+
+
+@pytest.mark.parametrize("others", [0, 40])
+def test_two_who_give_up_are_not_in_each_others_way(
+    clients: list[Client], meanwhile: list[Callable[[], Awaitable[Any]]], others: int
+) -> None:
+    """Nor if the line is longer than what is read of it at first."""
+    holder, first, second = clients
+    assert isinstance(holder.enter(2, A), c.Granted)
+    assert isinstance(first.enter(2, A), c.Queued)
+    for n in range(3, 3 + others):
+        assert isinstance(first.enter(n, A), c.Queued)
+    assert isinstance(second.enter(2, A), c.Queued)
+    sent: list[int] = []
+
+    async def give_up() -> None:
+        assert await first.wire.send(c.Leave("first", 2, (A,)), 20_000) == c.Done()
+        meanwhile.append(note)
+
+    async def note() -> None:
+        sent.append(1)
+
+    meanwhile.append(give_up)
+    assert second.leave(2, A) == c.Done()
+    assert not sent, "it had to be worked out again"
+    assert holder.leave(2, A) == c.Done()
+
+
 def test_whoever_opens_a_session_ends_those_that_live_no_more(
     node: EtcdCluster, clients: list[Client]
 ) -> None:

@@ -9,6 +9,7 @@ from lockfast.core import commands as c
 from lockfast.core import rows as r
 from lockfast.core.commands import HOLDING, Wake
 from lockfast.core.lines import FAR_MS
+from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.rows import Claim, ResourceRow, Session
 from lockfast.stores.etcd.knowledge import Knowledge, Want
 from lockfast.stores.etcd.leases import sentence_of
@@ -23,6 +24,7 @@ from lockfast.stores.etcd.rows import (
     Owner,
     Record,
     alone_prefix,
+    as_simple,
     decode,
     encode,
     end_of,
@@ -268,6 +270,8 @@ class Plan:
             key = table_key(prefix)
             row: ResourceRow | None = self.view.get(key)
             self._same(prefix)
+            if row is not None and self._gives_up(prefix, before, row):
+                continue
             self._line_as_read(prefix, before, row)
             written = any(
                 resource_of(k) == prefix for k in (*self.puts, *self.deletes) if k[0] == "r"
@@ -303,10 +307,30 @@ class Plan:
         elif there and not marked:
             self.deletes[marker] = ""
 
+    def _gives_up(self, prefix: str, before: tuple[Any, ...] | None, row: ResourceRow) -> bool:
+        """Whether all that happens is that somebody leaves the line of an exclusive holder.
+
+        Nobody moves then, whoever else comes or goes: so the resource's row is left as it is,
+        and those who give up do not get in each other's way. Hand-overs compare whom they let
+        in, and whom they stop at.
+        """
+        if not isinstance(self.view.command, c.Leave) or before != as_stored(row):
+            return False
+        if not row.sole or row.held != {EXCLUSIVE: 1} or not as_simple(row):
+            return False
+        written = [k for k in (*self.puts, *self.deletes) if k[0] == "r"]
+        if len(written) != 1 or not written[0].startswith(waiting_of(prefix)):
+            return False
+        claim = r.claim_key(*self.view.command[:2])
+        seen = [key for key in (written[0], claim) if self.view.known.mod(key)]
+        for key in seen:
+            self._same(key)  # it still waits
+        return written[0] in self.deletes and bool(seen)
+
     def _line_as_read(
         self, prefix: str, before: tuple[Any, ...] | None, row: ResourceRow | None
     ) -> None:
-        """Others may stand in line without touching the resource: not before those we saw."""
+        """Others may come and go without touching the resource: not before those we saw."""
         if before is None:
             return  # nobody stands in line where nobody holds
         line = waiting_of(prefix)
@@ -320,6 +344,8 @@ class Plan:
             upto = end_of(line)
         revision = self.view.known.revision
         self.compares[line] = self.keys.nothing_since(line, upto, revision)
+        for key in self.view.known.between(line, upto):
+            self._same(key)
 
     def _inboxes(self, wakes: Iterable[Wake]) -> None:
         words: dict[str, list[list[Any]]] = {}

@@ -43,7 +43,8 @@ from lockfast.stores.etcd.view import AT_ONCE, View
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
 PAUSE_S: Final = 0.001
-PAUSE_S_MAX: Final = 0.1
+PAUSE_S_MAX: Final = 0.016
+"""Who has failed often must not be passed by all who have just come."""
 MOVES: Final = 24
 """Claims that are granted in one transaction; the rest follows in others."""
 LEASE_UNUSED_S: Final = 3600
