@@ -161,6 +161,28 @@ def test_keep_alives_prove_it(world: World) -> None:
     assert not renewed.matches
 
 
+def test_keep_alives_see_that_its_row_is_gone(world: World) -> None:
+    """Nobody has said so: the cluster was restored from a backup, for example."""
+    token = world.hold("one", 1, A)
+    store = world.stores["one"]
+    wire: Any = store.caller_wire()
+    delete = store.shared.keys.delete("r\x1flock\x1forders/42\x1f")
+    run(wire.gateway.txn({"success": [delete]}, monotonic() + 20))
+    renewed = world.send("one", c.Renew("one", 1, checksum_of([(1, token)]), 1, ()))
+    assert isinstance(renewed, c.Renewed)
+    assert not renewed.matches
+
+
+def test_keep_alives_prove_it_though_others_wrote_its_row(world: World) -> None:
+    token = world.hold("one", 1, A)
+    assert isinstance(world.enter("other", 1, READ), c.Queued)
+    renew = c.Renew("one", 1, checksum_of([(1, token)]), 1, ())
+    for _ in range(2):
+        renewed = world.send("one", renew)
+        assert isinstance(renewed, c.Renewed)
+        assert renewed.matches
+
+
 def test_words_that_nobody_uses_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a keep-alive, and not those of claims that hold."""
     monkeypatch.setattr(alone, "WORDS_MAX", 4)

@@ -22,6 +22,8 @@ class Held(NamedTuple):
 
     token: int
     word: str
+    mod: int
+    """The revision that wrote the row it is in."""
 
 
 class Alone:
@@ -44,11 +46,11 @@ class Alone:
     def is_full(self) -> bool:
         return len(self._words) >= WORDS_MAX
 
-    def hold(self, n: int, token: int, word: str) -> None:
+    def hold(self, n: int, held: Held) -> None:
         """A claim is alone, and the word of it has been left."""
         with self._mutex:
-            self._words[word] = monotonic()
-            self.held[n] = Held(token, word)
+            self._words[held.word] = monotonic()
+            self.held[n] = held
 
     def drop(self, n: int) -> None:
         self.held.pop(n, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lockfast.core import commands as c
 from lockfast.core import rows as r
 from lockfast.core.checksum import checksum_of
@@ -10,10 +12,20 @@ from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.knowledge import Want
 from lockfast.stores.etcd.outcome import Instant, Outcome
 from lockfast.stores.etcd.plan import first_due_ms
-from lockfast.stores.etcd.requests import KEEP_ALIVE, OPERATIONS_MAX, revision_of
-from lockfast.stores.etcd.rows import claim_from, decode, living_key, record_key, stored_key
+from lockfast.stores.etcd.requests import KEEP_ALIVE, OPERATIONS_MAX, Kv, revision_of
+from lockfast.stores.etcd.rows import (
+    claim_from,
+    decode,
+    living_key,
+    record_key,
+    resource_alone,
+    resource_from,
+    stored_key,
+)
 from lockfast.stores.etcd.shared import Account, Shared
 from lockfast.stores.etcd.steps import Step
+
+CHECKED_TOGETHER: Final = 100
 
 
 async def renew(
@@ -32,6 +44,32 @@ async def renew(
     return await step.run()
 
 
+async def _check_alone(step: Step, session: str) -> None:
+    """See that the claims are still there that the rows of their resources have."""
+    keys, alone = step.shared.keys, step.shared.alone_of(session)
+    held = list(alone.held.items())
+    for at in range(0, len(held), CHECKED_TOGETHER):
+        part = held[at : at + CHECKED_TOGETHER]
+        # Only if it was written since has the row to be read: then it says who holds.
+        compares = [keys.unchanged(resource_alone(one.word), one.mod) for _, one in part]
+        reads = [keys.range(resource_alone(one.word)) for _, one in part]
+        body = {"compare": compares, "failure": reads}
+        answer = await step.gateway.txn(body, step.until_s, repeatable=True)
+        for (n, one), response in zip(part, answer.get("responses", ()), strict=False):
+            found = keys.found(response).kvs
+            if not found or not _has(found[0], session, n):
+                alone.drop(n)
+            elif alone.held.get(n) == one:
+                alone.held[n] = one._replace(mod=found[0].mod)
+
+
+def _has(row: Kv, session: str, n: int) -> bool:
+    """Whether the row of a resource has a claim as its only holder."""
+    _, kind, name, _ = row.key.split(r.SEPARATOR)
+    _, holder = resource_from(kind, name, row.value)
+    return holder is not None and holder.packed[1][:2] == [session, n]
+
+
 async def _read_account(step: Step, command: c.Renew) -> None:
     """Read the session, and those of its claims that have changed since the last time.
 
@@ -47,6 +85,7 @@ async def _read_account(step: Step, command: c.Renew) -> None:
         for place in shared.places.get((command.session, n), ()):
             wants.append(Want.resource(stored_key(r.resource_key(*place[:2]))))
     wants = list(dict.fromkeys(wants))[: OPERATIONS_MAX - 2]
+    await _check_alone(step, command.session)
     reads = [keys.range(want.start, want.stop, want.limit) for want in wants]
     reads.append(keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True))
     while True:

@@ -14,6 +14,7 @@ from lockfast.core import rows as r
 from lockfast.core.commands import HOLDING
 from lockfast.core.modes import LOCK, MODES_OF_KIND
 from lockfast.errors import OutcomeUnknownError
+from lockfast.stores.etcd.alone import Held
 from lockfast.stores.etcd.knowledge import PAGE, Want
 from lockfast.stores.etcd.outcome import Outcome
 from lockfast.stores.etcd.requests import Keys, Kv, coded, revision_of
@@ -151,7 +152,7 @@ async def _enter(step: Step, command: c.Enter, believed: Believed) -> Outcome | 
     given = believed.epoch + STRIDE * revision
     shared.claims[session] += 1
     numbers.enter(n)
-    alone.hold(n, given, word)
+    alone.hold(n, Held(given, word, revision))
     shared.hold(session, n, Row(prefix, value, revision))
     return Outcome(c.Granted(given, 0, mode))
 

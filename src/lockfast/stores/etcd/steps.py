@@ -21,6 +21,7 @@ from lockfast.core.reading import EXPIRED
 from lockfast.core.rows import ResourceRow
 from lockfast.core.table import READS, Limits, Table
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.stores.etcd.alone import Held
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
 from lockfast.stores.etcd.leases import dead_sessions, ending_of, have_lease
@@ -35,6 +36,7 @@ from lockfast.stores.etcd.rows import (
     encode,
     inbox_key,
     living_key,
+    resource_alone,
     stored_key,
 )
 from lockfast.stores.etcd.shared import Numbers, Row
@@ -214,7 +216,8 @@ class Step(Reader):
                 self._afresh()  # nothing would show whether it is as believed
                 return None
             if word and isinstance(reply, c.Granted) and own_key(self.command) in view.alone:
-                self.shared.alone_of(self._session).hold(self._n, reply.token, word)
+                mod = view.known.mod(resource_alone(word))
+                self.shared.alone_of(self._session).hold(self._n, Held(reply.token, word, mod))
             return self._noted(Outcome(reply, wakes))
         return await self._commit(plan, reply, wakes, table.unsettled)
 
@@ -267,7 +270,8 @@ class Step(Reader):
         ):
             self._numbers.finish(command.n)
         elif isinstance(reply, c.Ended):
-            self.shared.numbers.pop(self._session, None)
+            self.shared.forget(self._session)
+            self.shared.forget_claims(self._session)
         return outcome
 
     def _was_left(self, reply: Reply) -> bool:
@@ -435,7 +439,8 @@ class Step(Reader):
             self.shared.claims[self._session] += 1
         if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
             if plan.is_alone:
-                self.shared.alone_of(self._session).hold(command.n, reply.token, plan.word)
+                alone = Held(reply.token, plan.word, revision)
+                self.shared.alone_of(self._session).hold(command.n, alone)
                 held = known.kvs[stored_key(r.resource_key(*command.places[0][:2]))]
                 self.shared.hold(self._session, command.n, Row(*held[:3]))
             else:
@@ -445,7 +450,7 @@ class Step(Reader):
             self.shared.claims[self._session] -= reply != c.Done(found=False)
             if len(command.places) == 1 and not wakes:
                 self.shared.busy.discard(command.places[0])
-        if isinstance(reply, c.Ended) or isinstance(command, c.Close):
+        if isinstance(command, c.Close):
             self.shared.forget(self._session)
             self.shared.forget_claims(self._session)
         for wake in wakes:
