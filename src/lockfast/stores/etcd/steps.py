@@ -25,11 +25,11 @@ from lockfast.stores.etcd.alone import Held
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
 from lockfast.stores.etcd.leases import dead_sessions, ending_of, have_lease
+from lockfast.stores.etcd.numbered import Numbered
 from lockfast.stores.etcd.outcome import Outcome, resolved
 from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
 from lockfast.stores.etcd.queueing import Queueing, may_queue
-from lockfast.stores.etcd.reader import Reader
-from lockfast.stores.etcd.requests import Json, Kv, revision_of
+from lockfast.stores.etcd.requests import Json, revision_of
 from lockfast.stores.etcd.rows import (
     FOLLOWED,
     alone_key,
@@ -39,7 +39,7 @@ from lockfast.stores.etcd.rows import (
     resource_alone,
     stored_key,
 )
-from lockfast.stores.etcd.shared import Numbers, Row
+from lockfast.stores.etcd.shared import Row
 from lockfast.stores.etcd.view import AT_ONCE, View
 
 SEVERAL_MAX: Final = 40
@@ -55,7 +55,7 @@ _NOT_REPEATABLE: Final = (c.Revoke, c.RevokeSession, c.Expel, c.Close, c.Resize,
 """Their answers say whether it was this very request that did it."""
 
 
-class Step(Reader):
+class Step(Numbered):
     """One command on its way."""
 
     limits = LIMITS
@@ -65,8 +65,6 @@ class Step(Reader):
     _failures = 0
     _guess_failed = False
     """The last attempt that others were quicker than was a guess."""
-    _in_doubt = False
-    """A transaction of ours may have been carried out."""
     _leased = False
     """The session's lease is new."""
     _unfinished: Collection[str] = ()
@@ -245,48 +243,6 @@ class Step(Reader):
         shared.claims[session] = with_rows + len(shared.alone_of(session).held)
         return shared.claims[session], 0
 
-    @property
-    def _n(self) -> int:
-        return int(getattr(self.command, "n", 0))
-
-    @property
-    def _numbers(self) -> Numbers:
-        if isinstance(self.command, c.Enter | c.Leave):
-            return self.shared.numbers_of(self._session)
-        return Numbers()
-
-    @property
-    def _is_sure(self) -> bool:
-        """Whether no request to enter the claim can be under way, or matters any more."""
-        return self._n in self._numbers.answered or self._n in self._numbers.finished
-
-    def _noted(self, outcome: Outcome) -> Outcome:
-        """Note what has become of the command's claim number."""
-        command, reply = self.command, outcome.reply
-        if isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued):
-            self._numbers.enter(command.n)
-        elif (isinstance(command, c.Enter) and isinstance(reply, c.Busy)) or (
-            isinstance(command, c.Leave) and not isinstance(reply, c.Ended)
-        ):
-            self._numbers.finish(command.n)
-        elif isinstance(reply, c.Ended):
-            self.shared.forget(self._session)
-            self.shared.forget_claims(self._session)
-        return outcome
-
-    def _was_left(self, reply: Reply) -> bool:
-        """Whether a leave whose answer was lost has been carried out.
-
-        The claim was there; whoever else takes one away leaves word, and nobody has.
-        """
-        command = self.command
-        return (
-            self._in_doubt
-            and isinstance(command, c.Leave)
-            and command.n in self._numbers.answered
-            and reply == c.Done(found=False)
-        )
-
     async def _bury(self, view: View) -> bool:
         """End the sessions met on the way whose leases are gone."""
         dead = [ending_of(*one) for one in view.dead() if one[0] != self._session]
@@ -335,41 +291,6 @@ class Step(Reader):
             self.shared.due_ms = first_due_ms(due.kvs)
         self._unfinished, self._unsettled = plan.view.unfinished, unsettled
         return self._done(plan, revision_of(answer), reply, wakes)
-
-    def broke_off(self, error: BaseException, living: Kv | None = None) -> None:
-        """A transaction got no answer: if it may have been carried out, see whether it was.
-
-        That has half of the time that is left, so that whoever asks can ask once more: it
-        begins with a read then, and an answer to that leaves no doubt.
-        """
-        in_doubt = isinstance(error, OutcomeUnknownError)
-        may_come = in_doubt or not isinstance(error, Exception)
-        if may_come and living is not None and isinstance(self.command, c.Enter):
-            self._numbers.doubted[self._n] = living
-        if not in_doubt:
-            return
-        self._in_doubt = True
-        self.until_s -= max(0.0, self.until_s - monotonic()) / 2
-        self.shared.forget(self._session)
-        self._afresh()
-
-    async def _fence(self) -> None:
-        """See that nothing is carried out any more that was sent to enter the same claim."""
-        if not isinstance(self.command, c.Enter):
-            return
-        n, keys = self.command.n, self.shared.keys
-        living = self._numbers.doubted.get(n)
-        if living is not None or self._is_sure:
-            self._guesses = False  # it may be there already
-        if living is None:
-            return
-        # If that key has changed meanwhile, nothing that compares it is carried out either.
-        compare = keys.unchanged(living.key, living.mod)
-        put = keys.put(living.key, living.value, self.shared.lease_of(self._session))
-        with suppress(LeaseGoneError):
-            await self.gateway.txn({"compare": [compare], "success": [put]}, self.until_s)
-        self._numbers.doubted.pop(n, None)
-        self.shared.forget(self._session)
 
     def was_not_so(self, answer: Json, wants: Sequence[Want]) -> None:
         """Take over what a transaction has found that went by what was believed."""
