@@ -21,6 +21,12 @@ def spoken(body: Any) -> Any:
     return json.loads(body) if isinstance(body, bytes) else body
 
 
+def writes(body: Any) -> bool:
+    """Whether a transaction writes, if it is as believed."""
+    said = spoken(body)
+    return bool(said.get("compare") and said.get("success"))
+
+
 class EtcdHarness(Harness):
     """A cluster in one face, in a namespace that nobody has used before."""
 

@@ -13,7 +13,7 @@ from lockfast.errors import OutcomeUnknownError
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.gateway import Gateway
-from tests.etcd.harness import spoken
+from tests.etcd.harness import writes
 from tests.etcd.test_losses import A, revoke_lease, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -84,7 +84,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     async def losing(gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
         answer = await txn(gateway, body, until_s, **rest)
-        if losses and spoken(body).get("compare") and answer.get("succeeded"):
+        if losses and writes(body) and answer.get("succeeded"):
             losses.pop()
             raise OutcomeUnknownError("etcd", "the answer was lost")
         return answer

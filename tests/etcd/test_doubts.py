@@ -15,7 +15,7 @@ from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.queueing import Queueing
 from lockfast.stores.etcd.steps import Step
-from tests.etcd.harness import spoken
+from tests.etcd.harness import writes
 from tests.etcd.test_losses import A, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -37,7 +37,7 @@ class Trouble:
         if self.writes_left == 0:
             raise StoreUnavailableError("etcd", "cannot be reached", "look at the cable")
         answer = await self._send(gateway, body, until_s, **rest)
-        if spoken(body).get("compare") and answer.get("succeeded"):
+        if writes(body) and answer.get("succeeded"):
             self.writes_left -= self.writes_left > 0
             if self.lost:
                 self.lost -= 1
@@ -165,7 +165,7 @@ class Late:
         monkeypatch.setattr(Gateway, "txn", lambda *args, **rest: self._txn(*args, **rest))
 
     async def _txn(self, gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-        if self.error is not None and spoken(body).get("compare"):
+        if self.error is not None and writes(body):
             self._kept.append((gateway, body))
             error, self.error = self.error, None
             raise error

@@ -15,7 +15,7 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.sockets import BlockingTransport
-from tests.etcd.harness import spoken
+from tests.etcd.harness import spoken, writes
 from tests.etcd.test_losses import revoke_lease, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -109,11 +109,11 @@ class Telling:
         monkeypatch.setattr(Gateway, "txn", lambda *args, **rest: self._txn(*args, **rest))
 
     async def _txn(self, gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-        if self.lives == 0 and spoken(body).get("compare"):
+        if self.lives == 0 and writes(body):
             self.lives = -1
             raise DiedError
         answer = await self._send(gateway, body, until_s, **rest)
-        if spoken(body).get("compare") and answer.get("succeeded"):
+        if writes(body) and answer.get("succeeded"):
             self.lives -= self.lives > 0
             self.sizes.append(len(spoken(body)["success"]))
             self.depths.append(sum(1 for _ in walk_stack(None)))

@@ -17,7 +17,7 @@ from lockfast.stores.etcd.outcome import Instant
 from lockfast.stores.etcd.rows import stored_key
 from lockfast.stores.etcd.sockets import BlockingTransport
 from lockfast.stores.etcd.wire import EtcdWire
-from tests.etcd.harness import spoken
+from tests.etcd.harness import writes
 from tests.etcd.test_losses import A, revoke_lease, store_at
 from tests.servers.etcd import EtcdCluster
 
@@ -76,7 +76,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable[An
     send = Gateway.txn
 
     async def txn(gateway: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-        if jobs and spoken(body).get("compare"):
+        if jobs and writes(body):
             await jobs.pop()()
         return await send(gateway, body, until_s, **rest)
 
