@@ -222,6 +222,9 @@ class EtcdEar:
                 for change in self._lines.feed(self._reader.take()):
                     self._take(change, wakes)
                 self._seen = max(self._seen, self._lines.revision)
+                if self._reader.done:
+                    # The connection may well stay: nothing will ever come of it.
+                    raise self._lines.end()
         except (BlockingIOError, ssl.SSLWantReadError):
             pass
         except CompactedError as error:

@@ -213,7 +213,7 @@ class View:
         _, session, _ = key.split(r.SEPARATOR)
         for stored in list(self.known.kvs.values()):
             if stored.key == resource_of(stored.key):
-                self._take_holder(stored)
+                self._holder(stored)
         if key not in self._carried:
             self._alone_of(session)
         return self._carried[key][0] if key in self._carried else None
@@ -228,22 +228,22 @@ class View:
         wants = [Want(resource) for resource in resources if not known.knows(resource)]
         if wants:
             raise Missing(*wants[:READ_TOGETHER])
-        found = [self._take_holder(known.kvs[one]) for one in resources if one in known.kvs]
+        found = [self._holder(known.kvs[one])[1] for one in resources if one in known.kvs]
         return sorted(key for key in found if key in self.alone and key.split("\x1f")[1] == session)
 
-    def _take_holder(self, stored: Kv) -> str:
-        """Learn of the only holder of a resource, if it has one, and nothing else of it."""
+    def _holder(self, stored: Kv) -> tuple[ResourceRow, str]:
+        """A resource as stored, and the claim of its only holder, if it has one."""
         _, kind, name, _ = stored.key.split(r.SEPARATOR)
         row, holder = resource_from(kind, name, stored.value)
         if not row.sole:
-            return ""
+            return row, ""
         ref = row.sole.split(r.SEPARATOR, 1)[1]
         key = r.claim_key(*r.parse_ref(ref))
         if holder is not None:
             self._carry(ref, holder.packed, stored.mod)
             if holder.is_alone:
                 self.alone.add(key)
-        return key
+        return row, key
 
     def _with_alone(self, session: str, keys: list[str]) -> list[str]:
         alone = [key for key in self._alone_of(session) if self.changes.get(key, self) is not None]
@@ -270,9 +270,7 @@ class View:
         if stored is None:
             self.touched[prefix] = None
             return None
-        _, kind, name, _ = prefix.split(r.SEPARATOR)
-        row, _ = resource_from(kind, name, stored.value)
-        self._take_holder(stored)
+        row, _ = self._holder(stored)
         rows = 0 if row.sole else row.holders
         marked = marker_of(prefix) in self.known.kvs
         row.waiting = self.known.counts[prefix] - 1 - marked - rows - row.reservations

@@ -52,6 +52,17 @@ class Lines:
             if line.strip():
                 yield from self._line(line)
 
+    def end(self) -> StoreUnavailableError:
+        """Why the watch is over, though nobody has ended it: its last words end without a line."""
+        try:
+            for _ in self._line(self._rest):
+                pass
+        except StoreUnavailableError as error:
+            return error
+        except ValueError:
+            pass
+        return StoreUnavailableError(self._label, "ended a watch")
+
     def _line(self, line: bytes) -> Iterator[Change]:
         said = json.loads(line)
         if "error" in said:
