@@ -50,6 +50,9 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
             reply = await core.request(Convert(session.id, holding.n, step, mode, timeout_ms != 0))
             _take_over(core, holding, reply, sent_ms)
             if isinstance(reply, Granted):
+                # While the answer was on its way the lease may have been lost: then it was
+                # not noted, and nobody is to take itself for the writer.
+                check(holding)
                 if reply.mode == mode:
                     return
                 # Nobody but the detector takes a conversion out of the line.
@@ -63,9 +66,9 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
                     holding.ask.name, (timeout_ms or 0) / 1000, holders=describe(reply.ahead)
                 )
             if await signal.wait(left_ms):
+                check(holding)
                 if holding.mode == mode:
                     return
-                check(holding)
                 signal = runtime.signal()
                 holding.changed = signal
     except BaseException:

@@ -79,10 +79,9 @@ class Keeper:
                     await self._close()
                     break
                 if session.snapshot.opened:
-                    now_ms = self._runtime.now_ms()
-                    if now_ms >= self._due_ms():
+                    if self._runtime.now_ms() >= self._due_ms():
                         await self._renew_if_due()
-                    if session.deadlock_at_ms is not None and now_ms >= session.deadlock_at_ms:
+                    if session.deadlock_at_ms is not None:
                         await self._find_deadlocks_if_due()
                 self._notice_ends()
                 if not session.alive():

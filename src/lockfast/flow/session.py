@@ -273,7 +273,7 @@ class Session(Presence):
         """Where to look for deadlocks: at what suspects of ours hold and wait for."""
         now_ms = self.runtime.now_ms()
         known = [holding for session in self.siblings() for holding in session.holdings()]
-        found = suspects(known) if len(known) > 1 else []
+        found = suspects(known)
         overdue = [h for h in found if self._deadlock_look_due_ms(h) <= now_ms]
         for holding in overdue:
             holding.looked_ms = now_ms

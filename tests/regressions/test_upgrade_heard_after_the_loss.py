@@ -1,0 +1,31 @@
+"""An upgrade whose answer came after the lease was lost returned as if all were well.
+
+The store had forgotten the grant (a power loss), and granted the claim anew when it was asked
+to convert it. The client had taken the lease for lost by then, so it did not note that answer,
+and yet told its caller that it was the writer, with the token of the lease that was lost.
+Found by simulator seed 31013313, in a schedule that a mistake of another kind had made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lockfast
+
+
+def test_an_upgrade_of_a_lost_lease_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lockfast.connect("memory://late-upgrade") as client:
+        lease = client.rwlock("book").update().acquire()
+        (session,) = client._core.sessions()
+        request = client._core.request
+
+        async def slowly(command: Any, timeout_ms: int | None = None) -> Any:
+            reply = await request(command, timeout_ms)
+            session.over(lease._holding, "the store has no record of it")
+            return reply
+
+        monkeypatch.setattr(client._core, "request", slowly)
+        with pytest.raises(lockfast.LeaseLostError, match="no record"):
+            lease.upgrade()
