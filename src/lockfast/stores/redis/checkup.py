@@ -25,6 +25,8 @@ PINGS: Final = 20
 CLOCK_MS_MAX: Final = 1000
 """Tokens after a loss of data rest on the server's clock; a second is far off."""
 TIMEOUT_S: Final = 5.0
+OLDEST: Final = [6, 2]
+"""What every build is tested on."""
 
 
 def examine(address: Address) -> Iterator[Finding]:
@@ -67,8 +69,10 @@ class _Checkup:
         name = "Valkey" if version else "Redis"
         version = version or info_field(info, "redis_version")
         mode = info_field(info, "redis_mode")
-        if int(version.partition(".")[0] or 0) < 5:
-            return Finding("server", f"{name} {version}", "bad", "use Redis 5 or newer")
+        if [int(part) for part in version.split(".")[:2]] < OLDEST:
+            return Finding(
+                "server", f"{name} {version}", "bad", "use Redis 6.2 or newer, or Valkey"
+            )
         if mode == "cluster":
             return Finding("server", f"{name} {version}, {mode}", "note", "one shard is one slot")
         return Finding("server", f"{name} {version}, {mode}")
