@@ -21,7 +21,10 @@ def work_together(children: list[Child], within: float = 30.0) -> None:
 
 
 def contended(crew: Crew, history: Path, processes: int, times: int) -> Judgement:
-    """What is to be said of processes that use every kind of lock at once; it is all well."""
+    """What is to be said of processes that use every kind of lock at once; it is all well.
+
+    How much of it can be decided is a matter of how they were scheduled.
+    """
     work_together(
         [crew.start(roles.everything, seed, times) for seed in range(processes)], within=100.0
     )
