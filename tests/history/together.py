@@ -7,16 +7,24 @@ from pathlib import Path
 from lockfast.cli import main
 from lockfast.sim.judge import Judgement, judge_file
 from tests.history import roles
-from tests.processes.crew import Child, Crew
+from tests.processes.crew import Child, Crew, until
 
 
-def work_together(children: list[Child], within: float = 30.0) -> None:
+def work_together(children: list[Child]) -> None:
+    _begin(children)
+    _end(children)
+
+
+def _begin(children: list[Child]) -> None:
     for child in children:
         child.hears("ready")
     for child in children:
         child.tell("go")
+
+
+def _end(children: list[Child]) -> None:
     for child in children:
-        child.hears("done", within)
+        child.hears("done", within=100.0)
         assert child.finish() == 0
 
 
@@ -25,13 +33,16 @@ def contended(crew: Crew, history: Path, processes: int, times: int) -> Judgemen
 
     How much of it can be decided is a matter of how they were scheduled.
     """
-    work_together(
-        [crew.start(roles.everything, seed, times) for seed in range(processes)], within=100.0
-    )
+    children = [crew.start(roles.everything, seed, times) for seed in range(processes)]
+    client = crew.client()
+    with client.lock("a"):
+        _begin(children)
+        until(lambda: client.inspect("a").waiting_count > 0, "somebody has to wait")
+    _end(children)
     judgement = judge_file(history)
     asked = [entry for entry in judgement.entries if entry.get("ask") == "acquire"]
     assert len({entry["by"] for entry in asked}) >= processes
-    assert any(entry.get("got") == "queued" for entry in judgement.entries), "nobody had to wait"
+    assert any(entry.get("got") == "queued" for entry in judgement.entries)
     assert list(map(str, judgement.problems)) == []
     assert main(["check", str(history)]) == 0
     return judgement
