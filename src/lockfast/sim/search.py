@@ -26,7 +26,7 @@ from lockfast.sim.world import Run, World
 
 CHUNK: Final = 100
 """As many schedules are run in one go, if there are enough for all cores."""
-COLLECT_EVERY: Final = 10
+COLLECT_EVERY: Final = 50
 """As many schedules leave their garbage together."""
 TABLE_EVERY: Final = 65
 """As many schedules go by between two comparisons of the table with its model. With six
