@@ -308,7 +308,7 @@ class SqliteRows:
                 f"SELECT k, v FROM rows WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?",
                 (start, stop, limit + len(recent)),
             ).fetchall()
-            if not found:
+            if limit and not found:
                 self._without[stop] = start
         if recent:
             found = sorted({**dict(found), **recent}.items(), reverse=reverse)
