@@ -8,7 +8,9 @@ import signal
 
 import pytest
 
+import lockfast
 from tests.cli.processes import LOCKFAST, NAMING, READ, Cli, children_of, is_alive, python, until
+from tests.logs import begin_log
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "WINCH"])
@@ -116,6 +118,8 @@ print("survived", flush=True)
 
 def test_killing_run_kills_the_command_and_the_lock_stays_for_its_ttl(cli: Cli) -> None:
     """Nobody may begin before the command is surely gone: the store goes by the TTL."""
+    with lockfast.connect(cli.url) as client:
+        beginning = begin_log(client)
     # Long enough to start two programs in, however busy the machine is.
     holder = cli.start("run", "a", "--ttl", "12", "--", *python(STUBBORN))
     assert holder.line() == "ready"
@@ -126,7 +130,7 @@ def test_killing_run_kills_the_command_and_the_lock_stays_for_its_ttl(cli: Cli) 
     assert cli.run("run", "a", "--no-wait", "--", "true").returncode == 75
     heir = cli.run("run", "a", "--timeout", "60", "--", "sh", "-c", "echo $LOCKFAST_FENCE")
     assert int(heir.stdout) > before["token"]
-    watcher = cli.start("watch", "--after", "0", "--json")
+    watcher = cli.start("watch", "--after", str(beginning), "--json")
     events = [json.loads(watcher.line()) for _ in range(4)]
     (ended,) = (each for each in events if each["what"] == "expired")
     assert (ended["token"], ended["detail"]) == (before["token"], "its session expired")

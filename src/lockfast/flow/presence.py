@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockfast.core.commands import (
     Blocker,
@@ -51,9 +50,8 @@ def margin_ms(ttl_ms: int) -> int:
     return max(1, min(ttl_ms // STOPPING_SHARE, STOPPING_MS_MAX))
 
 
-@dataclass(slots=True)
-class Snapshot:
-    """How the session stands; never changed, but replaced as a whole."""
+class Snapshot(NamedTuple):
+    """How the session stands; replaced as a whole."""
 
     opened: bool = False
     deadline_ms: int = 0

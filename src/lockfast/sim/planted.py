@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -216,7 +215,7 @@ def _(stack: ExitStack) -> None:
     async def wrong(self: Keeper) -> None:
         ended = self._session.snapshot
         if ended.ended == "the client was closed":
-            self._session.snapshot = replace(ended, ended="")
+            self._session.snapshot = ended._replace(ended="")
         await right(self)
 
     right = Keeper._close
