@@ -80,25 +80,18 @@ def enter_free(
     shard.token = token
     rank = rank_of(now_ms - head_start_ms, position)
     rows.add(key, ResourceRow(kind, name, {mode: 1}, {}, 1, 0, 0, f"{rank}\x1f{session_id}\x1f{n}"))
-    rows.add(
-        claim_key(session_id, n),
-        Claim(
-            session_id, n, places, HOLDING, rank, actor, priority, now_ms, token, now_ms, 0, 0,
-            lock_delay_ms,
-        ),
+    claim = Claim(
+        session_id, n, places, HOLDING, rank, actor, priority, now_ms, token, now_ms, 0, 0,
+        lock_delay_ms,
     )  # fmt: skip
+    rows.add(claim_key(session_id, n), claim)
     session.highest = n
     session.claims += 1
     session.checksum = (session.checksum + mix(n, token)) % MODULUS
     rows.put(session_key, session)
     rows.put(SHARD_KEY, shard)
     if rows.logs:
-        rows.append(
-            Event(
-                position, wall_us // 1000, "granted", kind, name, mode, session_id, n,
-                session.owner, token, "",
-            )
-        )  # fmt: skip
+        _log(rows, shard, wall_us, "granted", claim, session)
     return Granted(token, 0, mode), []
 
 
@@ -131,7 +124,7 @@ def leave_alone(
         or len(claim.places) != 1
     ):
         return None
-    kind, name, mode, _, _ = claim.places[0]
+    kind, name, _, _, _ = claim.places[0]
     key = f"r\x1f{kind}\x1f{name}"
     resource: ResourceRow = rows.get(key)
     if not resource.sole or resource.reservations or resource.closed_ms or resource.converting:
@@ -146,14 +139,9 @@ def leave_alone(
     session.claims -= 1
     session.checksum = (session.checksum - mix(n, token)) % MODULUS
     rows.put(session_key, session)
-    shard.position = position = shard.position + 1
+    shard.position += 1
     if rows.logs:
-        rows.append(
-            Event(
-                position, wall_us // 1000, "released", kind, name, mode, session_id, n,
-                session.owner, token, "",
-            )
-        )  # fmt: skip
+        _log(rows, shard, wall_us, "released", claim, session)
     wakes: list[Wake] = []
     if heir is None:
         rows.delete(key)
@@ -190,7 +178,7 @@ def _let_in(
     rows: Rows, claim: Claim, session: Session, shard: Shard, now_ms: int, wall_us: int
 ) -> Wake:
     """Make a claim that waits the holder of its only place."""
-    kind, name, mode, _, _ = claim.places[0]
+    kind, name, _, _, _ = claim.places[0]
     rows.delete(line_prefix("w", kind, name) + claim.rank)
     shard.token = token = max(shard.token + 1, wall_us)
     claim.state = HOLDING
@@ -199,12 +187,18 @@ def _let_in(
     rows.put(claim_key(claim.session, claim.n), claim)
     session.checksum = (session.checksum + mix(claim.n, token) - mix(claim.n, 0)) % MODULUS
     rows.put(f"s\x1f{claim.session}", session)
-    shard.position = position = shard.position + 1
+    shard.position += 1
     if rows.logs:
-        rows.append(
-            Event(
-                position, wall_us // 1000, "granted", kind, name, mode, claim.session, claim.n,
-                session.owner, token, "",
-            )
-        )  # fmt: skip
+        _log(rows, shard, wall_us, "granted", claim, session)
     return Wake(session.inbox, claim.session, claim.n, WAKE_GRANTED, token)
+
+
+def _log(rows: Rows, shard: Shard, wall_us: int, what: str, claim: Claim, session: Session) -> None:
+    """Note what became of a claim, at the position just counted."""
+    kind, name, mode, _, _ = claim.places[0]
+    rows.append(
+        Event(
+            shard.position, wall_us // 1000, what, kind, name, mode, claim.session, claim.n,
+            session.owner, claim.token, "",
+        )
+    )  # fmt: skip
