@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Sequence
-from operator import attrgetter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lockfast.core.commands import Event
-from lockfast.core.rows import Claim, ResourceRow, Row, Session, Shard
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.rows import Claim, ResourceRow, Session, copied
 from lockfast.sim.model import Model
 
 
-def _copier(kind: type) -> Callable[[Any], Any]:
-    fields = attrgetter(*kind.__slots__)  # type: ignore[attr-defined]
-    return lambda row: kind(*fields(row))
-
-
-_copy_resource = _copier(ResourceRow)
-
-
-def _resource(row: ResourceRow) -> ResourceRow:
-    other: ResourceRow = _copy_resource(row)
-    other.held, other.reserved = row.held.copy(), row.reserved.copy()
-    return other
-
-
-_COPY: dict[type, Callable[[Any], Any]] = {
-    Shard: _copier(Shard),
-    Session: _copier(Session),
-    Claim: _copier(Claim),
-    ResourceRow: _resource,
-    str: lambda row: row,
-}
-
-
-class ForkRows:
+class ForkRows(MemoryRows):
     """Rows that are shared between forks: whoever gets one gets a copy. There is no log."""
 
-    __slots__ = ("_keys", "_rows")
+    __slots__ = ()
 
     logs = False
-
-    def __init__(self) -> None:
-        self._rows: dict[str, Row] = {}
-        self._keys: list[str] = []
 
     def fork(self) -> ForkRows:
         other = ForkRows()
@@ -52,38 +23,12 @@ class ForkRows:
         return other
 
     def get(self, key: str) -> Any:
-        row = self._rows.get(key)
-        return None if row is None else _COPY[type(row)](row)
-
-    def put(self, key: str, row: Row) -> None:
-        if key not in self._rows:
-            insort(self._keys, key)
-        self._rows[key] = row
-
-    def add(self, key: str, row: Row) -> None:
-        self.put(key, row)
-
-    def delete(self, key: str) -> None:
-        if self._rows.pop(key, None) is not None:
-            del self._keys[bisect_left(self._keys, key)]
+        return copied(super().get(key))
 
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
-        keys = self._keys
-        found = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
-        if reverse:
-            found.reverse()
-        return [(key, self.get(key)) for key in found[:limit]]
-
-    def append(self, event: Event) -> None:
-        """Nobody reads it."""
-
-    def events(self, after: int, limit: int) -> list[Event]:
-        return []
-
-    def oldest(self) -> int | None:
-        return None
+        return [(key, copied(row)) for key, row in super().scan(start, stop, limit, reverse)]
 
     def key(self, now_ms: int) -> Hashable:
         """All that can make a difference, and nothing else: spans instead of instants, the

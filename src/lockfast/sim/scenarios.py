@@ -81,6 +81,13 @@ class Stage:
         await client.release(lease)
         return done
 
+    async def turn_after(
+        self, client: SimClient, after_ms: float, think_ms: float, **how: Any
+    ) -> None:
+        """As `turn`, some time later."""
+        await self.sleep(client, after_ms)
+        await self.turn(client, think_ms, **how)
+
     async def together(self, *jobs: tuple[SimClient, Coroutine[Any, Any, Any]]) -> None:
         """Each on its own host, until all are done (or dead)."""
         tasks = [client.host.start(job, client.name) for client, job in jobs]
@@ -126,16 +133,13 @@ async def crash(stage: Stage) -> None:
         await first.acquire(LOCK)
         await stage.sleep(first, 60_000)
 
-    async def waits(client: SimClient) -> None:
-        await stage.sleep(client, 50)
-        await stage.turn(client, 20)
-
     def die() -> None:
         stage.world.note_fault("crash", first.name)
         first.die()
 
     stage.at(200, die)
-    await stage.together((first, dies()), (second, waits(second)), (third, waits(third)))
+    waits = ((client, stage.turn_after(client, 50, 20)) for client in (second, third))
+    await stage.together((first, dies()), *waits)
 
 
 @_scenario("A holder sleeps past its lease and wakes up to write: the zombie.", _mix(2))
@@ -155,12 +159,8 @@ async def zombie(stage: Stage) -> None:
             pass
         await slow.release(lease)
 
-    async def goes_on() -> None:
-        await stage.sleep(quick, 100)
-        await stage.turn(quick, 20)
-
     stage.pause(slow, 10, 2500)
-    await stage.together((slow, sleeps()), (quick, goes_on()))
+    await stage.together((slow, sleeps()), (quick, stage.turn_after(quick, 100, 20)))
 
 
 @_scenario("A holder sleeps past its lease, looks at it before it writes, and asks anew.", _mix(2))
@@ -177,12 +177,8 @@ async def pause(stage: Stage) -> None:
         else:
             await stage.turn(slow, 20)
 
-    async def goes_on() -> None:
-        await stage.sleep(quick, 100)
-        await stage.turn(quick, 20)
-
     stage.pause(slow, 10, 2500)
-    await stage.together((slow, looks()), (quick, goes_on()))
+    await stage.together((slow, looks()), (quick, stage.turn_after(quick, 100, 20)))
 
 
 @_scenario(
@@ -194,16 +190,14 @@ async def split_brain(stage: Stage) -> None:
     one, other = stage.clients
     server = stage.world.server
 
-    async def holds(client: SimClient, after_ms: float, think_ms: float) -> None:
-        await stage.sleep(client, after_ms)
-        await stage.turn(client, think_ms)
-
     def forget() -> None:
         stage.world.note_fault("amnesia", server.host.name)
         server.forget_all()
 
     stage.at(50, forget)
-    await stage.together((one, holds(one, 0, 300)), (other, holds(other, 80, 100)))
+    await stage.together(
+        (one, stage.turn_after(one, 0, 300)), (other, stage.turn_after(other, 80, 100))
+    )
 
 
 @_scenario("Somebody sets the store's wall clock back: tokens still rise.", _mix(2))
@@ -225,17 +219,13 @@ async def lost_reply(stage: Stage) -> None:
     one, other = stage.clients
     network = stage.world.network
 
-    async def later() -> None:
-        await stage.sleep(other, 5)
-        await stage.turn(other, 20)
-
     def mend() -> None:
         network.reset = 0.0
 
     network.reset = 1.0
     stage.at(3, mend)
     stage.world.note_fault("reset after the effect", one.name)
-    await stage.together((one, stage.turn(one, 20)), (other, later()))
+    await stage.together((one, stage.turn(one, 20)), (other, stage.turn_after(other, 5, 20)))
 
 
 @_scenario("Twenty want the lock at once: one is woken at a time, in order.", _mix(20))
@@ -260,12 +250,13 @@ async def deadlock(stage: Stage) -> None:
 
 @_scenario("An urgent claim has a head start; a patient one is still served.", _mix(5))
 async def priority(stage: Stage) -> None:
-    async def waits(client: SimClient, after_ms: int, priority: int) -> None:
-        await stage.sleep(client, after_ms)
-        await stage.turn(client, 40, priority=priority)
-
     jobs = [(0, 0), (10, 0), (15, 0), (20, 5), (25, 1)]
-    await stage.together(*((c, waits(c, *job)) for c, job in zip(stage.clients, jobs, strict=True)))
+    await stage.together(
+        *(
+            (client, stage.turn_after(client, after_ms, 40, priority=priority))
+            for client, (after_ms, priority) in zip(stage.clients, jobs, strict=True)
+        )
+    )
 
 
 @_scenario(
@@ -277,17 +268,15 @@ async def failover(stage: Stage) -> None:
     one, other = stage.clients
     server = stage.world.server
 
-    async def holds(client: SimClient, after_ms: float, think_ms: float) -> None:
-        await stage.sleep(client, after_ms)
-        await stage.turn(client, think_ms)
-
     def die() -> None:
         stage.world.note_fault("failover", server.host.name)
         server.crash()
 
     stage.at(60, die)
     stage.at(110, lambda: stage.world.fail_over(server))
-    await stage.together((one, holds(one, 20, 250)), (other, holds(other, 130, 80)))
+    await stage.together(
+        (one, stage.turn_after(one, 20, 250)), (other, stage.turn_after(other, 130, 80))
+    )
 
 
 @_scenario("The TTL is shorter than the store is slow: leases are lost, nothing else.", _mix(2, 60))
