@@ -98,19 +98,19 @@ class Lines:
 
     def session(self, session_id: str) -> Session | None:
         """The session's row, to read."""
-        key = f"s\x1f{session_id}"
+        key = r.session_key(session_id)
         found: Session | None = self._sessions.get(key) or self.rows.get(key)
         return found
 
     def session_to_change(self, session_id: str) -> Session:
         session = self.session(session_id)
         assert session is not None, f"claims without their session {session_id}"
-        self._sessions[f"s\x1f{session_id}"] = session
+        self._sessions[r.session_key(session_id)] = session
         return session
 
     def resource(self, kind: str, name: str) -> ResourceRow:
         """The resource's row, to change; a new one if nobody uses it."""
-        key = f"r\x1f{kind}\x1f{name}"
+        key = r.resource_key(kind, name)
         found = self._resources.get(key)
         if found is None:
             found = self.rows.get(key)
@@ -125,7 +125,7 @@ class Lines:
         return found
 
     def claim_by_ref(self, ref: str) -> Claim:
-        claim: Claim | None = self.rows.get(r.claim_key(*r.parse_ref(ref)))
+        claim = self.claim(*r.parse_ref(ref))
         assert claim is not None, f"a line names a claim that is not there: {ref!r}"
         return claim
 
@@ -528,15 +528,14 @@ class Lines:
 
     def _head(self, at: Place | ResourceRow) -> tuple[str, str] | None:
         """Rank and claim of the first who waits for a resource."""
-        prefix = f"w\x1f{at.kind}\x1f{at.name}"
-        found = self.rows.scan(f"{prefix}\x1f", f"{prefix}\x20", 1)
-        return (found[0][0][len(prefix) + 1 :], found[0][1]) if found else None
+        line = self._line("w", at, 1)
+        return line[0] if line else None
 
     def _line(self, line: str, at: Place | ResourceRow, limit: int) -> list[tuple[str, str]]:
         """Ranks and claims of one line of a resource, in order."""
-        prefix = f"{line}\x1f{at.kind}\x1f{at.name}"
-        cut = len(prefix) + 1
-        found = self.rows.scan(f"{prefix}\x1f", f"{prefix}\x20", limit)
+        prefix = r.line_prefix(line, at.kind, at.name)
+        cut = len(prefix)
+        found = self.rows.scan(prefix, r.after_prefix(prefix), limit)
         return [(key[cut:], ref) for key, ref in found]
 
 

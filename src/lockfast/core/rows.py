@@ -140,6 +140,9 @@ def copied(row: Any) -> Any:
 
 LOG_KEPT = 10_000
 """How many entries of the log are kept at the least."""
+LOG_KEPT_MS = 600_000
+"""A log that is written only while somebody looks is kept this long, counted anew from a look
+when half of it is over: whoever comes back within that half has missed nothing."""
 
 
 class Rows(Protocol):
@@ -148,8 +151,10 @@ class Rows(Protocol):
     What `get` returns may be changed and put back; nothing else may keep it.
     """
 
-    logs: bool
-    """Whether there is a log at present: else positions are counted, and nothing is added."""
+    @property
+    def logs(self) -> bool:
+        """Whether there is a log at present: else positions are counted, and nothing is added."""
+        ...
 
     def get(self, key: str) -> Any: ...
     def put(self, key: str, row: Row) -> None: ...

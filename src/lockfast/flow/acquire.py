@@ -34,6 +34,7 @@ from lockfast.errors import (
 )
 from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
+from lockfast.flow.presence import LOST
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ RETRY_MS: Final = 20
 RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
-LOST: Final = LeaseState.LOST
 FORKED: Final = "the process was forked and its leases stay with the parent"
 
 
@@ -112,11 +112,9 @@ async def _enter(
     while True:
         opening = None if session.snapshot.opened else session.opening()
         try:
-            left_ms = give_up_ms - sent_ms
-            if left_ms > core.connect_timeout_ms:
-                left_ms = core.connect_timeout_ms
             reply = await core.wire.send(
-                holding.enter(timeout_ms != 0, opening), left_ms if left_ms > 1 else 1
+                holding.enter(timeout_ms != 0, opening),
+                max(1, min(give_up_ms - sent_ms, core.connect_timeout_ms)),
             )
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             # Both are safe to send again: the claim's number makes it one claim.

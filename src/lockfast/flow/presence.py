@@ -183,7 +183,7 @@ class Presence:
             sent_ms = self._opening_sent_ms
             assert sent_ms is not None
             deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
-            self.snapshot = Snapshot(True, deadline_ms, snapshot.confirmed)
+            self.snapshot = snapshot._replace(opened=True, deadline_ms=deadline_ms)
         self.ear.poke()
 
     # ── claims move on ────────────────────────────────────────────────────────────────
@@ -422,17 +422,14 @@ class Presence:
                 # certain to end our leases before the store ends them.
                 deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
                 deadline_ms = max(deadline_ms, snapshot.deadline_ms)
-                self.snapshot = Snapshot(snapshot.opened, deadline_ms, confirmed=True)
+                self.snapshot = snapshot._replace(deadline_ms=deadline_ms, confirmed=True)
                 return True
         return self.alive()
 
     def unconfirmed(self) -> None:
         """A keep-alive failed."""
         with self.mutex:
-            was = self.snapshot
-            self.snapshot = Snapshot(
-                was.opened, was.deadline_ms, False, was.ended, was.by, was.ended_ms
-            )
+            self.snapshot = self.snapshot._replace(confirmed=False)
 
     def end(self, reason: str, by: str = "") -> None:
         """The session is over: every lease is lost, every waiting claim enters anew."""
@@ -443,9 +440,8 @@ class Presence:
     def _end(self, reason: str, by: str = "") -> list[Callable[[], None]]:
         effects: list[Callable[[], None]] = []
         if not self.snapshot.ended:
-            was = self.snapshot
-            self.snapshot = Snapshot(
-                was.opened, was.deadline_ms, was.confirmed, reason, by, self.runtime.now_ms()
+            self.snapshot = self.snapshot._replace(
+                ended=reason, by=by, ended_ms=self.runtime.now_ms()
             )
             effects += self.on_end
             effects.append(self.ear.poke)

@@ -16,6 +16,7 @@ import time
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Event, Events, EventsReply
+from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd.errors import CompactedError
 from lockfast.stores.etcd.gateway import Gateway
@@ -40,10 +41,6 @@ STEPS_BACK_MAX: Final = 8
 """As many entries are read one by one; etcd starts a watch of the past only now and then."""
 REVISIONS_MAX: Final = 50_000
 """A log that nobody has read for longer than this is not counted: there is a gap."""
-
-
-WRITTEN_MS: Final = 600_000
-"""For so long the log is written after somebody has read it."""
 
 
 class Mark(NamedTuple):
@@ -95,11 +92,11 @@ class Journal:
             stored, marks = (keys.found(response).kvs for response in answer["responses"])
             fresh = Base(max(0, wall_us - STRIDE * revision_of(answer)))
             base = Base(*decode(stored[0].value)) if stored else fresh
-            if base.log_until_ms > now_ms + WRITTEN_MS // 2:
+            if base.log_until_ms > now_ms + LOG_KEPT_MS // 2:
                 return
             base_mod, marks_mod = (found[0].mod if found else 0 for found in (stored, marks))
             compares = [keys.unchanged(EPOCH_KEY, base_mod)]
-            writes = [keys.put(EPOCH_KEY, encode(base._replace(log_until_ms=now_ms + WRITTEN_MS)))]
+            writes = [keys.put(EPOCH_KEY, encode(base._replace(log_until_ms=now_ms + LOG_KEPT_MS)))]
             if stored and base.log_until_ms <= now_ms:
                 last = (await self._up_to_now(gateway, None, until_s)).mark
                 gap = _skip(last, revision_of(answer))._replace(entries=last.entries, is_gap=True)

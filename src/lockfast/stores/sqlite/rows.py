@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from lockfast.core.commands import Event
-from lockfast.core.rows import LOG_KEPT, SHARD_KEY, Row, Shard
+from lockfast.core.rows import LOG_KEPT, LOG_KEPT_MS, SHARD_KEY, Row, Shard
 from lockfast.stores.sqlite.packing import (
     PACKERS,
     pack_event,
@@ -47,9 +47,6 @@ ROWS_PER_STATEMENT: Final = 200
 """Well below the number of parameters that any SQLite allows."""
 LOG_FIRST: Final = "z\x1f"
 LOG_END: Final = "z\x20"
-
-LOG_KEPT_MS: Final = 600_000
-"""Whoever comes back to the log within half of it has missed nothing."""
 
 SEPARATOR: Final = "\x1e"
 """Between the keys and texts in the head; none of them contains it."""
@@ -96,7 +93,7 @@ class SqliteRows:
         self._log = ""
         """The entries of the log in the head, each with a separator before it."""
         self._log_until_ms = 0
-        self.logs = False
+        """0: the log is not written."""
         self._writes: dict[str, Any] = {}
         self._added: set[str] = set()
         self._events: list[Event] = []
@@ -147,7 +144,6 @@ class SqliteRows:
         self._log = log
         counters, *recent = text.split(SEPARATOR)
         *shard, self._log_until_ms, emptied = map(int, counters.split())
-        self.logs = self._log_until_ms > 0
         if emptied != self._emptied or len(self._stored) + len(self._without) > CACHED_MAX:
             self._forget_table()
             self._emptied = emptied
@@ -248,6 +244,10 @@ class SqliteRows:
 
     # ── the log ──────────────────────────────────────────────────────────────────────
 
+    @property
+    def logs(self) -> bool:
+        return self._log_until_ms > 0
+
     def log_ends_soon(self, now_ms: int) -> bool:
         """Whether somebody who looks at the log has to have it kept for longer."""
         return self._log_until_ms < now_ms + LOG_KEPT_MS // 2
@@ -255,7 +255,6 @@ class SqliteRows:
     def keep_log(self, now_ms: int) -> None:
         """Have it written from here on."""
         self._log_until_ms = now_ms + LOG_KEPT_MS
-        self.logs = True
 
     def _drop_log(self) -> None:
         """Nobody has looked for long: entries from here on would not follow those there."""
@@ -263,7 +262,6 @@ class SqliteRows:
         self._execute("DELETE FROM rows WHERE k >= ? AND k < ?", (LOG_FIRST, LOG_END))
         self._log = ""
         self._log_until_ms = 0
-        self.logs = False
 
     # ── the port ─────────────────────────────────────────────────────────────────────
 
