@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from lockfast.cli import main
 from lockfast.sim.judge import Judgement, judge_file
 from tests.history import roles
-from tests.processes.crew import Child, Crew, until
+from tests.processes.crew import Child, Crew, crew_in, until
 
 
 def work_together(children: list[Child]) -> None:
@@ -26,6 +29,17 @@ def _end(children: list[Child]) -> None:
     for child in children:
         child.hears("done", within=100.0)
         assert child.finish() == 0
+
+
+def contended_at(
+    url: str, directory: Path, monkeypatch: pytest.MonkeyPatch, processes: int, times: int
+) -> None:
+    """As `contended`, on a server."""
+    history = directory / "history.jsonl"
+    monkeypatch.setenv("LOCKFAST_HISTORY", str(history))
+    with contextmanager(crew_in)(directory) as crew:
+        crew.url = url
+        contended(crew, history, processes, times)
 
 
 def contended(crew: Crew, history: Path, processes: int, times: int) -> Judgement:

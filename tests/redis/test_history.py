@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.history.together import contended
-from tests.processes.crew import Crew, crew_in
+from tests.history.together import contended_at
 from tests.servers.redis import RedisServer
 
 
-@pytest.fixture
-def crew(tmp_path: Path, server: RedisServer) -> Iterator[Crew]:
-    for crew in crew_in(tmp_path):
-        crew.url = server.url("history")
-        yield crew
-
-
 def test_what_processes_recorded_is_judged_clean(
-    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = tmp_path / "history.jsonl"
-    monkeypatch.setenv("LOCKFAST_HISTORY", str(history))
-    contended(crew, history, processes=6, times=40)
+    contended_at(server.url("history"), tmp_path, monkeypatch, processes=6, times=40)

@@ -16,12 +16,20 @@ from tests.api.worlds import CuttableStore, use
 from tests.processes.crew import until
 
 
-def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def holder_and_waiter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[CuttableStore, lockfast.Client, lockfast.Client]:
+    """Two clients of one table, and the store of the waiter, to be cut."""
     store = CuttableStore()
     use(monkeypatch, CuttableStore(table=store.table))
     holder = lockfast.connect("memory://")
     use(monkeypatch, store)
     waiter = lockfast.connect("memory://", ttl=0.3, connect_timeout=0.05)
+    return store, holder, waiter
+
+
+def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, holder, waiter = holder_and_waiter(monkeypatch)
     held = holder.lock("a").acquire()
     taken: list[lockfast.Lease] = []
     thread = threading.Thread(target=lambda: taken.append(waiter.lock("a").acquire()))
@@ -43,11 +51,7 @@ def test_a_waiter_enters_again_when_the_store_is_back(monkeypatch: pytest.Monkey
 def test_a_waiter_that_gives_up_says_what_the_store_said_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = CuttableStore()
-    use(monkeypatch, CuttableStore(table=store.table))
-    holder = lockfast.connect("memory://")
-    use(monkeypatch, store)
-    waiter = lockfast.connect("memory://", ttl=0.3, connect_timeout=0.05)
+    store, holder, waiter = holder_and_waiter(monkeypatch)
     held = holder.lock("a").acquire()
     told: list[lockfast.AcquireTimeoutError] = []
 

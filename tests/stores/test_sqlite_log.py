@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lockfast.core import commands as c
+from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.stores.sqlite import file
 from lockfast.stores.sqlite.file import SqliteFile
-from lockfast.stores.sqlite.rows import LOG_KEPT_MS
 
 SEND_MS = 5000
 SESSION_MS = 10 * LOG_KEPT_MS
