@@ -165,7 +165,7 @@ def test_an_interrupt_is_answered_without_a_traceback(cli: Cli) -> None:
         "import fcntl, sys; gate = open(sys.argv[1], 'w'); fcntl.lockf(gate, fcntl.LOCK_EX);"
         "print('shut', flush=True); sys.stdin.readline()"
     )
-    gate = cli.start_program("python3", "-c", script, f"{cli.path}-gate")
+    gate = cli.start_program("python3", "-c", script, f"{cli.path}-head")
     assert gate.line() == "shut"
     looker = cli.start("ls")
     until(lambda: "sqlite" in Path(f"/proc/{looker.pid}/maps").read_text(), "it to open the file")

@@ -58,7 +58,7 @@ def shut_gate(cli: Cli) -> Process:
         "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX);"
         "print('shut', flush=True); sys.stdin.readline()"
     )
-    keeper = cli.start_program(*python(script), f"{cli.path}-gate")
+    keeper = cli.start_program(*python(script), f"{cli.path}-head")
     assert keeper.line() == "shut"
     return keeper
 

@@ -42,7 +42,7 @@ def enters_gate(path: Path) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            with open(f"{path}-gate", "r+") as gate:
+            with open(f"{path}-head", "r+") as gate:
                 fcntl.lockf(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os._exit(0)
         finally:

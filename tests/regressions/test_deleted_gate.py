@@ -1,40 +1,40 @@
-"""A gate whose file was deleted is made anew for all who use the lock file.
+"""Who comes before and who comes after the gate was deleted do not work on one table.
 
 Those who had it open went on with the deleted one, those who came later made another:
-two gates, and transactions of one side overlapped checkpoints of the other.
+two gates, and transactions of one side overlapped checkpoints of the other. Now the gate is
+the head of the lock file: without it there are no locks, and whoever had it open is told.
 """
 
 from __future__ import annotations
 
-import fcntl
-import time
-
 import pytest
 
 import lockfast
+from lockfast.stores.sqlite import file
 from tests.processes.crew import Crew
 from tests.stores import roles
 
+PATIENCE = 30
 
-def test_old_and_new_processes_meet_at_one_gate(crew: Crew) -> None:
-    """Else those who came before and those who come after would stand before two gates."""
-    before = crew.client()
+
+@pytest.mark.parametrize("looks_every_ms", [0, 1_000_000])
+def test_those_before_are_told(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, looks_every_ms: int
+) -> None:
+    """At the latest when they would write to the table that others use now."""
+    monkeypatch.setattr(file, "CHECK_EVERY_MS", looks_every_ms)
+    before = crew.client(ttl=0.5)
+    leases: list[lockfast.Lease] = []
     with before.lock("a"):
         pass
-    (crew.directory / "locks.db-gate").unlink()
+    (crew.directory / "locks.db-head").unlink()
     after = crew.start(roles.hold)
-    after.hears("held")
-    with pytest.raises(lockfast.AcquireTimeoutError):
-        before.lock("a").acquire(timeout=0)
-    probe = crew.start(roles.try_gate)
-    probe.hears("ready")
-    file = before._core.store._file  # type: ignore[attr-defined]
-    with file._mutex:
-        file._enter_gate(time.monotonic() + 10)
-        probe.tell("try")
-        probe.hears("shut")
-        fcntl.lockf(file._gate, fcntl.LOCK_UN)
-    probe.tell("try")
-    probe.hears("open")
+    (token,) = after.hears("held")
+    with pytest.raises(lockfast.StoreError, match="deleted or replaced"):
+        for i in range(1000):
+            leases.append(before.lock(f"lock number {i}").acquire())
+    assert all(lease.lost.wait(PATIENCE) for lease in leases)
+    (held,) = crew.client().list()
+    assert (held.name, held.holders[0].token) == ("a", int(token))
     after.tell("release")
     after.hears("released")

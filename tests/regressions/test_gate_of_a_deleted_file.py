@@ -22,7 +22,7 @@ from tests.stores import roles
 def test_it_stays_shut(crew: Crew) -> None:
     old = crew.client(ttl=0.5, connect_timeout=0.1)
     lease = old.lock("a").acquire()
-    delete_but_gate_of(crew.directory)
+    delete_but_head_of(crew.directory)
     new = crew.client()
     probe = crew.start(roles.try_gate)
     probe.hears("ready")
@@ -49,7 +49,7 @@ def test_it_stays_shut(crew: Crew) -> None:
         pass
 
 
-def delete_but_gate_of(directory: Path) -> None:
+def delete_but_head_of(directory: Path) -> None:
     for path in directory.glob("locks.db*"):
-        if not path.name.endswith("-gate"):
+        if not path.name.endswith("-head"):
             path.unlink()

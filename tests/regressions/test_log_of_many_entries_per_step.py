@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lockfast
-from lockfast.stores.sqlite import rows
+from lockfast.stores.sqlite import head, rows
 
 
 def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +28,6 @@ def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(lockfast.WatchGapError) as caught:
             next(client.watch(after=0))
         kept = caught.value.resume_at - caught.value.oldest + 1
-        in_the_head = rows.HEAD_MAX // 60  # no entry is shorter
+        in_the_head = head.BODY_MAX // 60  # no entry is shorter
         assert 50 <= kept <= 50 + in_the_head
         odd.release()

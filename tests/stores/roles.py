@@ -80,7 +80,7 @@ def stop_inside(link: Link) -> None:
 
 def try_gate(link: Link) -> None:
     """Say whether the gate is shut for others, each time one asks."""
-    gate = os.open(link.url.removeprefix("sqlite://") + "-gate", os.O_RDWR)
+    gate = os.open(link.url.removeprefix("sqlite://") + "-head", os.O_RDWR)
     link.say("ready")
     while link.hear() == "try":
         try:

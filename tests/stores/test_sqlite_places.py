@@ -75,7 +75,7 @@ def test_a_name_too_long(tmp_path: Path) -> None:
         (errno.EIO, StoreUnavailableError, "cannot be opened"),
     ],
 )
-@pytest.mark.parametrize("which", ["locks.db", "locks.db-gate"])
+@pytest.mark.parametrize("which", ["locks.db", "locks.db-head"])
 def test_a_file_that_cannot_be_opened(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockfast.core import commands as c
-from lockfast.stores.sqlite import rows
+from lockfast.stores.sqlite import head
 from lockfast.stores.sqlite.file import SqliteFile
 
 A = c.Place("lock", "a", "exclusive")
@@ -17,7 +17,7 @@ def test_to_ask_for_none_of_a_line_does_not_empty_it(tmp_path: Path) -> None:
     file = SqliteFile(tmp_path / "locks.db", "stdlib")
     try:
         file.apply(c.Open("s", 600_000, "owner"), SEND_MS)
-        enough = rows.HEAD_MAX // 100  # no claim takes less
+        enough = head.BODY_MAX // 100  # no claim takes less
         waiting = enough - 1
         for n in range(2 * enough):
             place = A if n < enough else A._replace(name=f"b{n}")

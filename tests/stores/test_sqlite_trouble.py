@@ -80,9 +80,9 @@ def delete_database(directory: Path) -> None:
     (directory / "locks.db").unlink()
 
 
-def delete_but_gate(directory: Path) -> None:
+def delete_but_head(directory: Path) -> None:
     for path in directory.iterdir():
-        if not path.name.endswith("-gate"):
+        if not path.name.endswith("-head"):
             path.unlink()
 
 
@@ -101,12 +101,23 @@ def delete_directory(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
+def is_told(client: lockfast.Client) -> bool:
+    """Whether it knows that its file is gone."""
+    try:
+        lease = client.lock("c").try_acquire()
+    except StoreError:
+        return True
+    assert lease is not None
+    lease.release()
+    return False
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         delete_all,
         delete_database,
-        delete_but_gate,
+        delete_but_head,
         replace_database,
         move_directory,
         delete_directory,
@@ -122,6 +133,7 @@ def test_a_file_that_goes_away_under_a_client(
     client = lockfast.connect(url, ttl=0.5, connect_timeout=0.1)
     lease = client.lock("a").acquire()
     harm(directory)
+    until(lambda: is_told(client), "it is seen that the file is gone")
     calls: list[Callable[[], object]] = [
         client.lock("b").acquire,
         client.lock("b").try_acquire,
@@ -208,21 +220,24 @@ def test_a_waiter_at_the_gate_can_be_interrupted(crew: Crew) -> None:
 def test_another_program_that_locks_the_database_is_told_of(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sqlite3` by hand goes round the gate."""
+    """`sqlite3` by hand goes round the gate; locks are to be had until the head is full."""
     monkeypatch.setattr(driver, "BUSY_MS", 100)
     with lockfast.connect(f"sqlite://{quick_path}/locks.db", connect_timeout=0.1) as client:
-        with client.lock("a"):
-            pass
+        leases = [client.lock("first").acquire()]
         by_hand = sqlite3.connect(quick_path / "locks.db", isolation_level=None)
         by_hand.execute("BEGIN IMMEDIATE")
         with pytest.raises(
             StoreUnavailableError, match="another program keeps the database locked"
         ):
-            client.lock("a").acquire()
+            for i in range(1000):
+                leases.append(client.lock(f"lock number {i}").acquire())
         by_hand.execute("ROLLBACK")
         by_hand.close()
-        with client.lock("a").acquire(timeout=PATIENCE):
+        with client.lock("one more").acquire(timeout=PATIENCE):
             pass
+        assert {info.name for info in client.list()} == {lease.name for lease in leases}
+        for lease in leases:
+            lease.release()
 
 
 # ── between processes ────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lockfast.core.commands import Command, Reply
@@ -20,15 +19,13 @@ class SqliteStore:
         self._path = path
         self._driver = driver
         self._death_watch = death_watch
-        self._process = os.getpid()
         self._file = open_file(path, driver)
         self.label = self._file.label
 
     def file(self) -> SqliteFile:
         """The file as this process has it; after a fork, opened anew."""
-        if self._process != os.getpid():
+        if self._file.is_inherited:
             self._file = open_file(self._path, self._driver)
-            self._process = os.getpid()
         return self._file
 
     def caller_wire(self) -> Wire:
@@ -44,7 +41,7 @@ class SqliteStore:
         return ear
 
     def close(self) -> None:
-        if self._process == os.getpid():
+        if not self._file.is_inherited:
             self._file.close()
 
 

@@ -28,8 +28,6 @@ class Driver(NamedTuple):
     errors: tuple[type[BaseException], ...]
     connect: Callable[[str], Any]
     code: Callable[[BaseException], int]
-    changes: Callable[[Any, Any], int]
-    """How many rows a statement of a connection wrote."""
 
 
 def load(name: str) -> Driver:
@@ -58,7 +56,6 @@ def _stdlib() -> Driver:
         (sqlite3.Error,),
         connect,
         lambda error: getattr(error, "sqlite_errorcode", 0) or 0,
-        lambda _, cursor: int(cursor.rowcount),
     )
 
 
@@ -80,7 +77,6 @@ def _apsw() -> Driver:
         (apsw.Error,),
         connect,
         lambda error: getattr(error, "extendedresult", 0) or 0,
-        lambda connection, _: int(connection.changes()),
     )
 
 

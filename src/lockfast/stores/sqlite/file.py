@@ -1,9 +1,9 @@
-"""One SQLite file as this process has it: one connection, one gate, one mutex.
+"""One lock file as this process has it: one head, one connection, one gate, one mutex.
 
-Before 3.51.3, SQLite can corrupt a WAL file when a commit overlaps the checkpoint of
-another process. The gate, a POSIX lock on a file beside the database, is held around
-every write transaction, checkpoint and close, so nothing overlaps; it also hands the
-database over quicker than SQLite's own busy waiting does.
+The gate is a POSIX lock on the head, the file beside the database that every step writes to.
+It is held around every step, and around every checkpoint and close of the database: before
+3.51.3, SQLite can corrupt a WAL file when a commit overlaps the checkpoint of another process.
+It also hands over quicker than SQLite's own busy waiting does.
 
 POSIX locks belong to the process and vanish when *any* descriptor of the file is closed,
 so a file is opened once per process and shared by all clients in it.
@@ -35,7 +35,8 @@ from lockfast.ports import Deliver
 from lockfast.runtimes.clock import now_ms
 from lockfast.stores.sqlite import driver, filesystem, processes
 from lockfast.stores.sqlite.ear import Mouth
-from lockfast.stores.sqlite.rows import SCHEMA, SqliteRows, Stale
+from lockfast.stores.sqlite.head import Damaged, Head, path_of
+from lockfast.stores.sqlite.rows import SCHEMA, Replaced, SqliteRows
 
 APPLICATION_ID: Final = 0x4C4B4653
 SCHEMA_VERSION: Final = 1
@@ -43,6 +44,10 @@ CHECKPOINT_PAGES: Final = 1000
 CLOSE_S: Final = 1.0
 UNKNOWN: Final = "(unknown)"
 TRY_TO_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+CHECK_EVERY_MS: Final = 20
+"""A file may be gone for so long before a busy process sees it; an idle one sees it at once."""
+LOOKS: Final = 100
+"""So often in a row the head is emptied while we look only if there is something wrong."""
 SPIN_FIRST_S: Final = 0.00005
 SPIN_MAX_S: Final = 0.001
 
@@ -64,27 +69,33 @@ def open_file(path: Path, driver_name: str) -> SqliteFile:
                 )
             found.users += 1
             return found
-        gate = found.retire() if found is not None else -1
-        opened = _open_files[real] = SqliteFile(Path(real), driver_name, gate)
+        head = found.retire() if found is not None else None
+        opened = _open_files[real] = SqliteFile(Path(real), driver_name, head)
         return opened
 
 
 class SqliteFile:
     """A database of lock rows and the right to write to it."""
 
-    def __init__(self, path: Path, driver_name: str, gate: int = -1) -> None:
+    def __init__(self, path: Path, driver_name: str, head: Head | None = None) -> None:
         self.path = path
         self._path_text = str(path)
         self.label = f"sqlite://{path}"
         self.driver_name = driver_name
         self.users = 1
+        self.is_inherited = False
+        """From the process this one was forked off: not to be used or closed here."""
         self._driver = driver.load(driver_name)
         # Re-entrant only so that `release` tells whether this thread has it.
         self._mutex = threading.RLock()
         self._ears: dict[str, Deliver] = {}
         self._limits = Limits()
         self._connection: Any = None
-        self._gate = gate
+        self._head = head
+        self._gate = -1
+        """The head's descriptor, by which the gate is shut."""
+        self._check_at_ms = 0
+        """When to look again whether the file is still there."""
         self._retired = False
         filesystem.prepare(path, self.label)
         self._mouth = Mouth()
@@ -117,7 +128,7 @@ class SqliteFile:
                     timeout=max(0.0, timeout_ms / 1000)
                 ):
                     raise self._kept_busy()
-                if self._connection is None or self.users <= 0:
+                if self._connection is None or self.users <= 0 or self._retired:
                     self._open_again(until)
                 if type(command) in READS:
                     reply = self._read(command, until, wakes)
@@ -142,52 +153,52 @@ class SqliteFile:
         try:
             self._enter_gate(until)
             try:
-                if type(command) is not Leave:
+                at_ms = now_ms()
+                if at_ms >= self._check_at_ms and type(command) is not Leave:
                     self._check_identity()  # to leave a file that is gone harms nobody
+                    self._check_at_ms = at_ms + CHECK_EVERY_MS
                 if self._connection.in_transaction:
                     self._undo()
-                try:
-                    return self._step(command, wakes, guess=True)
-                except Exception as error:
-                    # Worked out on rows of two instants, a guess may fail in any way.
-                    if not (rows.guessing or isinstance(error, Stale)):
-                        raise
-                    self._undo()
-                    return self._step(command, wakes, guess=False)
+                rows.start(at_ms)
+                if type(command) is Events:
+                    rows.keep_log(at_ms)
+                reply, wakes[:] = self._table.apply(command, at_ms, time.time_ns() // 1000)
+                rows.commit()
+                return reply
             except BaseException as error:
                 self._undo()
-                if isinstance(error, self._driver.errors):
-                    raise self._translate(error) from error
+                if (told := self._told(error)) is not None:
+                    raise told from error
                 raise
         finally:
             fcntl.lockf(self._gate, fcntl.LOCK_UN)
 
-    def _step(self, command: Command, wakes: list[Wake], *, guess: bool) -> Reply:
-        rows = self._rows
-        at_ms = now_ms()
-        rows.start(at_ms, guess=guess)
-        if type(command) is Events:
-            rows.keep_log(at_ms)
-        reply, wakes[:] = self._table.apply(command, at_ms, time.time_ns() // 1000)
-        rows.commit()
-        return reply
-
     def _read(self, command: Command, until: float, wakes: list[Wake]) -> Reply:
+        rows = self._rows
         try:
             self._check_identity()
-            self._execute("BEGIN")
-            self._rows.refresh()
+            self._look()
             at_ms = now_ms()
-            looks_on = type(command) is not Events or not self._rows.log_ends_soon(at_ms)
+            looks_on = type(command) is not Events or not rows.log_ends_soon(at_ms)
             reply = self._table.apply(command, at_ms, 0)[0] if looks_on else None
             self._execute("COMMIT")
         except BaseException as error:
             self._undo()
-            if isinstance(error, self._driver.errors):
-                raise self._translate(error) from error
+            if (told := self._told(error)) is not None:
+                raise told from error
             raise
         # To look at the log has it written from then on.
         return reply if reply is not None else self._write(command, until, wakes)
+
+    def _look(self) -> None:
+        """Begin to read what stood in head and table at one instant."""
+        for _ in range(LOOKS):
+            self._execute("BEGIN")
+            with contextlib.suppress(Damaged):  # it is being written under our eyes
+                if self._rows.look():
+                    return
+            self._execute("COMMIT")
+        raise self._gone()
 
     def _undo(self) -> None:
         self._rows.forget()
@@ -215,25 +226,12 @@ class SqliteFile:
         while True:
             try:
                 fcntl.lockf(self._gate, TRY_TO_LOCK)
-                if os.fstat(self._gate).st_nlink or self._retired or not self._make_gate_anew():
-                    return
+                return
             except (BlockingIOError, PermissionError):
                 if time.monotonic() >= until:
                     raise self._kept_shut(self._gate_keeper()) from None
             time.sleep(pause)
             pause = min(pause * 1.5, SPIN_MAX_S)
-
-    def _open_gate(self) -> int:
-        return os.open(f"{self.path}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def _make_gate_anew(self) -> bool:
-        """The gate's file was deleted: whoever comes later would stand before another one."""
-        try:
-            old, self._gate = self._gate, self._open_gate()
-        except OSError:
-            return False  # the directory is gone too, as the next look at the file will show
-        os.close(old)
-        return True
 
     def _kept_shut(self, pid: str) -> StoreUnavailableError:
         return StoreUnavailableError(
@@ -271,8 +269,8 @@ class SqliteFile:
         """Open gate and database, and make or check the schema, all behind the gate."""
         until = until if until is not None else time.monotonic() + 5
         try:
-            if self._gate == -1:
-                self._gate = self._open_gate()
+            head = self._head = self._head or Head(self.path)
+            self._gate = head.descriptor
         except OSError as error:
             raise filesystem.translate(error, self.path, self.label) from error
         try:
@@ -282,12 +280,13 @@ class SqliteFile:
             self._connection = self._driver.connect(str(self.path))
             self._execute = self._connection.execute
             self._inode = os.stat(self.path).st_ino
-            self._rows = SqliteRows(self._connection, self._driver.changes)
+            self._rows = SqliteRows(self._connection, head)
             self._set_up()
+            self._rows.open(processes.boot_id(), now_ms())
             self._table = Table(self._rows, self._limits)
         except self._driver.errors as error:
             self._discard()
-            raise self._translate(error) from error
+            raise driver.translate(self._driver.code(error), str(error), self.label) from error
         except OSError as error:
             self._discard()
             if isinstance(error, StoreUnavailableError):
@@ -319,34 +318,27 @@ class SqliteFile:
         # tokens go on from the wall clock, so nothing is promised that needs an fsync.
         execute("PRAGMA synchronous = NORMAL").fetchall()
         execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
-        execute("BEGIN IMMEDIATE")
-        try:
-            if not tables:
-                for statement in SCHEMA:
-                    execute(statement)
-                execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            boot = processes.boot_id()
-            if execute("SELECT boot FROM head").fetchone()[0] != boot:
-                self._rows.start_anew(boot, now_ms())
+        if not tables:
+            execute("BEGIN IMMEDIATE")
+            for statement in SCHEMA:
+                execute(statement)
+            execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-            raise
 
     def is_there(self) -> bool:
         """Whether the path still leads to the file we have open."""
         if self._retired or self._connection is None:
             return not self._retired
         try:
-            return os.stat(self.path).st_ino == self._inode
-        except OSError:
+            self._check_identity()
+        except (StoreError, OSError):
             return False
+        return True
 
     def _check_identity(self) -> None:
         try:
-            if os.stat(self._path_text).st_ino == self._inode:
+            if os.stat(self._path_text).st_ino == self._inode and os.fstat(self._gate).st_nlink:
                 return
         except FileNotFoundError:
             pass
@@ -365,8 +357,8 @@ class SqliteFile:
             "close this client and connect again",
         )
 
-    def retire(self) -> int:
-        """The file is gone and another takes its place; return the gate if that is the same.
+    def retire(self) -> Head | None:
+        """The file is gone and another takes its place; return the head if that is the same.
 
         From then on its gate is not ours to touch: any descriptor of it that we close, and
         any lock of it that we give back, would open it under those inside.
@@ -374,16 +366,17 @@ class SqliteFile:
         with self._mutex:
             self._retired = True
             # One of its own to lock instead: nobody else can come to a file that is gone.
-            gate, self._gate = self._gate, _private_descriptor()
-            if gate == -1:
-                return -1
+            self._gate = _private_descriptor()
+            head, self._head = self._head, None
+            if head is None:
+                return None
             try:
-                if os.path.samestat(os.fstat(gate), os.stat(f"{self.path}-gate")):
-                    return gate
+                if os.path.samestat(os.fstat(head.descriptor), os.stat(path_of(self.path))):
+                    return head
             except OSError:
                 pass  # it went away with the file
-            os.close(gate)
-            return -1
+            head.close()
+            return None
 
     def close(self) -> None:
         """Give back one use; the last one closes the database."""
@@ -421,7 +414,10 @@ class SqliteFile:
     def _shut(self) -> None:
         self._mouth.close()
         gate, self._gate = self._gate, -1
-        if gate != -1:
+        head, self._head = self._head, None
+        if head is not None:
+            head.close()
+        elif gate != -1:
             os.close(gate)
 
     def _discard(self) -> None:
@@ -430,8 +426,15 @@ class SqliteFile:
             with contextlib.suppress(*self._driver.errors):
                 connection.close()
 
-    def _translate(self, error: BaseException) -> StoreError:
-        return driver.translate(self._driver.code(error), str(error), self.label)
+    def _told(self, error: BaseException) -> StoreError | None:
+        """What a caller is told of an error while the file was in use; None: that error itself."""
+        if isinstance(error, self._driver.errors):
+            return driver.translate(self._driver.code(error), str(error), self.label)
+        if isinstance(error, Damaged | Replaced):
+            return self._gone()
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            return filesystem.translate_use(error, self.path, self.label)
+        return None
 
     # ── forking ──────────────────────────────────────────────────────────────────────
 
@@ -469,6 +472,8 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     # What is left of the parent's files is kept as it is: never used, never closed.
     global _open_files, _open_files_mutex
+    for file in _open_files.values():
+        file.is_inherited = True
     _inherited.append(_open_files)
     _open_files = {}
     _open_files_mutex = threading.Lock()

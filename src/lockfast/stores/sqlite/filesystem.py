@@ -8,7 +8,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
 
 NETWORK_TYPES: Final = frozenset(
     {
@@ -56,6 +61,13 @@ def filesystem_type(directory: Path) -> str:
         if inside and len(point) >= len(best):  # the later of two on one point covers the other
             best, kind = point, fields[fields.index("-") + 1]
     return kind
+
+
+def translate_use(error: OSError, path: Path, label: str) -> StoreError:
+    """As `translate`, for a file that was open by then."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+        return translate(error, path, label)
+    return OutcomeUnknownError(label, f"the disk failed ({error})", "look at the disk")
 
 
 def translate(error: OSError, path: Path, label: str) -> StoreError:
