@@ -19,7 +19,7 @@ from lockfast.core.commands import (
     Blocker,
     Wake,
 )
-from lockfast.ports import WAKE_DIED, Deliver
+from lockfast.ports import WAKE_DIED, Deliver, Leader
 from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
 
@@ -75,7 +75,6 @@ class SqliteEar:
         self.process = processes.identity() if death_watch else ""
         self._poke = Poke()
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
-        self._poll.register(self._socket.fileno(), select.POLLIN)
         self._poll.register(self._poke.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
@@ -84,11 +83,22 @@ class SqliteEar:
         self._processes_of: dict[int, list[str]] = {}
         self._unopened: deque[str] = deque()
         self._deaths: deque[Wake] = deque()
+        self._leader: Leader | None = None
+        self._leader_poll = select.poll()
+        self._nudge = Poke()
+        self._leader_poll.register(self._socket.fileno(), select.POLLIN)
+        self._leader_poll.register(self._nudge.fileno(), select.POLLIN)
+        self._is_taking = False
+        """The leader has heard something, and will look for itself after that."""
+        self._is_listening = False
+        """Whether the keeper hears what comes to the socket."""
         self._closed = False
+        self.follow()
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
+        self.follow()
         self._open_descriptors()
         ready = self._wait(0 if self._deaths else timeout_ms)
         wakes: list[Wake] = []
@@ -114,13 +124,70 @@ class SqliteEar:
                 message = self._socket.recv(_DATAGRAM_MAX)
             except (BlockingIOError, ConnectionError):
                 return
-            with contextlib.suppress(ValueError):
-                secret, session, n, what, token = message.decode().split(" ")
-                if secret == self._secret and session == self._session and what in _KNOWN:
-                    self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
+            self._take(message)
+
+    def _take(self, message: bytes) -> None:
+        with contextlib.suppress(ValueError):
+            secret, session, n, what, token = message.decode().split(" ")
+            if secret == self._secret and session == self._session and what in _KNOWN:
+                self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
     def poke(self) -> None:
         self._poke.poke()
+
+    # ── a waiter that listens itself ─────────────────────────────────────────────────
+
+    def lead(self, leader: Leader) -> bool:
+        if not isinstance(self._poll, select.epoll):
+            return False  # it cannot be changed while the keeper waits
+        with self._mutex:
+            if self._closed:
+                return False
+            if self._leader is not None and self._leader.leads:
+                self._have_keeper_listen()
+                return False
+            self._leader = leader
+            if self._is_listening:
+                self._is_listening = False
+                self._poll.unregister(self._socket)
+        return True
+
+    def hear(self, timeout_ms: int | None) -> bool:
+        try:
+            for descriptor, _ in self._leader_poll.poll(timeout_ms):
+                if descriptor == self._nudge.fileno():
+                    self._nudge.take()
+                else:
+                    message = self._socket.recv(_DATAGRAM_MAX)
+                    try:
+                        self._is_taking = True
+                        self._take(message)
+                    finally:
+                        self._is_taking = False
+        except (BlockingIOError, ConnectionError):
+            pass  # the keeper was quicker
+        except OSError:
+            return False
+        return not self._closed
+
+    def nudge(self) -> None:
+        # Most often it is the leader itself that takes its own wake.
+        if not self._is_taking:
+            self._nudge.poke()
+
+    def follow(self) -> None:
+        with self._mutex:
+            if self._closed or (self._leader is not None and self._leader.leads):
+                return
+            self._leader = None
+            self._have_keeper_listen()
+
+    def _have_keeper_listen(self) -> None:
+        if not self._is_listening:
+            # Interrupted (Ctrl-C) after the first of these, one comes here once more.
+            with contextlib.suppress(FileExistsError):
+                self._poll.register(self._socket.fileno(), select.POLLIN)
+            self._is_listening = True
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
     # Callers say whom to watch; descriptors are opened and closed by the listener alone.
@@ -203,6 +270,7 @@ class SqliteEar:
             self._poll.close()
         self._socket.close()
         self._poke.close()
+        self._nudge.close()
         self._on_close(self.inbox)
 
 
