@@ -248,11 +248,11 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     """
     session = holding.session
     assert session is not None
-    check_process(holding)
+    if session.state_of(holding) is LOST:
+        check_process(holding)
+        raise lost_error(holding)
     if holding.phase is RELEASED:
         return
-    if session.state_of(holding) is LOST:
-        raise lost_error(holding)
     holding.leaving = True
     try:
         reply: Reply = await core.wire.send(

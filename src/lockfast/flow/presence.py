@@ -230,9 +230,9 @@ class Presence:
     def forget(self, holding: Holding) -> None:
         """The store never had the claim, or has let go of it."""
         with self.mutex:
-            effects = self._let_go(holding)
-        if effects:
-            carry_out(effects)
+            self._drop(holding, RELEASED)
+        if holding.on_over:
+            carry_out(holding.on_over)
 
     def abandon(self, holding: Holding, close_ms: int = 0) -> None:
         """Nobody wants the claim any more: the keeper gives it back, whatever became of it."""
@@ -245,8 +245,8 @@ class Presence:
                 return
             if not self.snapshot.ended:
                 self._outbox[holding.n] = Leave(self.id, holding.n, holding.ask.places, close_ms)
-            effects = self._let_go(holding)
-        carry_out(effects)
+            self._drop(holding, RELEASED)
+        carry_out(holding.on_over)
         self.ear.poke()
 
     def drop(self, holding: Holding) -> None:
@@ -325,10 +325,6 @@ class Presence:
         if holding.changed is not None:
             effects.append(holding.changed.set)
         return effects
-
-    def _let_go(self, holding: Holding) -> Sequence[Callable[[], None]]:
-        self._drop(holding, RELEASED)
-        return holding.on_over
 
     def _drop(self, holding: Holding, phase: Phase) -> None:
         if holding.phase is WAITING:

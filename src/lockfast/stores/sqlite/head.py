@@ -18,7 +18,9 @@ from typing import Final
 SLOT_BYTES: Final = 4096
 _HEADER: Final = struct.Struct("<QII")
 """Version, length and checksum of what follows."""
-BODY_MAX: Final = SLOT_BYTES - _HEADER.size
+_HEADER_BYTES: Final = _HEADER.size
+_pack_header: Final = _HEADER.pack
+BODY_MAX: Final = SLOT_BYTES - _HEADER_BYTES
 _VERSION_BYTES: Final = 8
 _VERSION_BITS: Final = 0xFFFFFFFF
 
@@ -51,7 +53,7 @@ class Head:
     def is_newest(self, version: int) -> bool:
         """Whether a state that was read or written before is still the newest."""
         # The next one goes to the other slot, where the one before is until then.
-        at = (version + 1) % 2 * SLOT_BYTES
+        at = SLOT_BYTES if version % 2 == 0 else 0
         before = self._slots[at : at + _VERSION_BYTES]
         return before == (version - 1).to_bytes(_VERSION_BYTES, "little")
 
@@ -62,7 +64,7 @@ class Head:
         second = _HEADER.unpack_from(data, SLOT_BYTES)
         slots = ((first, 0), (second, SLOT_BYTES))
         for (version, length, checksum), at in slots if first > second else slots[::-1]:
-            begin = at + _HEADER.size
+            begin = at + _HEADER_BYTES
             body = data[begin : begin + length]
             if length and checksum == crc32(body, version & _VERSION_BITS):
                 return version, body
@@ -70,10 +72,11 @@ class Head:
 
     def write(self, version: int, body: bytes) -> None:
         """Make this the newest state; `version` is greater by one than that of the last."""
-        checksum = crc32(body, version & _VERSION_BITS)
-        slot = _HEADER.pack(version, len(body), checksum) + body
+        size = len(body)
         at = version % 2 * SLOT_BYTES
-        self._slots[at : at + len(slot)] = slot
+        self._slots[at : at + _HEADER_BYTES + size] = (
+            _pack_header(version, size, crc32(body, version & _VERSION_BITS)) + body
+        )
 
     def close(self) -> None:
         self._slots.close()

@@ -156,7 +156,7 @@ class SqliteRows:
         body = self._written()
         if len(body) > BODY_MAX:
             self._empty_head()
-            body = self._written()
+            body = self._body
         self._write(body)
 
     def look(self) -> bool:
@@ -270,20 +270,18 @@ class SqliteRows:
                 recent.pop(key, None)
             else:
                 recent[key] = ""
-        for event in self._events:
-            self._log += f"\x1e{pack_event(event)}"
+        if self._events:
+            self._log += "".join(f"{SEPARATOR}{pack_event(event)}" for event in self._events)
+            self._events = []
         self._writes = {}
         self._added = set()
-        self._events = []
-        numbers = f"{self._pair} {self._mark} {self._counters()}"
+        shard = self._cache[SHARD_KEY]
+        numbers = (
+            f"{self._pair} {self._mark} {shard.token} {shard.position} {shard.due_ms} "
+            f"{shard.watchers} {self._log_until_ms}"
+        )
         rows = SEPARATOR.join((numbers, *chain.from_iterable(recent.items())))
         return f"{rows}{LOG}{self._log}".encode()
-
-    def _counters(self) -> str:
-        shard = self._cache[SHARD_KEY]
-        return (
-            f"{shard.token} {shard.position} {shard.due_ms} {shard.watchers} {self._log_until_ms}"
-        )
 
     def _write(self, body: bytes) -> None:
         self._head.write(self._version + 1, body)
@@ -321,9 +319,9 @@ class SqliteRows:
         if self.logs:
             end = _log_key(max(0, self._cache[SHARD_KEY].position - LOG_KEPT + 1))
         self._execute("DELETE FROM rows WHERE k >= ? AND k < ?", (LOG_FIRST, end))
-        counters = self._counters()
+        self._body = self._written()
+        counters = _split(self._body).counters
         self._execute("UPDATE base SET mark = ?, counters = ?", (self._mark, counters))
-        self._body = f"{self._pair} {self._mark} {counters}".encode()
 
     # ── the log ──────────────────────────────────────────────────────────────────────
 
