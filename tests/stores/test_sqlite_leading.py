@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lockfast
-from lockfast.stores.sqlite.ear import SqliteEar
+from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Blocker, Wake
+from lockfast.runtimes.threads import run
+from lockfast.stores.sqlite.ear import Mouth, SqliteEar
 from tests.processes.crew import PATIENCE_S, Crew, until
 from tests.stores import roles
 
@@ -31,8 +32,7 @@ def opened(crew: Crew) -> lockfast.Client:
 
 
 def leads(client: lockfast.Client) -> bool:
-    leader = ear_of(client)._leader
-    return leader is not None and leader.leads
+    return bool(ear_of(client)._leading.is_led())
 
 
 def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
@@ -66,9 +66,9 @@ def test_when_there_are_two_the_keeper_listens_too(crew: Crew) -> None:
     in_the_way = crew.client(ttl=TTL).lock("b").acquire()
     first, leases = in_thread(client.lock("b").acquire)
     until(lambda: leads(client), "the first waiter listens")
-    assert not ear_of(client)._is_listening
+    assert not ear_of(client)._leading.is_with_keeper
     second, more_leases = in_thread(client.lock("a").acquire)
-    until(lambda: ear_of(client)._is_listening, "the keeper listens too")
+    until(lambda: ear_of(client)._leading.is_with_keeper, "the keeper listens too")
     crew.await_waiting("a", 1)
     holder.tell("release")
     second.join(PATIENCE_S)
@@ -128,7 +128,7 @@ def test_it_is_told_of_what_others_hear(crew: Crew) -> None:
     in_the_way.release()
 
 
-def test_an_ear_that_is_closed_is_not_listened_at(tmp_path: Path) -> None:
+def test_an_ear_that_is_closed_is_not_listened_at() -> None:
     ear = SqliteEar("s", True, lambda wake: None, lambda inbox: None)
     leader = _Leader()
     assert ear.lead(leader)
@@ -136,6 +136,26 @@ def test_an_ear_that_is_closed_is_not_listened_at(tmp_path: Path) -> None:
     assert not ear.hear(None)
     assert not ear.lead(leader)
     ear.follow()
+
+
+def test_a_leader_that_is_interrupted_loses_nothing_of_others() -> None:
+    """It has read what was for another, and did not get to hand it on."""
+
+    def interrupted(wake: Wake) -> None:
+        raise KeyboardInterrupt
+
+    ear = SqliteEar("s", True, interrupted, lambda inbox: None)
+    mouth = Mouth()
+    try:
+        ear.watch_over(7, [Blocker("other", 1, "owner", "", 0, True, 5, 0)])
+        assert ear.lead(_Leader())
+        mouth.tell(Wake(ear.inbox, "s", 7, WAKE_GRANTED, 5))
+        with pytest.raises(KeyboardInterrupt):
+            ear.hear(None)
+        assert run(ear.listen(None)) == [Wake(ear.inbox, "s", 7, WAKE_LOOK)]
+    finally:
+        mouth.close()
+        ear.close()
 
 
 class _Leader:

@@ -22,6 +22,7 @@ from lockfast.core.commands import (
 from lockfast.ports import WAKE_DIED, Deliver, Leader
 from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
+from lockfast.stores.sqlite.leading import Leading, new_poll, wait
 
 _DATAGRAM_MAX = 512
 _WAKES_PER_LISTEN = 256
@@ -74,7 +75,7 @@ class SqliteEar:
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
         self._poke = Poke()
-        self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._poll = new_poll()
         self._poll.register(self._poke.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
@@ -82,25 +83,19 @@ class SqliteEar:
         self._by_descriptor: dict[int, str] = {}
         self._processes_of: dict[int, list[str]] = {}
         self._unopened: deque[str] = deque()
-        self._deaths: deque[Wake] = deque()
-        self._leader: Leader | None = None
-        self._leader_poll = select.poll()
-        self._nudge = Poke()
-        self._leader_poll.register(self._socket.fileno(), select.POLLIN)
-        self._leader_poll.register(self._nudge.fileno(), select.POLLIN)
-        self._is_taking = False
-        """The leader has heard something, and will look for itself after that."""
-        self._is_listening = False
-        """Whether the keeper hears what comes to the socket."""
+        self._waiting: set[int] = set()
+        self._wakes: deque[Wake] = deque()
+        """For the keeper: deaths, and what is to be looked at."""
         self._closed = False
-        self.follow()
+        self._leading = Leading(self._poll, self._read_datagram, self._doubt)
+        self._leading.begin(self._socket.fileno())
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         self.follow()
         self._open_descriptors()
-        ready = self._wait(0 if self._deaths else timeout_ms)
+        ready = wait(self._poll, 0 if self._wakes else timeout_ms)
         wakes: list[Wake] = []
         for descriptor, _ in ready:
             if descriptor == self._poke.fileno():
@@ -109,28 +104,26 @@ class SqliteEar:
                 self._read_datagrams()
             else:
                 self._note_death(self._by_descriptor[descriptor])
-        while self._deaths:
-            wakes.append(self._deaths.popleft())
+        while self._wakes:
+            wakes.append(self._wakes.popleft())
         return wakes
-
-    def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
-        if isinstance(self._poll, select.epoll):
-            return self._poll.poll(None if timeout_ms is None else timeout_ms / 1000)
-        return self._poll.poll(timeout_ms)
 
     def _read_datagrams(self) -> None:
         for _ in range(_WAKES_PER_LISTEN):
-            try:
-                message = self._socket.recv(_DATAGRAM_MAX)
-            except (BlockingIOError, ConnectionError):
+            if not self._read_datagram():
                 return
-            self._take(message)
 
-    def _take(self, message: bytes) -> None:
+    def _read_datagram(self) -> bool:
+        """Whether there was one."""
+        try:
+            message = self._socket.recv(_DATAGRAM_MAX)
+        except OSError:
+            return False
         with contextlib.suppress(ValueError):
             secret, session, n, what, token = message.decode().split(" ")
             if secret == self._secret and session == self._session and what in _KNOWN:
                 self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
+        return True
 
     def poke(self) -> None:
         self._poke.poke()
@@ -138,56 +131,23 @@ class SqliteEar:
     # ── a waiter that listens itself ─────────────────────────────────────────────────
 
     def lead(self, leader: Leader) -> bool:
-        if not isinstance(self._poll, select.epoll):
-            return False  # it cannot be changed while the keeper waits
-        with self._mutex:
-            if self._closed:
-                return False
-            if self._leader is not None and self._leader.leads:
-                self._have_keeper_listen()
-                return False
-            self._leader = leader
-            if self._is_listening:
-                self._is_listening = False
-                self._poll.unregister(self._socket)
-        return True
+        return self._leading.lead(leader)
 
     def hear(self, timeout_ms: int | None) -> bool:
-        try:
-            for descriptor, _ in self._leader_poll.poll(timeout_ms):
-                if descriptor == self._nudge.fileno():
-                    self._nudge.take()
-                else:
-                    message = self._socket.recv(_DATAGRAM_MAX)
-                    try:
-                        self._is_taking = True
-                        self._take(message)
-                    finally:
-                        self._is_taking = False
-        except (BlockingIOError, ConnectionError):
-            pass  # the keeper was quicker
-        except OSError:
-            return False
-        return not self._closed
+        return self._leading.hear(timeout_ms)
 
     def nudge(self) -> None:
-        # Most often it is the leader itself that takes its own wake.
-        if not self._is_taking:
-            self._nudge.poke()
+        self._leading.nudge()
 
     def follow(self) -> None:
-        with self._mutex:
-            if self._closed or (self._leader is not None and self._leader.leads):
-                return
-            self._leader = None
-            self._have_keeper_listen()
+        self._leading.follow()
 
-    def _have_keeper_listen(self) -> None:
-        if not self._is_listening:
-            # Interrupted (Ctrl-C) after the first of these, one comes here once more.
-            with contextlib.suppress(FileExistsError):
-                self._poll.register(self._socket.fileno(), select.POLLIN)
-            self._is_listening = True
+    def _doubt(self) -> None:
+        """A datagram may be lost: have the keeper look at everything that waits."""
+        with self._mutex:
+            numbers = sorted(self._waiting)
+        self._wakes.extend(Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers)
+        self.poke()
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
     # Callers say whom to watch; descriptors are opened and closed by the listener alone.
@@ -195,7 +155,7 @@ class SqliteEar:
     # and one closed under the listener could become another process's by its number.
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        if not blockers and n not in self._processes_of:
+        if not blockers and n not in self._waiting:
             return
         own = processes.identity()
         wanted: dict[str, list[str]] = {}
@@ -205,6 +165,10 @@ class SqliteEar:
         with self._mutex:
             if self._closed:
                 return
+            if blockers:
+                self._waiting.add(n)
+            else:
+                self._waiting.discard(n)
             for process in self._processes_of.pop(n, ()):
                 watched = self._watched.get(process)
                 if watched is not None:
@@ -245,9 +209,9 @@ class SqliteEar:
         with self._mutex:
             watched = self._drop(process)
             dead = {session for sessions in watched.sessions_of.values() for session in sessions}
-            self._deaths.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
+            self._wakes.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
             # Not all who are ahead may have been named at once: ask who else there is.
-            self._deaths.extend(
+            self._wakes.extend(
                 Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(watched.sessions_of)
             )
 
@@ -266,11 +230,11 @@ class SqliteEar:
             self._closed = True
             for process in list(self._watched):
                 self._drop(process)
-        if isinstance(self._poll, select.epoll):
+        self._leading.close()
+        if hasattr(self._poll, "close"):
             self._poll.close()
         self._socket.close()
         self._poke.close()
-        self._nudge.close()
         self._on_close(self.inbox)
 
 
