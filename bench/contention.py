@@ -10,9 +10,8 @@ from functools import partial
 from itertools import pairwise
 from statistics import median
 
-from bench.crew import Crew, Hold, take_turns
+from bench.crew import Crew, Hold, of_each, take_turns
 from bench.figures import jain_index
-from bench.rounds import in_turn
 
 __all__ = ["Contention", "measure_contention"]
 
@@ -41,9 +40,7 @@ class Contention:
 def measure_contention(
     crews: Sequence[Crew], *, rounds: int, processes: int, grants_per_process: int
 ) -> dict[str, Contention]:
-    results: dict[str, list[Contention]] = {crew.name: [] for crew in crews}
-    for crew in in_turn(crews, rounds):
-        results[crew.name].append(_compete(crew, processes, grants_per_process))
+    results = of_each(crews, rounds, lambda crew: _compete(crew, processes, grants_per_process))
     return {name: _typical(of_rounds) for name, of_rounds in results.items()}
 
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from bench.contestants import Contestant
+from bench.contestants import Contestant, Lockfast
+from bench.rounds import in_turn
 
-__all__ = ["Crew", "CrewError", "Hold", "Member", "acquire", "release", "take_turns"]
+__all__ = ["Crew", "CrewError", "Hold", "Member", "acquire", "of_each", "release", "take_turns"]
 
-ANSWER_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 # Wide enough for two holders at once to be seen, short beside any hand-over.
 HOLD_NS = 20_000
@@ -31,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class CrewError(Exception):
-    """A member failed, or did not answer in time: the figures would mean nothing."""
+    """A member failed, or did not answer in time: its figures would mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Crew:
 
     def __init__(self, kind: type[Contestant], directory: Path, size: int) -> None:
         self.name = kind.name
+        self.is_ours = issubclass(kind, Lockfast)
+        self.has_failed = False
         self.members = [Member(kind, directory) for _ in range(size)]
 
     def __enter__(self) -> Self:
@@ -137,8 +141,28 @@ class Crew:
         trace: TracebackType | None,
     ) -> None:
         # After a failure somebody may be blocked in acquire for ever.
+        is_fine = error is None and not self.has_failed
         for member in self.members:
-            member.close(grace_s=STOP_TIMEOUT_S if error is None else 0)
+            member.close(grace_s=STOP_TIMEOUT_S if is_fine else 0)
+
+
+def of_each(
+    crews: Sequence[Crew], rounds: int, measure: Callable[[Crew], Result]
+) -> dict[str, list[Result]]:
+    """What is measured of each crew in turn; without those of other libraries that fail."""
+    results: dict[str, list[Result]] = {crew.name: [] for crew in crews if not crew.has_failed}
+    for crew in in_turn(crews, rounds):
+        if crew.has_failed:
+            continue
+        try:
+            results[crew.name].append(measure(crew))
+        except CrewError as error:
+            if crew.is_ours:
+                raise
+            crew.has_failed = True
+            del results[crew.name]
+            print(f"bench: left out from here on: {error}", file=sys.stderr, flush=True)
+    return results
 
 
 def _serve(pipe: Connection, kind: type[Contestant], directory: Path) -> None:

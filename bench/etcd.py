@@ -203,7 +203,7 @@ def _judged(figures: EtcdFigures) -> Iterator[Target]:
     ratio = pair.times(figures.uncontended[EtcdFloor.name])
     text = f"uncontended at most {FLOOR_TIMES_MAX:g} × the floor"
     yield Target(text, f"{ratio:.2f} ×", ratio <= FLOOR_TIMES_MAX)
-    for peer in figures.idle_ms.keys() - {ours}:
+    for peer in figures.order.keys() - {ours}:
         ratio = figures.uncontended[peer].times(pair)
         yield Target(f"uncontended quicker than {peer}", f"{ratio:.2f} ×", ratio > 1)
         ratio = figures.idle_ms[peer].median / figures.idle_ms[ours].median
@@ -228,9 +228,9 @@ def report_etcd(figures: EtcdFigures) -> str:
             f"{pairs[name].pair_us.median:.0f}",
             f"{median(pairs[name].round_medians_us) / floor:.2f}",
             f"{idle[name].median:.2f}" if name in idle else "",
-            f"{figures.contention[name].grants_per_s:,.0f}" if name in idle else "",
-            f"{figures.contention[name].overlaps}" if name in idle else "",
-            f"{figures.order[name].share:.0%}" if name in idle else "",
+            f"{figures.contention[name].grants_per_s:,.0f}" if name in figures.contention else "",
+            f"{figures.contention[name].overlaps}" if name in figures.contention else "",
+            f"{figures.order[name].share:.0%}" if name in figures.order else "",
         )
         for name in pairs
     ]

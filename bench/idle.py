@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from itertools import chain, islice
 
-from bench.crew import Crew, acquire, release
+from bench.crew import Crew, acquire, of_each, release
 from bench.figures import Summary, summary
-from bench.rounds import in_turn
 
 __all__ = ["measure_idle_handover"]
 
@@ -23,12 +23,14 @@ def measure_idle_handover(
 ) -> dict[str, Summary]:
     """Milliseconds from just before the holder's release to just after the waiter's acquire."""
     spans_s = _spread(rounds * handovers_per_round)
-    took_ms: dict[str, list[float]] = {crew.name: [] for crew in crews}
-    for crew in in_turn(crews, rounds):
-        for _ in range(handovers_per_round):
-            hold_s = spans_s[len(took_ms[crew.name])]
-            took_ms[crew.name].append(_hand_over(crew, hold_s) / 1e6)
-    return {name: summary(values) for name, values in took_ms.items()}
+    spans_of = {crew.name: iter(spans_s) for crew in crews}
+
+    def some_handovers(crew: Crew) -> list[float]:
+        spans = islice(spans_of[crew.name], handovers_per_round)
+        return [_hand_over(crew, hold_s) / 1e6 for hold_s in spans]
+
+    took_ms = of_each(crews, rounds, some_handovers)
+    return {name: summary([*chain.from_iterable(values)]) for name, values in took_ms.items()}
 
 
 def _spread(count: int) -> list[float]:

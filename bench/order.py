@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bench.crew import Crew, Hold, acquire, release, take_turns
-from bench.rounds import in_turn
+from bench.crew import Crew, Hold, acquire, of_each, release, take_turns
 
 __all__ = ["Order", "measure_order"]
 
@@ -34,9 +33,7 @@ class Order:
 
 
 def measure_order(crews: Sequence[Crew], *, rounds: int) -> dict[str, Order]:
-    results: dict[str, list[Order]] = {crew.name: [] for crew in crews}
-    for crew in in_turn(crews, rounds):
-        results[crew.name].append(_line_up(crew))
+    results = of_each(crews, rounds, _line_up)
     return {
         name: Order(
             of_rounds[0].processes,

@@ -261,7 +261,7 @@ def _judged(figures: RedisFigures) -> Iterator[Target]:
             ratio = results[RedisPy.name].times(results[LockfastRedis.name])
             text = f"uncontended at least {REDIS_PY_TIMES_MIN:g} × quicker than redis-py, {face}"
             yield Target(text, f"{ratio:.2f} ×", ratio >= REDIS_PY_TIMES_MIN)
-    if RedisPy.name not in figures.idle_ms:
+    if RedisPy.name not in figures.order:
         return
     ratio = figures.idle_ms[RedisPy.name].median / figures.idle_ms[LockfastRedis.name].median
     text = f"idle hand-over at least {IDLE_TIMES_MIN:g} × quicker than redis-py"

@@ -6,7 +6,9 @@ together at every instant, for those who write next and for those who only look.
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from lockfast.core import commands as c
-from lockfast.errors import StoreError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.sqlite import head, rows
 from lockfast.stores.sqlite.file import SqliteFile
 from lockfast.stores.sqlite.head import SLOT_BYTES, Head
@@ -319,6 +321,26 @@ def test_a_head_of_another_boot_keeps_counters_and_log(
         assert names_in(file) == set()
     finally:
         file.close()
+
+
+def test_a_disk_that_is_full_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mapped into memory must be there in full: else to touch it is death."""
+    write = os.pwrite
+
+    def write_little(descriptor: int, data: bytes, at: int) -> int:
+        if at >= 4000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:1000], at)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", write_little)
+        with pytest.raises(StoreUnavailableError, match=r"disk is full.*nothing was lost"):
+            SqliteFile(tmp_path / "locks.db", "stdlib")
+    file = SqliteFile(tmp_path / "locks.db", "stdlib")
+    assert names_in(file) == set()
+    file.close()
 
 
 def test_slots(tmp_path: Path) -> None:

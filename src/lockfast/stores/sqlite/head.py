@@ -40,9 +40,10 @@ class Head:
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(self.descriptor).st_size < 2 * SLOT_BYTES:
+            size = os.fstat(self.descriptor).st_size
+            while size < 2 * SLOT_BYTES:
                 # Zeros and not a hole: a disk that is full later does not matter then.
-                os.pwrite(self.descriptor, bytes(2 * SLOT_BYTES), 0)
+                size += os.pwrite(self.descriptor, bytes(2 * SLOT_BYTES - size), size)
             # It has a descriptor of its own, and to close either of them opens the gate:
             # so both are there as long as this is.
             self._slots = mmap.mmap(self.descriptor, 2 * SLOT_BYTES)
