@@ -77,6 +77,8 @@ class Wire(Protocol):
 
 WAKE_DIED = "died"
 """What an ear says of a process it watched over; the wake names its session."""
+PROCESS_DIED = "its process died"
+"""Why the session of such a process is ended."""
 
 
 class Ear(Protocol):
@@ -102,6 +104,10 @@ class Ear(Protocol):
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Report the death of any of these processes, in place of those given before for `n`."""
+        ...
+
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        """Of these, the sessions whose processes are known to have ended."""
         ...
 
     def close(self) -> None: ...

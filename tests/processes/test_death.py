@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+import lockfast.aio
 from tests.measuring import Measured
 from tests.processes import roles
 from tests.processes.crew import Child, Crew, now_ms
@@ -57,6 +60,39 @@ def test_late_comer_finds_the_holder_dead(crew: Crew) -> None:
     holder.kill()
 
     takes_over(crew.start(roles.hold, NAME))
+
+
+def test_who_does_not_wait_finds_the_holder_dead_too(crew: Crew) -> None:
+    """A job that was killed does not keep the next one from starting, for a whole TTL."""
+    holder = crew.start(roles.hold, NAME)
+    old_token = int(holder.hears("held")[0])
+    client = crew.client()
+    lock = client.lock(NAME)
+    assert lock.try_acquire() is None
+
+    holder.kill()
+
+    lease = lock.try_acquire()
+    assert lease is not None
+    assert lease.token > old_token
+    lease.release()
+
+
+def test_so_does_a_task(crew: Crew) -> None:
+    holder = crew.start(roles.hold, NAME)
+    holder.hears("held")
+
+    async def try_before_and_after() -> tuple[bool, bool]:
+        async with lockfast.aio.connect(crew.url) as client:
+            lock = client.lock(NAME)
+            before = await lock.try_acquire()
+            holder.kill()
+            after = await lock.try_acquire()
+            if after is not None:
+                await after.release()
+            return before is not None, after is not None
+
+    assert asyncio.run(try_before_and_after()) == (False, True)
 
 
 def test_holder_and_first_waiter_killed_together(crew: Crew, measured: Measured) -> None:

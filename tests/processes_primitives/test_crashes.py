@@ -51,6 +51,20 @@ def test_a_crash_is_a_leave(crew: Crew) -> None:
     assert next(changes) == ()
 
 
+def test_of_several_holders_only_the_dead_make_way(crew: Crew) -> None:
+    """Who does not wait gets what the dead had; permits of those who live stay with them."""
+    dead, alive = (crew.start(roles.hold_permits, "api", 2, 1) for _ in range(2))
+    for holder in (dead, alive):
+        holder.hears("held")
+    api = crew.client().semaphore("api", 2)
+    assert api.try_acquire() is None
+    dead.kill()
+    permit = api.try_acquire()
+    assert permit is not None
+    assert api.try_acquire() is None
+    permit.release()
+
+
 def test_a_crash_gives_permits_back(crew: Crew) -> None:
     holder = crew.start(roles.hold_permits, "api", 10, 8)
     holder.hears("held")

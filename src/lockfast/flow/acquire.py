@@ -14,6 +14,7 @@ from lockfast.core.commands import (
     Busy,
     Done,
     Ended,
+    Expel,
     Gone,
     Granted,
     Leave,
@@ -36,6 +37,7 @@ from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, 
 from lockfast.flow.log import logger
 from lockfast.flow.presence import LOST
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
+from lockfast.ports import PROCESS_DIED
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
@@ -59,10 +61,12 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
     try:
         while True:
             reply = await _enter(core, holding, timeout_ms, until_ms, was_queued)
-            was_queued = True
             if isinstance(reply, Busy):
+                if await _end_the_dead(core, holding, reply.ahead):
+                    continue
                 holding.ahead = reply.ahead
                 return False
+            was_queued = True
             if not isinstance(reply, Granted) and not await _wait(
                 core, holding, reply, timeout_ms, until_ms
             ):
@@ -150,6 +154,22 @@ async def _enter(
         if isinstance(reply, Refused):
             raise _refusal(holding, reply)
         raise StoreError(core.store.label, f"answered {reply!r} to enter")
+
+
+async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]) -> bool:
+    """Whether some of those in the way turned out to be dead: it is worth another try.
+
+    For who does not wait: of those who do, the keeper watches whom they wait for.
+    """
+    session = holding.session
+    assert session is not None
+    dead = session.ear.dead(ahead)
+    try:
+        for other in dead:
+            await core.wire.send(Expel(other, PROCESS_DIED), core.connect_timeout_ms)
+    except StoreError:
+        return False  # nothing is wrong with what we know: it is in use
+    return bool(dead)
 
 
 async def _wait(

@@ -37,7 +37,7 @@ from lockfast.flow import deadlock
 from lockfast.flow.log import logger
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
 from lockfast.flow.stillness import SLACK, Stillness, just_before
-from lockfast.ports import WAKE_DIED, Wire
+from lockfast.ports import PROCESS_DIED, WAKE_DIED, Wire
 
 REQUEST_MS_MAX: Final = 2000
 RETRY_FIRST_MS: Final = 20
@@ -299,7 +299,7 @@ class Keeper:
         sent_ms = self._runtime.now_ms()
         try:
             if wake.what == WAKE_DIED:
-                await self._wire.send(Expel(wake.session, "its process died"), self._budget_ms())
+                await self._wire.send(Expel(wake.session, PROCESS_DIED), self._budget_ms())
                 return
             reply = await self._wire.send(Look(session.id, wake.n), self._budget_ms())
         except LockfastError as error:

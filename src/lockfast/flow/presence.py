@@ -74,6 +74,9 @@ class _NoEar:
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None: ...
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
     def close(self) -> None: ...
 
 

@@ -275,5 +275,8 @@ class SimEar:
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """No machine sees another's processes."""
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
     def close(self) -> None:
         self._store.find().ears.pop(self.inbox, None)

@@ -162,5 +162,8 @@ class _MemoryEar:
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """A process cannot outlive its own memory."""
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
     def close(self) -> None:
         self._table.detach(self.inbox)

@@ -274,6 +274,9 @@ class EtcdEar:
                 self._ahead.pop(n, None)
             self._changed_s = monotonic()
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
     def close(self) -> None:
         self._shared.ears.pop(self._session, None)
         if self._process == os.getpid():

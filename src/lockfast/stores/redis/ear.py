@@ -180,6 +180,9 @@ class RedisEar:
             else:
                 self._waiting.discard(n)
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
     def close(self) -> None:
         if self._process == os.getpid():
             self._lost()

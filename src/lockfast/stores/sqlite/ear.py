@@ -184,6 +184,11 @@ class SqliteEar:
         if self._unopened:
             self.poke()
 
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        own = processes.identity()
+        others = [one for one in blockers if one.process and one.process != own]
+        return [one.session for one in others if processes.has_ended(one.process)]
+
     def _open_descriptors(self) -> None:
         while self._unopened:
             process = self._unopened.popleft()

@@ -87,6 +87,20 @@ def open_pidfd(process: str) -> int | None:
     return descriptor
 
 
+def has_ended(process: str) -> bool:
+    """Whether it is known that this process has ended."""
+    try:
+        descriptor = open_pidfd(process)
+    except Gone:
+        return True
+    if descriptor is None:
+        return False
+    try:
+        return _has_ended(descriptor)  # also one that nobody has waited for yet
+    finally:
+        os.close(descriptor)
+
+
 def _has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
