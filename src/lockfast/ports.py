@@ -113,9 +113,10 @@ class Ear(Protocol):
     def close(self) -> None: ...
 
 
-class Leader(Protocol):
+class Listener(Protocol):
     """One of those who wait for what an ear hears."""
 
+    waits: bool
     leads: bool
     """Whether it is the one who listens, if the ear has agreed."""
 
@@ -129,8 +130,8 @@ class SharedEar(Ear, Protocol):
     of another.
     """
 
-    def lead(self, leader: Leader) -> bool:
-        """Whether `leader` is to listen, for as long as it says that it leads."""
+    def lead(self, listener: Listener) -> bool:
+        """Whether one who waits is to listen, for as long as it says that it leads."""
         ...
 
     def hear(self, timeout_ms: int | None) -> bool:

@@ -79,6 +79,24 @@ def test_when_there_are_two_the_keeper_listens_too(crew: Crew) -> None:
     assert len(leases) == len(more_leases) == 1
 
 
+def test_nobody_leads_while_somebody_else_waits() -> None:
+    """Also if that one never led: it came second, and the first has gone."""
+    ear = SqliteEar("s", True, lambda wake: None, lambda inbox: None)
+    try:
+        first, second, third = _Leader(), _Leader(), _Leader()
+        assert ear.lead(first)
+        assert not ear.lead(second)
+        second.leads = False
+        first.waits = first.leads = False
+        ear.follow()
+        assert not ear.lead(third)
+        assert ear._leading.is_with_keeper
+        second.waits = third.waits = third.leads = False
+        assert ear.lead(first)
+    finally:
+        ear.close()
+
+
 def test_a_signal_handler_may_wait_while_the_waiter_it_interrupts_listens(crew: Crew) -> None:
     holder = crew.start(roles.hold)
     holder.hears("held")
@@ -159,4 +177,4 @@ def test_a_leader_that_is_interrupted_loses_nothing_of_others() -> None:
 
 
 class _Leader:
-    leads = True
+    waits = leads = True

@@ -71,11 +71,11 @@ class ThreadSignal:
 class ListeningSignal(ThreadSignal):
     """As above, for a waiter that may listen at the ear by itself."""
 
-    __slots__ = ("_ear", "leads")
+    __slots__ = ("_ear", "leads", "waits")
 
     def __init__(self, ear: SharedEar) -> None:
         super().__init__()
-        self.leads = False
+        self.waits = self.leads = False
         self._ear = ear
 
     def set(self) -> None:
@@ -86,20 +86,21 @@ class ListeningSignal(ThreadSignal):
     def wait_blocking(self, timeout_ms: int | None) -> bool:
         until_ms = None if timeout_ms is None else now_ms() + timeout_ms
         left_ms = timeout_ms
-        # A signal may strike between any two calls: whether we lead is told by a mere
-        # assignment, and whoever looks next finds out that we do not.
+        # A signal may strike between any two calls: that we are done is told by a mere
+        # assignment, and whoever looks next finds it so.
         try:
-            self.leads = True
+            self.waits = self.leads = True
             if self._ear.lead(self):
                 while not self._is_set and (left_ms is None or left_ms > 0):
                     if not self._ear.hear(left_ms):
                         break
                     if until_ms is not None:
                         left_ms = until_ms - now_ms()
-        finally:
             self.leads = False
+            return self._is_set or super().wait_blocking(left_ms)
+        finally:
+            self.waits = self.leads = False
             self._ear.follow()
-        return self._is_set or super().wait_blocking(left_ms)
 
 
 class ThreadsRuntime:

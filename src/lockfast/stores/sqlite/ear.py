@@ -19,7 +19,7 @@ from lockfast.core.commands import (
     Blocker,
     Wake,
 )
-from lockfast.ports import WAKE_DIED, Deliver, Leader
+from lockfast.ports import WAKE_DIED, Deliver, Listener
 from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
 from lockfast.stores.sqlite.leading import Leading, new_poll, wait
@@ -87,7 +87,7 @@ class SqliteEar:
         self._wakes: deque[Wake] = deque()
         """For the keeper: deaths, and what is to be looked at."""
         self._closed = False
-        self._leading = Leading(self._poll, self._read_datagram, self._doubt)
+        self._leading = Leading(self._poll)
         self._leading.begin(self._socket.fileno())
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
@@ -130,11 +130,11 @@ class SqliteEar:
 
     # ── a waiter that listens itself ─────────────────────────────────────────────────
 
-    def lead(self, leader: Leader) -> bool:
-        return self._leading.lead(leader)
+    def lead(self, listener: Listener) -> bool:
+        return self._leading.lead(listener)
 
     def hear(self, timeout_ms: int | None) -> bool:
-        return self._leading.hear(timeout_ms)
+        return self._leading.hear(timeout_ms, self._read_datagram, self._doubt)
 
     def nudge(self) -> None:
         self._leading.nudge()

@@ -1,8 +1,8 @@
 """Who listens at a session's descriptor: the keeper, or a thread that waits alone.
 
 The keeper waits with an epoll of its own, out of which the descriptor is taken while
-another leads; where there is no epoll, nobody does. With a second waiter the keeper listens
-too: no waiter is to be at the mercy of another, which may be in a signal handler for long.
+another leads; where there is no epoll, nobody does. Nor while several wait: none of them is
+to be at the mercy of another, which may be in a signal handler for long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from lockfast.ports import Leader
+from lockfast.ports import Listener
 from lockfast.stores.poke import Poke
 
 
@@ -34,16 +34,13 @@ def wait(poll: Any, timeout_ms: float | None) -> list[tuple[int, int]]:
 class Leading:
     """One descriptor, and who listens at it."""
 
-    def __init__(self, poll: Any, take: Callable[[], object], doubt: Callable[[], None]) -> None:
+    def __init__(self, poll: Any) -> None:
         self._poll = poll
-        self._take = take
-        """Reads what comes first; called by whoever leads."""
-        self._doubt = doubt
-        """Something may have been read and not been taken: whoever read it was interrupted."""
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
         self._descriptor: int | None = None
-        self._leader: Leader | None = None
+        self._waiters: list[Listener] = []
+        self._leader: Listener | None = None
         self._nudge = Poke()
         self._leaders_poll = select.poll()
         self._nudge_descriptor = self._nudge.fileno()
@@ -73,20 +70,29 @@ class Leading:
     def is_led(self) -> bool:
         return self._leader is not None and self._leader.leads
 
-    def lead(self, leader: Leader) -> bool:
+    def lead(self, listener: Listener) -> bool:
         """See `SharedEar`, as for all that follow."""
         with self._mutex:
+            self._waiters = [one for one in self._waiters if one.waits] + [listener]
             descriptor = self._descriptor
             if descriptor is None or not hasattr(select, "epoll"):
                 return False
-            if self.is_led():
+            if len(self._waiters) > 1:
                 self._give_to_keeper(descriptor)
                 return False
-            self._leader = leader
+            self._leader = listener
             self._keep_from_keeper(descriptor)
         return True
 
-    def hear(self, timeout_ms: int | None) -> bool:
+    def hear(
+        self, timeout_ms: int | None, take: Callable[[], object], doubt: Callable[[], None]
+    ) -> bool:
+        """As above; `take` reads what comes first.
+
+        If it is interrupted, something may have been read and be lost: `doubt` is called.
+        """
+        # Both are given here and not kept: an ear in a circle of references would stay open
+        # until the collector finds it.
         if self._descriptor is None:
             return False
         for descriptor, _ in self._leaders_poll.poll(timeout_ms):
@@ -96,9 +102,9 @@ class Leading:
                 continue
             try:
                 self._is_taking = True
-                self._take()
+                take()
             except BaseException:
-                self._doubt()
+                doubt()
                 raise
             finally:
                 self._is_taking = False
