@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from lockfast.core.commands import Blocker, Command, Reply, Wake
 
@@ -31,10 +31,6 @@ class Runtime(Protocol):
         ...
 
     def signal(self) -> Signal: ...
-
-    def signal_at(self, ear: Ear) -> Signal:
-        """For something that the ear of a session will hear of first."""
-        ...
 
     def mutex(self) -> AbstractContextManager[Any]:
         """For a few assignments; never held while waiting for anything."""
@@ -82,7 +78,7 @@ PROCESS_DIED = "its process died"
 
 
 class Ear(Protocol):
-    """Where wakes for one session arrive. Its keeper listens, unless a waiter leads."""
+    """Where wakes for one session arrive. Only its keeper listens."""
 
     @property
     def inbox(self) -> str:
@@ -111,40 +107,6 @@ class Ear(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class Listener(Protocol):
-    """One of those who wait for what an ear hears."""
-
-    waits: bool
-    leads: bool
-    """Whether it is the one who listens, if the ear has agreed."""
-
-
-@runtime_checkable
-class SharedEar(Ear, Protocol):
-    """An ear at which a thread that waits may listen itself, in place of the keeper.
-
-    What it waits for need not go through another thread then. That is worth it for a lone
-    waiter; when there are more the keeper listens too, for no waiter is to be at the mercy
-    of another.
-    """
-
-    def lead(self, listener: Listener) -> bool:
-        """Whether one who waits is to listen, for as long as it says that it leads."""
-        ...
-
-    def hear(self, timeout_ms: int | None) -> bool:
-        """For the leader: take what comes next; False if nothing will come here any more."""
-        ...
-
-    def nudge(self) -> None:
-        """Make `hear` return; from any thread."""
-        ...
-
-    def follow(self) -> None:
-        """Have the keeper listen unless somebody leads."""
-        ...
 
 
 Deliver = Callable[[Wake], None]

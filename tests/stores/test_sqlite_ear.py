@@ -243,3 +243,48 @@ def test_who_is_no_longer_in_the_way_is_not_watched(
     sleeper.kill()
     assert deaths(ear) == ["two"]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ── looking once ─────────────────────────────────────────────────────────────────────
+
+
+def wait_for_state(pid: int, state: str) -> None:
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while processes._stat(pid)[0] != state:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_a_process_has_ended_also_before_somebody_waits_for_it(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    identity = processes._identity(sleeper.pid)
+    assert not processes.has_ended(identity)
+    sleeper.kill()
+    wait_for_state(sleeper.pid, processes.ZOMBIE)
+    assert processes.has_ended(identity)
+    sleeper.wait()
+    assert processes.has_ended(identity)
+
+
+def test_a_process_whose_first_thread_has_ended_lives() -> None:
+    """What it holds may be held by another of its threads."""
+    script = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(1000,)).start();"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        try:
+            wait_for_state(process.pid, processes.ZOMBIE)
+            assert not processes.has_ended(processes._identity(process.pid))
+        finally:
+            process.kill()
+
+
+def test_a_process_with_the_number_of_another_is_another(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    boot, namespace, pid, start = processes._identity(sleeper.pid).split(":")
+    assert processes.has_ended(f"{boot}:{namespace}:{pid}:{int(start) - 1}")
+    assert not processes.has_ended(f"another boot:{namespace}:{pid}:{start}")
+    assert not processes.has_ended(f"{boot}:another:{pid}:{start}")

@@ -181,7 +181,7 @@ async def _wait(
     assert session is not None
     if timeout_ms is None:
         _refuse_own_deadlock(core, holding)
-    signal = holding.changed = runtime.signal_at(session.ear)
+    signal = holding.changed = runtime.signal()
     try:
         while True:
             if holding.phase is HELD:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lockfast.ports import Ear
 from lockfast.runtimes.threads import ThreadsRuntime
 
 _task_numbers = itertools.count(1)
@@ -69,9 +68,6 @@ class LoopSignal:
 
 class AsyncioRuntime(ThreadsRuntime):
     """As the threads runtime, but waiting gives way to other tasks."""
-
-    def signal_at(self, ear: Ear) -> LoopSignal:  # type: ignore[override]
-        return self.signal()
 
     def signal(self) -> LoopSignal:  # type: ignore[override]
         return LoopSignal()

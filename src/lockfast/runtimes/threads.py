@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
-from lockfast.ports import Ear, SharedEar
 from lockfast.runtimes.clock import now_ms
 
 T = TypeVar("T")
@@ -68,41 +67,6 @@ class ThreadSignal:
         return self._is_set
 
 
-class ListeningSignal(ThreadSignal):
-    """As above, for a waiter that may listen at the ear by itself."""
-
-    __slots__ = ("_ear", "leads", "waits")
-
-    def __init__(self, ear: SharedEar) -> None:
-        super().__init__()
-        self.waits = self.leads = False
-        self._ear = ear
-
-    def set(self) -> None:
-        super().set()
-        if self.leads:
-            self._ear.nudge()
-
-    def wait_blocking(self, timeout_ms: int | None) -> bool:
-        until_ms = None if timeout_ms is None else now_ms() + timeout_ms
-        left_ms = timeout_ms
-        # A signal may strike between any two calls: that we are done is told by a mere
-        # assignment, and whoever looks next finds it so.
-        try:
-            self.waits = self.leads = True
-            if self._ear.lead(self):
-                while not self._is_set and (left_ms is None or left_ms > 0):
-                    if not self._ear.hear(left_ms):
-                        break
-                    if until_ms is not None:
-                        left_ms = until_ms - now_ms()
-            self.leads = False
-            return self._is_set or super().wait_blocking(left_ms)
-        finally:
-            self.waits = self.leads = False
-            self._ear.follow()
-
-
 class ThreadsRuntime:
     """Clock, waiting and background work for blocking code."""
 
@@ -113,9 +77,6 @@ class ThreadsRuntime:
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal()
-
-    def signal_at(self, ear: Ear) -> ThreadSignal:
-        return ListeningSignal(ear) if isinstance(ear, SharedEar) else ThreadSignal()
 
     def mutex(self) -> AbstractContextManager[Any]:
         # Re-entrant: a signal handler may release a lease in the middle of anything.

@@ -26,8 +26,6 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from asimpy import Environment
 
-from lockfast.ports import Ear
-
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -476,9 +474,6 @@ class Host:
         if not clock.rate_ppm:
             return (self.kernel.now + clock.ahead_us) // MS
         return clock.local_us() // MS
-
-    def signal_at(self, ear: Ear) -> SimSignal:
-        return self.signal()
 
     def signal(self) -> SimSignal:
         return SimSignal(self)

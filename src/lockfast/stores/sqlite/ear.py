@@ -19,10 +19,9 @@ from lockfast.core.commands import (
     Blocker,
     Wake,
 )
-from lockfast.ports import WAKE_DIED, Deliver, Listener
+from lockfast.ports import WAKE_DIED, Deliver
 from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.leading import Leading, new_poll, wait
 
 _DATAGRAM_MAX = 512
 _WAKES_PER_LISTEN = 256
@@ -75,7 +74,8 @@ class SqliteEar:
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
         self._poke = Poke()
-        self._poll = new_poll()
+        self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._poll.register(self._socket.fileno(), select.POLLIN)
         self._poll.register(self._poke.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
@@ -83,19 +83,14 @@ class SqliteEar:
         self._by_descriptor: dict[int, str] = {}
         self._processes_of: dict[int, list[str]] = {}
         self._unopened: deque[str] = deque()
-        self._waiting: set[int] = set()
-        self._wakes: deque[Wake] = deque()
-        """For the keeper: deaths, and what is to be looked at."""
+        self._deaths: deque[Wake] = deque()
         self._closed = False
-        self._leading = Leading(self._poll)
-        self._leading.begin(self._socket.fileno())
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        self.follow()
         self._open_descriptors()
-        ready = wait(self._poll, 0 if self._wakes else timeout_ms)
+        ready = self._wait(0 if self._deaths else timeout_ms)
         wakes: list[Wake] = []
         for descriptor, _ in ready:
             if descriptor == self._poke.fileno():
@@ -104,50 +99,28 @@ class SqliteEar:
                 self._read_datagrams()
             else:
                 self._note_death(self._by_descriptor[descriptor])
-        while self._wakes:
-            wakes.append(self._wakes.popleft())
+        while self._deaths:
+            wakes.append(self._deaths.popleft())
         return wakes
+
+    def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
+        if isinstance(self._poll, select.epoll):
+            return self._poll.poll(None if timeout_ms is None else timeout_ms / 1000)
+        return self._poll.poll(timeout_ms)
 
     def _read_datagrams(self) -> None:
         for _ in range(_WAKES_PER_LISTEN):
-            if not self._read_datagram():
+            try:
+                message = self._socket.recv(_DATAGRAM_MAX)
+            except (BlockingIOError, ConnectionError):
                 return
-
-    def _read_datagram(self) -> bool:
-        """Whether there was one."""
-        try:
-            message = self._socket.recv(_DATAGRAM_MAX)
-        except OSError:
-            return False
-        with contextlib.suppress(ValueError):
-            secret, session, n, what, token = message.decode().split(" ")
-            if secret == self._secret and session == self._session and what in _KNOWN:
-                self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
-        return True
+            with contextlib.suppress(ValueError):
+                secret, session, n, what, token = message.decode().split(" ")
+                if secret == self._secret and session == self._session and what in _KNOWN:
+                    self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
     def poke(self) -> None:
         self._poke.poke()
-
-    # ── a waiter that listens itself ─────────────────────────────────────────────────
-
-    def lead(self, listener: Listener) -> bool:
-        return self._leading.lead(listener)
-
-    def hear(self, timeout_ms: int | None) -> bool:
-        return self._leading.hear(timeout_ms, self._read_datagram, self._doubt)
-
-    def nudge(self) -> None:
-        self._leading.nudge()
-
-    def follow(self) -> None:
-        self._leading.follow()
-
-    def _doubt(self) -> None:
-        """A datagram may be lost: have the keeper look at everything that waits."""
-        with self._mutex:
-            numbers = sorted(self._waiting)
-        self._wakes.extend(Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers)
-        self.poke()
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
     # Callers say whom to watch; descriptors are opened and closed by the listener alone.
@@ -155,7 +128,7 @@ class SqliteEar:
     # and one closed under the listener could become another process's by its number.
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        if not blockers and n not in self._waiting:
+        if not blockers and n not in self._processes_of:
             return
         own = processes.identity()
         wanted: dict[str, list[str]] = {}
@@ -165,10 +138,6 @@ class SqliteEar:
         with self._mutex:
             if self._closed:
                 return
-            if blockers:
-                self._waiting.add(n)
-            else:
-                self._waiting.discard(n)
             for process in self._processes_of.pop(n, ()):
                 watched = self._watched.get(process)
                 if watched is not None:
@@ -214,9 +183,9 @@ class SqliteEar:
         with self._mutex:
             watched = self._drop(process)
             dead = {session for sessions in watched.sessions_of.values() for session in sessions}
-            self._wakes.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
+            self._deaths.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
             # Not all who are ahead may have been named at once: ask who else there is.
-            self._wakes.extend(
+            self._deaths.extend(
                 Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(watched.sessions_of)
             )
 
@@ -235,8 +204,7 @@ class SqliteEar:
             self._closed = True
             for process in list(self._watched):
                 self._drop(process)
-        self._leading.close()
-        if hasattr(self._poll, "close"):
+        if isinstance(self._poll, select.epoll):
             self._poll.close()
         self._socket.close()
         self._poke.close()

@@ -6,13 +6,23 @@ import functools
 import os
 import select
 from pathlib import Path
+from typing import Final
+
+_STATE, _THREADS, _STARTED = 0, 17, 19
+"""Of what `_stat` tells."""
+ZOMBIE: Final = "Z"
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system tells of a process, from its state on."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # The second field is the program's name in parentheses, and may hold anything.
+    return stat[stat.rindex(")") + 2 :].split()
 
 
 def _start_ticks(pid: int) -> str:
     """When a process started; with its pid, this names it until the next boot."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    # The second field is the program's name in parentheses, and may hold anything.
-    return stat[stat.rindex(")") + 2 :].split()[19]
+    return _stat(pid)[_STARTED]
 
 
 @functools.cache
@@ -89,16 +99,25 @@ def open_pidfd(process: str) -> int | None:
 
 def has_ended(process: str) -> bool:
     """Whether it is known that this process has ended."""
-    try:
-        descriptor = open_pidfd(process)
-    except Gone:
-        return True
-    if descriptor is None:
+    # Without a descriptor: whoever asks may be interrupted (Ctrl-C) and would leave it open.
+    boot, namespace, pid_text, start = process.split(":")
+    if boot != boot_id() or namespace != _namespace("pid", os.getpid()):
         return False
+    pid = int(pid_text)
     try:
-        return _has_ended(descriptor)  # also one that nobody has waited for yet
-    finally:
-        os.close(descriptor)
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    try:
+        stat = _stat(pid)
+        if stat[_STARTED] != start:
+            return True
+        # Its first thread alone may have ended; and one that ended may not be waited for yet.
+        return stat[_STATE] == ZOMBIE and int(stat[_THREADS]) <= 1
+    except (OSError, ValueError, IndexError):
+        return False  # hidden from us (hidepid)
 
 
 def _has_ended(pidfd: int) -> bool:
