@@ -359,7 +359,7 @@ def shut_gate(link: Link) -> None:
 
 def hold_through_outage(link: Link, ttl: float) -> None:
     """Hold a lock while the store cannot be reached, and say how the lease stands."""
-    with link.connect(ttl=ttl, connect_timeout=0.2) as client:
+    with link.connect(ttl=ttl, connect_timeout=3) as client:
         lease = client.lock("kept").acquire()
         told = threading.Event()
         lease.on_lost(lambda _: told.set())
