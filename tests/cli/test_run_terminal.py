@@ -154,9 +154,17 @@ print(sys.stdin.read(), end="", flush=True)
 """
 
 
+ONE_PAGE = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+print("page", flush=True)
+time.sleep(1000)
+"""
+"""Not a shell that sleeps: a Ctrl-C between its fork and its exec is lost."""
+
+
 def test_a_pager_behind_us_reads_the_keys(cli: Cli, terminal: Terminal) -> None:
-    command = ("sh", "-c", "echo page; sleep 1000")
-    pipe = quoted(*LOCKFAST, "run", "a", "--", *command)
+    pipe = quoted(*LOCKFAST, "run", "a", "--", sys.executable, "-c", ONE_PAGE)
     start_job(cli, terminal, "sh", "-c", f"{pipe} | {quoted(sys.executable, '-c', PAGER)}")
     pid_of(terminal)
     assert terminal.line() == "page"
