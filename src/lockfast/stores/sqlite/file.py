@@ -151,10 +151,7 @@ class SqliteFile:
     def _write(self, command: Command, until: float, wakes: list[Wake]) -> Reply:
         rows = self._rows
         try:
-            try:
-                fcntl.lockf(self._gate, TRY_TO_LOCK)
-            except (BlockingIOError, PermissionError):
-                self._enter_gate(until)
+            self._enter_gate(until)
             try:
                 at_ms = now_ms()
                 if at_ms >= self._check_at_ms and type(command) is not Leave:

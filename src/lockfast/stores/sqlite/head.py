@@ -54,7 +54,7 @@ class Head:
     def is_newest(self, version: int) -> bool:
         """Whether a state that was read or written before is still the newest."""
         # The next one goes to the other slot, where the one before is until then.
-        at = SLOT_BYTES if version % 2 == 0 else 0
+        at = (version + 1) % 2 * SLOT_BYTES
         before = self._slots[at : at + _VERSION_BYTES]
         return before == (version - 1).to_bytes(_VERSION_BYTES, "little")
 

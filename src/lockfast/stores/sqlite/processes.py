@@ -66,15 +66,23 @@ class Gone(Exception):
     """The process has ended."""
 
 
+def _seen_from_here(process: str) -> tuple[int, str] | None:
+    """Pid and start time by its identity; None if its pid means nothing to us."""
+    boot, namespace, pid, start = process.split(":")
+    if boot != boot_id() or namespace != _namespace("pid", os.getpid()):
+        return None
+    return int(pid), start
+
+
 def open_pidfd(process: str) -> int | None:
     """A descriptor that becomes readable when this process ends.
 
     None if it cannot be watched from here. Raises Gone if it has ended already.
     """
-    boot, namespace, pid_text, start = process.split(":")
-    if boot != boot_id() or namespace != _namespace("pid", os.getpid()):
+    found = _seen_from_here(process)
+    if found is None:
         return None
-    pid = int(pid_text)
+    pid, start = found
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -100,10 +108,10 @@ def open_pidfd(process: str) -> int | None:
 def has_ended(process: str) -> bool:
     """Whether it is known that this process has ended."""
     # Without a descriptor: whoever asks may be interrupted (Ctrl-C) and would leave it open.
-    boot, namespace, pid_text, start = process.split(":")
-    if boot != boot_id() or namespace != _namespace("pid", os.getpid()):
+    found = _seen_from_here(process)
+    if found is None:
         return False
-    pid = int(pid_text)
+    pid, start = found
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
