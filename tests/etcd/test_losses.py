@@ -116,7 +116,7 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
         until(lambda: ear._connection is not None and ear._lines.created >= 2, "it listens")
         # The watch breaks; the hand-over and a compaction come before it is back.
         ear._retry_s = 1.0
-        ear._connection.socket.shutdown(2)
+        ear._connection.stream.socket.shutdown(2)
         until(lambda: ear._connection is None, "it is interrupted")
         held.release()
         holder.lock("another").acquire().release()

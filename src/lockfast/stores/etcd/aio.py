@@ -16,7 +16,7 @@ from lockfast.stores.etcd.address import Address, Endpoint
 from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
 from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
-from lockfast.stores.etcd.sockets import RECEIVE_BYTES
+from lockfast.stores.stream import RECEIVE_BYTES
 
 IDLE_MAX: Final = 64
 

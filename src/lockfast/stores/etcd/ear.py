@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import ssl
 import threading
 from collections.abc import Sequence
 from time import monotonic
@@ -41,7 +40,7 @@ from lockfast.stores.etcd.rows import (
     watcher_key,
 )
 from lockfast.stores.etcd.shared import Shared
-from lockfast.stores.etcd.sockets import RECEIVE_BYTES, BlockingTransport, Connection
+from lockfast.stores.etcd.sockets import BlockingTransport, Connection
 from lockfast.stores.etcd.watching import HEADERS, Change, Lines, requests
 from lockfast.stores.poke import Poke
 
@@ -195,7 +194,7 @@ class EtcdEar:
         now_s = monotonic()
         waits = [] if until_s is None else [until_s - now_s]
         if self._connection is not None:
-            poll.register(self._connection.socket, select.POLLIN)
+            poll.register(self._connection.stream, select.POLLIN)
             leases_due_s = self._leases_due()
             if leases_due_s is not None:
                 waits.append(leases_due_s)
@@ -210,10 +209,9 @@ class EtcdEar:
         if connection is None:
             return
         try:
-            connection.socket.settimeout(0)
             # Until nothing is left: TLS may have more in store than the socket shows.
-            while True:
-                self._reader.feed(connection.socket.recv(RECEIVE_BYTES))
+            while (data := connection.stream.at_hand()) is not None:
+                self._reader.feed(data)
                 if self._reader.status != 200:
                     # The token may be too old; the next request of ours finds out.
                     self._shared.cluster.token = ""
@@ -225,8 +223,6 @@ class EtcdEar:
                 if self._reader.done:
                     # The connection may well stay: nothing will ever come of it.
                     raise self._lines.end()
-        except (BlockingIOError, ssl.SSLWantReadError):
-            pass
         except CompactedError as error:
             # What was said up to there, nobody will hear: look for ourselves.
             self._seen = error.revision - 1

@@ -15,23 +15,13 @@ from lockfast.stores.etcd.address import Address, Endpoint
 from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
 from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
+from lockfast.stores.stream import IDLE_S, Stream, left_s
 
-RECEIVE_BYTES: Final = 65536
 IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers, to each member."""
-IDLE_S: Final = 0.05
-"""A connection unused for this long is looked at before it is trusted."""
 
 _inherited: Final[list[Connection]] = []
 """Connections of a parent process: neither used nor closed here."""
-
-
-def left_s(until_s: float) -> float:
-    """The time that is left; raises TimeoutError if there is none."""
-    left = until_s - monotonic()
-    if left <= 0:
-        raise TimeoutError("no time left")
-    return left
 
 
 class Connection:
@@ -53,15 +43,12 @@ class Connection:
                 raise
         except OSError as error:
             raise unreachable(self.label, error) from error
-        self.socket = opened
-        self._timeout_s = 0.0
-        """How long the socket waits at the most, as it was last told."""
+        self.stream = Stream(opened)
 
     def send(self, packed: bytes, until_s: float) -> None:
         """As long as the last byte is not out, the member cannot have carried it out."""
         try:
-            self._bound(left_s(until_s))
-            self.socket.sendall(packed)
+            self.stream.send(packed, until_s)
         except TimeoutError as error:
             raise StoreUnavailableError(
                 self.label, "there was no time left to send the request"
@@ -75,8 +62,7 @@ class Connection:
         """Send a request and wait for the whole reply, or for enough of it."""
         self.send(packed, until_s)
         try:
-            # A request is sent at once, so what the socket was told then is still right.
-            data = self.socket.recv(RECEIVE_BYTES)
+            data = self.stream.receive(until_s)
             response = whole(data) if enough is None else None
             if response is not None:
                 self._used_s = monotonic()
@@ -88,8 +74,7 @@ class Connection:
                     return Response(reader.status, b"", keeps=False)
                 if reader.done:
                     break
-                self._bound(left_s(until_s))
-                data = self.socket.recv(RECEIVE_BYTES)
+                data = self.stream.receive(until_s)
         except ssl.SSLError as error:
             if "ALERT" in str(error):  # with TLS 1.3 it comes after our side is done
                 raise no_certificate(self.label, error) from error
@@ -100,31 +85,11 @@ class Connection:
         return reader.response()
 
     def is_usable(self) -> bool:
-        """Whether nothing has come in that nobody asked for, such as the member's good-bye."""
-        if monotonic() - self._used_s < IDLE_S:
-            return True
-        try:
-            self._timeout_s = 0.0
-            self.socket.settimeout(0)
-            self.socket.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            pass
-        return False
-
-    def _bound(self, left: float) -> None:
-        """Have the socket give up in time, up to a tenth early.
-
-        Not by the microsecond: to tell it anew is a system call, and most requests may
-        take equally long.
-        """
-        if not 0.9 * left <= self._timeout_s <= left:
-            self._timeout_s = 0.95 * left
-            self.socket.settimeout(self._timeout_s)
+        """Whether it may be trusted with a request."""
+        return monotonic() - self._used_s < IDLE_S or self.stream.is_quiet()
 
     def close(self) -> None:
-        self.socket.close()
+        self.stream.close()
 
 
 class BlockingTransport:

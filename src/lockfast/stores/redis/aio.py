@@ -33,6 +33,7 @@ from lockfast.stores.redis.connection import (
 )
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.wire import Shard
+from lockfast.stores.stream import NEAR_S, give_way
 
 
 class AsyncRedisStore(RedisStore):
@@ -53,6 +54,10 @@ class _Peer(asyncio.Protocol):
         self._reader = new_reader()
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._asked_s = 0.0
+        self._is_near = False
+        """The last reply came so soon that to sleep for it would have taken longer."""
+        self._is_up = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -62,6 +67,7 @@ class _Peer(asyncio.Protocol):
             tune(opened)
 
     def data_received(self, data: bytes) -> None:
+        self._is_near = self.loop.time() - self._asked_s < NEAR_S
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not PENDING:
@@ -91,7 +97,18 @@ class _Peer(asyncio.Protocol):
         if self._timer is None or until_s < self._timer.when():
             self._set_timer(until_s)
         self._transport.write(packed)
+        self._asked_s = self.loop.time()
+        if self._is_near and not self._is_up:
+            self._is_up = True
+            self.loop.call_soon(self._stay_up)
         return asked
+
+    def _stay_up(self) -> None:
+        """Have the loop look for a reply that is to come soon, and not go to sleep for it."""
+        self._is_up = bool(self._asked) and self.loop.time() - self._asked_s < NEAR_S
+        if self._is_up:
+            give_way()
+            self.loop.call_soon(self._stay_up)
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:

@@ -23,12 +23,10 @@ from lockfast.errors import (
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.scripts import inbox_of, keys_of, probe
+from lockfast.stores.stream import Stream, left_s
 
-RECEIVE_BYTES: Final = 65536
 PENDING: Final = object()
 """What a reader returns while a reply is not complete."""
-IDLE_S: Final = 0.05
-"""A connection unused for this long is looked at before it is trusted."""
 EVICTING: Final = "allkeys-"
 """Policies that take keys without a TTL, as all of ours are. Others never touch them."""
 
@@ -151,16 +149,14 @@ def in_doubt(address: Address, error: BaseException | None = None) -> OutcomeUnk
 
 
 class Connection:
-    """One socket, for one thread at a time."""
+    """One stream of commands and replies, for one thread at a time."""
 
     def __init__(self, address: Address, until_s: float, *, first: bool = False) -> None:
         self.address = address
         self.used_s = monotonic()
         self._reader = new_reader()
-        self._timeout_s = 0.0
-        """How long the socket waits at the most, as it was last told."""
         try:
-            self.socket = _open(address, _left_s(until_s))
+            self.stream = Stream(_open(address, left_s(until_s)))
         except OSError as error:
             raise unreachable(address, error) from error
         try:
@@ -176,16 +172,10 @@ class Connection:
 
     def exchange(self, packed: bytes, until_s: float, now_s: float | None = None) -> Any:
         """Send one command and wait for its reply, which may be an exception."""
-        self.used_s = now_s = monotonic() if now_s is None else now_s
-        left_s = until_s - now_s
+        self.used_s = monotonic() if now_s is None else now_s
         # As long as the last byte is not out, the server cannot have carried it out.
         try:
-            if not 0.9 * left_s <= self._timeout_s <= left_s:
-                self._bound(left_s)
-            sent = self.socket.send(packed)
-            while sent < len(packed):
-                self._bound(until_s - monotonic())
-                sent += self.socket.send(packed[sent:])
+            self.stream.send(packed, until_s)
         except OSError as error:
             raise not_sent(self.address) from error
         return self.receive(until_s)
@@ -198,17 +188,12 @@ class Connection:
     def receive(self, until_s: float) -> Any:
         reader = self._reader
         try:
-            if (reply := reader.gets()) is not PENDING:
-                return reply
-            # A request is sent at once, so what the socket was told then is still right.
-            while True:
-                data = self.socket.recv(RECEIVE_BYTES)
+            while (reply := reader.gets()) is PENDING:
+                data = self.stream.receive(until_s)
                 if not data:
                     raise in_doubt(self.address)
                 reader.feed(data)
-                if (reply := reader.gets()) is not PENDING:
-                    return reply
-                self._bound(until_s - monotonic())
+            return reply
         except OSError as error:
             raise in_doubt(self.address, error) from error
         except hiredis.ProtocolError as error:
@@ -223,42 +208,11 @@ class Connection:
     def feed(self, data: bytes) -> None:
         self._reader.feed(data)
 
-    def is_usable(self) -> bool:
-        """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
-        try:
-            self.do_not_wait()
-            self.socket.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            pass
-        return False
-
-    def do_not_wait(self) -> None:
-        """Have the socket say at once that there is nothing."""
-        if self._timeout_s:
-            self.socket.settimeout(0)
-            self._timeout_s = 0.0
-
-    def _bound(self, left_s: float) -> None:
-        """Have the socket give up in time, up to a tenth early.
-
-        Not by the microsecond: most requests may take equally long, and need not tell it anew.
-        """
-        if left_s <= 0:
-            raise TimeoutError("no time left")
-        if not 0.9 * left_s <= self._timeout_s <= left_s:
-            self._timeout_s = 0.95 * left_s
-            self.socket.settimeout(self._timeout_s)
-
     def _alert(self) -> ssl.SSLError | None:
         """What the other side said before it hung up, if it speaks TLS."""
         if self.address.tls is not None:
             try:
-                self.do_not_wait()
-                self.socket.recv(1)
-            except ssl.SSLWantReadError:
-                pass
+                self.stream.at_hand()
             except ssl.SSLError as alert:
                 return alert
             except OSError:
@@ -266,14 +220,7 @@ class Connection:
         return None
 
     def close(self) -> None:
-        self.socket.close()
-
-
-def _left_s(until_s: float) -> float:
-    left_s = until_s - monotonic()
-    if left_s <= 0:
-        raise TimeoutError("no time left")
-    return left_s
+        self.stream.close()
 
 
 def _open(address: Address, timeout_s: float) -> socket.socket:
@@ -291,7 +238,7 @@ def _open(address: Address, timeout_s: float) -> socket.socket:
     try:
         tune(opened)
         if address.tls is not None:
-            opened.settimeout(_left_s(until_s))
+            opened.settimeout(left_s(until_s))
             opened = address.tls.wrap_socket(opened, server_hostname=address.host)
     except BaseException:
         opened.close()

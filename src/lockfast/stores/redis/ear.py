@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import ssl
 import threading
 from collections.abc import Sequence
 from time import monotonic
@@ -24,9 +23,10 @@ from lockfast.core.commands import (
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
 from lockfast.stores.poke import Poke
-from lockfast.stores.redis.connection import PENDING, RECEIVE_BYTES, Connection, pack
+from lockfast.stores.redis.connection import PENDING, Connection, pack
 from lockfast.stores.redis.scripts import inbox_of
 from lockfast.stores.redis.wire import Shard
+from lockfast.stores.stream import RECEIVE_BYTES
 
 CONNECT_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.05
@@ -100,7 +100,7 @@ class RedisEar:
             return False
         self._retry_s = RETRY_FIRST_S
         self._connection = connection
-        self._poll.register(connection.socket, select.POLLIN)
+        self._poll.register(connection.stream, select.POLLIN)
         return True
 
     def _looks(self) -> list[Wake]:
@@ -111,7 +111,7 @@ class RedisEar:
 
     def _lost(self) -> None:
         if self._connection is not None:
-            self._poll.unregister(self._connection.socket)
+            self._poll.unregister(self._connection.stream)
             self._connection.close()
             self._connection = None
             self._retry_at_s = monotonic() + self._retry_s
@@ -140,17 +140,16 @@ class RedisEar:
         if connection is None:
             return wakes
         try:
-            connection.do_not_wait()
-            while data := connection.socket.recv(RECEIVE_BYTES):
+            while (data := connection.stream.at_hand()) is not None:
+                if not data:
+                    self._lost()
+                    break
                 connection.feed(data)
                 while (message := connection.take()) is not PENDING:
                     self._take(message, wakes)
                 if len(data) < RECEIVE_BYTES and not self._is_tls:
-                    return wakes
+                    break
                 # Until nothing is left: TLS may have more in store than the socket shows.
-            self._lost()
-        except (BlockingIOError, ssl.SSLWantReadError):
-            pass
         except (OSError, hiredis.ProtocolError):
             self._lost()
         return wakes

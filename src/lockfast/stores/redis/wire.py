@@ -13,9 +13,10 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.codec import ENCODERS, has_more, reply_to
-from lockfast.stores.redis.connection import IDLE_S, Connection, pack, pack_arguments
+from lockfast.stores.redis.connection import Connection, pack, pack_arguments
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
+from lockfast.stores.stream import IDLE_S
 
 IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers."""
@@ -140,7 +141,7 @@ class BlockingWire:
             except IndexError:
                 break
             # One that was in use just now is not looked at first.
-            if now_s - connection.used_s < IDLE_S or connection.is_usable():
+            if now_s - connection.used_s < IDLE_S or connection.stream.is_quiet():
                 return connection
             connection.close()
         shard = self._shard

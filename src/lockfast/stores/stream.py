@@ -1,0 +1,103 @@
+"""A connected socket for callers that block: bytes out, bytes in, nothing after its time.
+
+A server on this machine or near it answers before a thread that was put to sleep would be
+awake again: of a short request, that is the longest part. So whoever waits for an answer looks
+for it a moment before going to sleep, as long as the answer before came that soon.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+from time import monotonic
+from typing import Final
+
+RECEIVE_BYTES: Final = 65536
+NEAR_S: Final = 0.0002
+"""An answer that takes longer is slept for, and so is the one after it."""
+IDLE_S: Final = 0.05
+"""A stream unused for this long is looked at before it is trusted."""
+
+
+def _go_on() -> None:
+    """Where a system has no way to let others run first."""
+
+
+give_way: Final = getattr(os, "sched_yield", _go_on)
+"""Lets whoever else waits for this processor have it: that may be the very server."""
+
+
+class Stream:
+    """One socket, for one thread at a time. Whatever fails raises OSError."""
+
+    __slots__ = ("_is_near", "socket")
+
+    def __init__(self, opened: socket.socket) -> None:
+        opened.settimeout(0)
+        self.socket = opened
+        self._is_near = False
+
+    def send(self, data: bytes, until_s: float) -> None:
+        """Until this returns the last byte is not out, and nobody can have acted on it."""
+        sent = 0
+        while sent < len(data):
+            left_s(until_s)
+            try:
+                sent += self.socket.send(data[sent:] if sent else data)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._sleep(select.POLLOUT, until_s)
+            except ssl.SSLWantReadError:
+                self._sleep(select.POLLIN, until_s)
+
+    def receive(self, until_s: float) -> bytes:
+        """What has come in, as soon as there is something; nothing once the other side is gone."""
+        began_s = monotonic()
+        look_until_s = began_s + NEAR_S if self._is_near else 0.0
+        while True:
+            try:
+                data = self.socket.recv(RECEIVE_BYTES)
+                self._is_near = monotonic() - began_s < NEAR_S
+                return data
+            except (BlockingIOError, ssl.SSLWantReadError):
+                if monotonic() < look_until_s:
+                    give_way()
+                else:
+                    self._sleep(select.POLLIN, until_s)
+            except ssl.SSLWantWriteError:
+                self._sleep(select.POLLOUT, until_s)
+
+    def at_hand(self) -> bytes | None:
+        """What has come in by now: None if nothing has, and nothing once the other side is gone."""
+        try:
+            return self.socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
+        try:
+            return self.at_hand() is None
+        except OSError:
+            return False
+
+    def fileno(self) -> int:
+        """To be polled, together with others."""
+        return self.socket.fileno()
+
+    def _sleep(self, event: int, until_s: float) -> None:
+        waiting = select.poll()
+        waiting.register(self.socket, event)
+        waiting.poll(left_s(until_s) * 1000)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def left_s(until_s: float) -> float:
+    """The time that is left; raises TimeoutError if there is none."""
+    left = until_s - monotonic()
+    if left <= 0:
+        raise TimeoutError("no time left")
+    return left
