@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 RECEIVE_BYTES: Final = 65536
-NEAR_S: Final = 0.0002
+NEAR_S: Final = 0.0003
 """An answer that takes longer is slept for, and so is the one after it."""
 IDLE_S: Final = 0.05
 """A stream unused for this long is looked at before it is trusted."""
@@ -32,12 +32,14 @@ give_way: Final = getattr(os, "sched_yield", _go_on)
 class Stream:
     """One socket, for one thread at a time. Whatever fails raises OSError."""
 
-    __slots__ = ("_is_near", "socket")
+    __slots__ = ("_input", "_is_near", "socket")
 
     def __init__(self, opened: socket.socket) -> None:
         opened.settimeout(0)
         self.socket = opened
         self._is_near = False
+        self._input = select.poll()
+        self._input.register(opened, select.POLLIN)
 
     def send(self, data: bytes, until_s: float) -> None:
         """Until this returns the last byte is not out, and nobody can have acted on it."""
@@ -45,11 +47,11 @@ class Stream:
         while sent < len(data):
             left_s(until_s)
             try:
-                sent += self.socket.send(data[sent:] if sent else data)
+                sent += self.socket.send(memoryview(data)[sent:] if sent else data)
             except (BlockingIOError, ssl.SSLWantWriteError):
-                self._sleep(select.POLLOUT, until_s)
+                self._wait_for_room(until_s)
             except ssl.SSLWantReadError:
-                self._sleep(select.POLLIN, until_s)
+                self._input.poll(left_s(until_s) * 1000)
 
     def receive(self, until_s: float) -> bytes:
         """What has come in, as soon as there is something; nothing once the other side is gone."""
@@ -64,9 +66,9 @@ class Stream:
                 if monotonic() < look_until_s:
                     give_way()
                 else:
-                    self._sleep(select.POLLIN, until_s)
+                    self._input.poll(left_s(until_s) * 1000)
             except ssl.SSLWantWriteError:
-                self._sleep(select.POLLOUT, until_s)
+                self._wait_for_room(until_s)
 
     def at_hand(self) -> bytes | None:
         """What has come in by now: None if nothing has, and nothing once the other side is gone."""
@@ -78,7 +80,7 @@ class Stream:
     def is_quiet(self) -> bool:
         """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
         try:
-            return self.at_hand() is None
+            return not self._input.poll(0) or self.at_hand() is None
         except OSError:
             return False
 
@@ -86,10 +88,10 @@ class Stream:
         """To be polled, together with others."""
         return self.socket.fileno()
 
-    def _sleep(self, event: int, until_s: float) -> None:
-        waiting = select.poll()
-        waiting.register(self.socket, event)
-        waiting.poll(left_s(until_s) * 1000)
+    def _wait_for_room(self, until_s: float) -> None:
+        output = select.poll()
+        output.register(self.socket, select.POLLOUT)
+        output.poll(left_s(until_s) * 1000)
 
     def close(self) -> None:
         self.socket.close()

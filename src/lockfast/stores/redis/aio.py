@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 
@@ -43,6 +43,14 @@ class AsyncRedisStore(RedisStore):
         return self._noted(AsyncWire(self.shard, self._wires.discard))
 
 
+class _Asked(NamedTuple):
+    """A request that is under way."""
+
+    reply: asyncio.Future[Any]
+    sent_s: float
+    until_s: float
+
+
 class _Peer(asyncio.Protocol):
     """The server's end: replies are handed to those who asked, in order."""
 
@@ -52,12 +60,12 @@ class _Peer(asyncio.Protocol):
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
         self._reader = new_reader()
-        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._asked: deque[_Asked] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._asked_s = 0.0
         self._is_near = False
-        """The last reply came so soon that to sleep for it would have taken longer."""
+        """The last reply came as soon as one that is looked for and not slept for."""
         self._is_up = False
+        """The loop is kept from sleeping."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -67,13 +75,13 @@ class _Peer(asyncio.Protocol):
             tune(opened)
 
     def data_received(self, data: bytes) -> None:
-        self._is_near = self.loop.time() - self._asked_s < NEAR_S
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not PENDING:
-                asked, _ = self._asked.popleft()
-                if not asked.done():  # else whoever asked has gone meanwhile
-                    asked.set_result(reply)
+                asked = self._asked.popleft()
+                self._is_near = self.loop.time() - asked.sent_s < NEAR_S
+                if not asked.reply.done():  # else whoever asked has gone meanwhile
+                    asked.reply.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self._end(OutcomeUnknownError(self.address.label, f"does not speak RESP ({error!r})"))
         if not self.is_usable:
@@ -91,21 +99,22 @@ class _Peer(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address)
-        asked = self.loop.create_future()
-        self._asked.append((asked, until_s))
+        reply = self.loop.create_future()
+        self._asked.append(_Asked(reply, self.loop.time(), until_s))
         # One timer for all: to make one for each request would cost as much as the request.
         if self._timer is None or until_s < self._timer.when():
             self._set_timer(until_s)
         self._transport.write(packed)
-        self._asked_s = self.loop.time()
         if self._is_near and not self._is_up:
-            self._is_up = True
-            self.loop.call_soon(self._stay_up)
-        return asked
+            self._stay_up()
+        return reply
 
     def _stay_up(self) -> None:
-        """Have the loop look for a reply that is to come soon, and not go to sleep for it."""
-        self._is_up = bool(self._asked) and self.loop.time() - self._asked_s < NEAR_S
+        """Have the loop look for replies, and whatever else there is, instead of sleeping.
+
+        It serves everybody else as ever: all it is kept from is to wait. See stream.py.
+        """
+        self._is_up = bool(self._asked) and self.loop.time() - self._asked[-1].sent_s < NEAR_S
         if self._is_up:
             give_way()
             self.loop.call_soon(self._stay_up)
@@ -119,12 +128,12 @@ class _Peer(asyncio.Protocol):
         """Give up what is due; the others are looked at when they would be."""
         self._timer = None
         now_s = self.loop.time()
-        waiting = [(asked, until_s) for asked, until_s in self._asked if not asked.done()]
-        for asked, until_s in waiting:
-            if until_s <= now_s:
-                _give_up(asked, in_doubt(self.address, TimeoutError()))
+        waiting = [asked for asked in self._asked if not asked.reply.done()]
+        for asked in waiting:
+            if asked.until_s <= now_s:
+                _give_up(asked.reply, in_doubt(self.address, TimeoutError()))
                 self.retire()
-        later = [until_s for asked, until_s in waiting if not asked.done()]
+        later = [asked.until_s for asked in waiting if not asked.reply.done()]
         if later:
             self._set_timer(min(later))
 
@@ -134,7 +143,7 @@ class _Peer(asyncio.Protocol):
         self.loop.call_soon(self._close_when_done)
 
     def _close_when_done(self) -> None:
-        if all(asked.done() for asked, _ in self._asked):
+        if all(asked.reply.done() for asked in self._asked):
             self.abort()
 
     def abort(self) -> None:
@@ -148,9 +157,9 @@ class _Peer(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         while self._asked:
-            asked, _ = self._asked.popleft()
-            if not asked.done():
-                _give_up(asked, error)
+            asked = self._asked.popleft()
+            if not asked.reply.done():
+                _give_up(asked.reply, error)
 
 
 def _give_up(asked: asyncio.Future[Any], error: Exception) -> None:
