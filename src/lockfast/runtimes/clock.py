@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from time import clock_gettime_ns
+from typing import Final
 
-if hasattr(time, "CLOCK_BOOTTIME"):
+# macOS has no CLOCK_BOOTTIME: there, CLOCK_MONOTONIC counts time asleep (and CLOCK_UPTIME_RAW
+# does not).
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-    def now_ms() -> int:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
-else:
-    # macOS: CLOCK_MONOTONIC counts time asleep there, CLOCK_UPTIME_RAW does not.
-    def now_ms() -> int:
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
+def now_ms() -> int:
+    return clock_gettime_ns(_CLOCK) // 1_000_000

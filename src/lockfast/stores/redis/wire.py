@@ -12,8 +12,8 @@ from typing import Any, Final
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import ENCODERS, has_more, reply_to
-from lockfast.stores.redis.connection import Connection, pack, pack_arguments
+from lockfast.stores.redis.codec import ENCODERS, PLAIN, has_more, reply_to
+from lockfast.stores.redis.connection import Connection, pack, pack_four
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
 from lockfast.stores.stream import IDLE_S
@@ -44,24 +44,24 @@ class Shard:
         self.is_known = False
         """The server has been looked at and found fit."""
         self._keys = keys_of(address.namespace)
-        self._heads: dict[tuple[type, int], bytes] = {}
+        self._heads: dict[type, bytes] = {}
 
     def packed(self, command: Command, clock: str = "") -> bytes:
         kind: type = type(command)
-        arguments = ENCODERS[kind](command)
+        plainly = PLAIN.get(kind)
+        if plainly is None or (plain := plainly(command)) is None:
+            return pack(*self._call(kind, clock), *ENCODERS[kind](command))
         if clock:
-            return pack(*self._call(kind, clock), *arguments)
-        packed = pack_arguments(arguments)
-        at = packed.index(b"$")
-        # What comes before the arguments is the same each time: packed once.
-        head = self._heads.get((kind, len(arguments)))
+            return pack(*self._call(kind, clock), *plain)
+        # All that comes before a plain claim is the same each time: packed once.
+        head = self._heads.get(kind)
         if head is None:
-            whole = pack(*self._call(kind), *arguments)
-            head = self._heads[kind, len(arguments)] = whole[: at - len(packed)]
-        return head + packed[at:]
+            nothing = pack_four("", "", "", "")
+            head = self._heads[kind] = pack(*self._call(kind), "", "", "", "")[: -len(nothing)]
+        return head + pack_four(*plain)
 
-    def _call(self, kind: type, *clock: str) -> tuple[str | bytes | int, ...]:
-        keys: tuple[str | bytes, ...] = (*self._keys, *clock)
+    def _call(self, kind: type, clock: str = "") -> tuple[str | bytes | int, ...]:
+        keys: tuple[str | bytes, ...] = (*self._keys, clock) if clock else self._keys
         return ("EVALSHA", script_of(kind).sha, len(keys), *keys)
 
     def loading(self, command: Command) -> bytes:

@@ -1,7 +1,7 @@
 -- enter.lua  KEYS: the shard  ARGV: session, n, …  →  granted, queued, busy, refused or ended
 --
 -- A plain claim on a lock, as its rows have it: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor, the last
--- with a ? before it if it must not wait; then session to open…
+-- with a ? before it if it must not wait.
 -- Any other: session, n, nothing, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
 -- session to open…
 -- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
