@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,7 +49,19 @@ def test_a_page_that_cannot_be_written_is_wrong_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", "turns", "--html", str(tmp_path / "no" / "page.html")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_who_has_read_enough_of_a_story_is_told_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lockfast", "simulate", "turns"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=nobody, stderr=subprocess.PIPE, check=False
+        )
+    assert done.stderr == b""
+    assert done.returncode == 128 + signal.SIGPIPE
 
 
 def test_without_the_extra_it_says_what_to_install(

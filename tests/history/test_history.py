@@ -95,7 +95,24 @@ def test_a_torn_file_is_no_history(
     assert "not a JSON object" in capsys.readouterr().err
     torn.write_text('{"at": 1, "got": "granted"}\n', encoding="utf-8")
     assert main(["check", str(torn)]) == 2
-    assert main(["check", str(history.with_name("absent.jsonl"))]) == 2
+    capsys.readouterr()
+    absent = history.with_name("absent.jsonl")
+    assert main(["check", str(absent)]) == 2
+    assert (
+        capsys.readouterr().err == f"lockfast: {absent} cannot be read: No such file or directory\n"
+    )
+
+
+def test_a_page_that_cannot_be_written_is_wrong_usage(
+    crew: Crew, history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crew.client().lock("a").acquire().release()
+    page = history.with_name("no") / "page.html"
+    assert main(["check", str(history), "--html", str(page)]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"lockfast: {page} cannot be written: No such file or directory\n"
+    )
 
 
 def test_both_faces_record(crew: Crew, history: Path) -> None:

@@ -33,8 +33,14 @@ def simulate(arguments: argparse.Namespace) -> int:
         )
     except MixError as error:
         raise codes.Complaint(codes.USAGE, str(error)) from None
+    except BrokenPipeError:
+        raise  # it is the story that nobody reads on
     except OSError as error:
-        raise codes.Complaint(codes.USAGE, f"{page} cannot be written: {error}") from None
+        raise _unwritable(page, error) from None
+
+
+def _unwritable(page: Path | None, error: OSError) -> codes.Complaint:
+    return codes.Complaint(codes.USAGE, f"{page} cannot be written: {error.strerror}")
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -61,5 +67,8 @@ def check(arguments: argparse.Namespace) -> int:
 
         title = Path(arguments.history).name
         text = page(judgement.entries, judgement.problems, title=title)
-        arguments.html.write_text(text, encoding="utf-8")
+        try:
+            arguments.html.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(arguments.html, error) from None
     return judgement.code

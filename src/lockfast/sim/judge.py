@@ -53,7 +53,9 @@ def judge_file(path: Path, *, forgets: bool = False) -> Judgement:
         entries = sorted(read_history(path), key=lambda entry: int(entry["at"]))
         problems = check_history(entries, forgets=forgets)
         verdicts = {} if forgets else explain(entries)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise HistoryError(str(error)) from None
     except (KeyError, TypeError) as error:
         raise HistoryError(f"{path}: an entry lacks {error}, or has something else there") from None

@@ -104,7 +104,9 @@ def read_case(text: str) -> Case:
 def read_case_file(path: Path) -> Case:
     try:
         return read_case(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise MixError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise MixError(f"{path} cannot be read: {error}") from None
 
 
