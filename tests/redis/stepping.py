@@ -17,9 +17,11 @@ class ScriptSteps:
         address = parse(parse_url(url))
         self.namespace = address.namespace
         self.shortcuts = 0
-        """How many steps took a short way: those answer with a mere number."""
+        """How many steps took a short way: those answer with a mere number, or in small letters."""
         self.hand_overs = 0
         """How many of these granted the lock to another."""
+        self.lined_up = 0
+        """How many of these stood in line, or would have."""
         self._shard = Shard(address)
         self._wire = BlockingWire(self._shard)
         self._watched = watched
@@ -40,9 +42,10 @@ class ScriptSteps:
         found, wakes = self._shard.checked(
             self._wire.exchange(command, 10_000, f"{now_ms} {wall_us}")
         )
-        if isinstance(found, int):
+        if isinstance(found, int) or found[0] in "qb":
             self.shortcuts += 1
             self.hand_overs += bool(wakes)
+            self.lined_up += isinstance(found, list)
         reply = reply_to(command, found)
         if isinstance(reply, c.Queued) and reply.look_ms == FAR_MS:
             reply = reply._replace(look_ms=FAR_MS - now_ms)

@@ -130,6 +130,11 @@ def _resource_view(found: list[Any]) -> c.ResourceView:
     )
 
 
+def _one_ahead(found: list[Any]) -> tuple[c.Blocker]:
+    session, n, owner, process, renewals, held, token, for_ms = found[1:9]
+    return (c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms),)
+
+
 def _queued(found: list[Any]) -> c.Queued:
     _, blockers, look_ms = found
     return c.Queued(_blockers(blockers), look_ms if look_ms > 0 else FAR_MS)
@@ -144,7 +149,9 @@ _DECODERS: Final[dict[str, Callable[[list[Any]], c.Reply]]] = {
     "D": lambda found: c.Done(bool(found[1])),
     "G": lambda found: c.Granted(found[1], found[2], found[3], bool(found[4])),
     "Q": _queued,
+    "q": lambda found: c.Queued(_one_ahead(found), found[9]),
     "B": lambda found: c.Busy(_blockers(found[1])),
+    "b": lambda found: c.Busy(_one_ahead(found)),
     "R": lambda found: c.Refused(*found[1:]),
     "X": lambda found: c.Gone(*found[1:]),
     "E": lambda found: c.Ended(*found[1:]),

@@ -13,14 +13,14 @@ FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
 """All keys of a shard. Every script declares all of them and touches no other."""
 
-_SHORTCUTS: Final = ("enter_free", "leave_alone", "leave_next")
+_SHORTCUTS: Final = ("enter_free", "enter_last", "leave_alone", "leave_next", "passing")
 _WRITING: Final = ("shard", "order", "rows", "writing", "lines", "table")
 _READING: Final = (*_WRITING, "views")
 
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
     c.Open: (*_WRITING, "open"),
-    c.Enter: ("enter_free", *_WRITING, "enter"),
-    c.Leave: ("leave_alone", "leave_next", *_WRITING, "leave"),
+    c.Enter: ("enter_free", "passing", "enter_last", *_WRITING, "enter"),
+    c.Leave: ("leave_alone", "passing", "leave_next", *_WRITING, "leave"),
     c.Convert: (*_WRITING, "convert"),
     c.Proclaim: (*_WRITING, "proclaim"),
     c.Adopt: (*_WRITING, "adopt"),

@@ -3,15 +3,14 @@
 -- Nine in ten claims are like this, and pay for nothing else. What it leaves behind is to the byte
 -- what the long way would; where anything is out of the ordinary it leaves everything to that.
 
-local arguments = ARGV
-local resource_key = arguments[3]
+local keys, arguments, call = KEYS, ARGV, redis.call
+local rows, session_key, resource_key = keys[1], arguments[1], arguments[3]
+local counters, session, resource
 if resource_key ~= '' then
-  local keys, call, session_key = KEYS, redis.call, arguments[1]
-  local rows = keys[1]
   local found = call('HMGET', rows, 'm', session_key, resource_key)
-  local counters, session = found[1], found[2]
+  counters, session, resource = found[1], found[2], found[3]
   -- With counters of this length nobody watches.
-  if session and not found[3] and counters and #counters == 26 then
+  if session and not resource and counters and #counters == 26 then
     local struct, number = struct, arguments[2]
     local pack, unpack_from, n = struct.pack, struct.unpack, number + 0
     local token, position, due_ms, schema_shards = unpack_from('<dddH', counters)

@@ -1,11 +1,10 @@
--- leave_next.lua  (behind leave_alone.lua)  →  1 where one writer hands over to the next: a shortcut of leave.lua
+-- leave_next.lua  (behind passing.lua)  →  1 where one writer hands over to the next: a shortcut of leave.lua
 --
 -- As enter_free.lua: what it leaves behind, and whom it wakes, is what the long way would.
 
 -- Above 127 there are the rows of resources that are not plain.
 if session and resource and string.byte(resource) > 127 and counters and #counters == 26 then
-  local find, sub, struct = string.find, string.sub, struct
-  local pack, unpack_from = struct.pack, struct.unpack
+  local find, sub = string.find, string.sub
   local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
     cmsgpack.unpack(resource)
   local mine = sub(claim_key, 2)
@@ -28,15 +27,7 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
       local next_deadline_ms, next_highest, next_claims, next_checksum, next_mark = unpack_from('<ddddB', found[3])
       local _, _, _, inbox = unpack_from('<ddI4c0I4c0', found[4])
       local first, last = find(session, ',' .. arguments[2] .. ',', 33, true)
-      local now_ms, wall_us
-      if keys[5] then
-        now_ms, wall_us = string.match(keys[5], '(%d+) (%d+)')
-        now_ms, wall_us = now_ms + 0, wall_us + 0
-      else
-        local time = call('TIME')
-        wall_us = time[1] * 1000000 + time[2]
-        now_ms = (wall_us - wall_us % 1000) / 1000
-      end
+      local now_ms, wall_us = clock()
       token = token + 1
       if token < wall_us then
         token = wall_us
@@ -61,18 +52,12 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
           next_session_row = pack('<ddddc0', next_deadline_ms, next_highest, next_claims,
             (next_checksum + y * y - z * z) % 4294967296, sub(found[3], 33))
         end
-        local claim_row, resource_row
+        local next_row, resource_row
         if waiting > 1 then
-          -- As rows.lua has it, salt included.
-          local s = (next_n * 40503 + token + entered_ms) % 67108859
-          local a, b, c = s % 251, math.floor(s / 251) % 251, math.floor(s / 63001) % 251
-          claim_row = pack('<BHdddddddddddI4c0I4c0I4I4I4I4I4c0I4c0I4c0ddBBBBBBBBBBBBBBBBBBBBBBBBB',
-            2, 1, next_n, token, entered_ms, now_ms, 0, 0, 0, 1, 0, 0, 0, #rank, rank, #actor, actor, 0, 0, 0, 0,
-            4, 'lock', #name, name, #mode, mode, 1, 0, 0,
-            a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b, c, c, c, c, c, c, c, c)
+          next_row = claim_row(2, next_n, token, entered_ms, now_ms, rank, actor, name, mode)
           resource_row = cmsgpack.pack(held, reserved, 1, waiting - 1, 0, place, '', 0, 0, closed_for_ms, 0)
         else
-          claim_row = resource_key
+          next_row = resource_key
           resource_row = pack('<c0dddd', next_key .. '\031exclusive\031' .. actor, token, entered_ms, now_ms,
             sub(rank, 17) + 0)
         end
@@ -81,7 +66,7 @@ if session and resource and string.byte(resource) > 127 and counters and #counte
           'm', pack('<dddH', token, position, due_ms, 257),
           session_key, session_row,
           next_session_key, next_session_row,
-          next_key, claim_row,
+          next_key, next_row,
           resource_key, resource_row)
         call('ZREM', keys[2], member)
         if inbox ~= '' then
