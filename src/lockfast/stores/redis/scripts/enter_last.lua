@@ -38,13 +38,13 @@ if session and resource and counters and #counters == 26 then
       local modes, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
         cmsgpack.unpack(resource)
       if modes.exclusive == 1 and waiting > 0 and waiting < 100000
-        and reservations + limit + closed_ms + kept == 0 and converting == '' then
+        and reservations + limit + closed_ms + kept == 0 then
         -- Whoever is last in line now, unless that one is to be behind us.
         local last = call('ZREVRANGEBYLEX', keys[2], '(' .. sub(line, 1, -2) .. ' ', '[' .. line, 'LIMIT', '0', '1')[1]
         local rank
         rank, other_session, other_number = match(sub(last, #line + 1), '^(%d*)\031([^\031]*)\031(%d+)$')
         if rank and #rank == 32 and sub(rank, 1, 16) + 0 <= now_ms + 1e15 then
-          resource_row = cmsgpack.pack(modes, reserved, holders, waiting + 1, 0, sole, '', 0, 0, closed_for_ms, 0)
+          resource_row = cmsgpack.pack(modes, reserved, holders, waiting + 1, 0, sole, converting, 0, 0, closed_for_ms, 0)
         end
       end
     end
