@@ -1,4 +1,4 @@
-"""The asyncio wire by itself: how long it keeps the loop from sleeping, and for whom."""
+"""The wires by themselves: what they send, and how long asyncio's keeps its loop from sleeping."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ import pytest
 
 from lockfast.stores.redis import aio
 from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.connection import pack, pack_four
 from lockfast.stores.stream import NEAR_S
 
 PATIENCE_S = 30.0
+
+
+@pytest.mark.parametrize("name", ["orders/42", "", "größer als ß", "鍵", "a\r\n$1\r\nb"])
+def test_four_arguments_are_packed_as_any_number_is(name: str) -> None:
+    arguments = ("s\x1fsession", "17", f"r\x1flock\x1f{name}", "c\x1fsession\x1f17")
+    assert b"*4\r\n" + pack_four(*arguments) == pack(*arguments)
 
 
 class Loop:
