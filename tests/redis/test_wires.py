@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from lockfast.errors import StoreUnavailableError
 from lockfast.stores.redis import aio
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import pack, pack_four
+from lockfast.stores.redis.connection import Connection, pack, pack_four
 from lockfast.stores.stream import NEAR_S
+from tests.servers.redis import RedisServer
 
 PATIENCE_S = 30.0
 
@@ -20,6 +23,15 @@ PATIENCE_S = 30.0
 def test_four_arguments_are_packed_as_any_number_is(name: str) -> None:
     arguments = ("s\x1fsession", "17", f"r\x1flock\x1f{name}", "c\x1fsession\x1f17")
     assert b"*4\r\n" + pack_four(*arguments) == pack(*arguments)
+
+
+def test_a_request_without_time_is_not_sent_and_says_so(server: RedisServer) -> None:
+    path = str(server.socket)
+    connection = Connection(Address(path, path=path), monotonic() + PATIENCE_S)
+    with pytest.raises(StoreUnavailableError, match="there was no time left to send the request"):
+        connection.exchange(pack("SET", "unsent", "1"), monotonic() - 1)
+    assert connection.exchange(pack("EXISTS", "unsent"), monotonic() + PATIENCE_S) == 0
+    connection.close()
 
 
 class Loop:

@@ -57,18 +57,13 @@ class Stream:
         """What has come in, as soon as there is something; nothing once the other side is gone."""
         began_s = monotonic()
         look_until_s = began_s + NEAR_S if self._is_near else 0.0
-        while True:
-            try:
-                data = self.socket.recv(RECEIVE_BYTES)
-                self._is_near = monotonic() - began_s < NEAR_S
-                return data
-            except (BlockingIOError, ssl.SSLWantReadError):
-                if monotonic() < look_until_s:
-                    give_way()
-                else:
-                    self._input.poll(left_s(until_s) * 1000)
-            except ssl.SSLWantWriteError:
-                self._wait_for_room(until_s)
+        while (data := self.at_hand()) is None:
+            if monotonic() < look_until_s:
+                give_way()
+            else:
+                self._input.poll(left_s(until_s) * 1000)
+        self._is_near = monotonic() - began_s < NEAR_S
+        return data
 
     def at_hand(self) -> bytes | None:
         """What has come in by now: None if nothing has, and nothing once the other side is gone."""

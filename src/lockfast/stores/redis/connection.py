@@ -142,7 +142,10 @@ def not_let_in(
     return None
 
 
-def not_sent(address: Address) -> StoreUnavailableError:
+def not_sent(address: Address, error: BaseException | None = None) -> StoreUnavailableError:
+    """A request that is surely not carried out, since its last byte is not out."""
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(address.label, "there was no time left to send the request")
     return StoreUnavailableError(address.label, "the connection broke before the request was sent")
 
 
@@ -185,7 +188,7 @@ class Connection:
         try:
             self.stream.send(packed, until_s)
         except OSError as error:
-            raise not_sent(self.address) from error
+            raise not_sent(self.address, error) from error
         return self.receive(until_s)
 
     def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
