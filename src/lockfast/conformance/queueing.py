@@ -37,9 +37,11 @@ class QueueStories(Contract):
     async def test_a_waiter_that_gives_up_has_left_the_queue(self, stage: Stage) -> None:
         one, other, last = stage.client(owner="the-holder"), stage.client(), stage.client()
         lease = await one.lock("a").acquire()
+        # Long enough for a slow store to put it in line: only then it knows for whom it waits.
+        patience_s = 2.0
         with pytest.raises(AcquireTimeoutError, match="the-holder") as caught:
-            await other.lock("a").acquire(timeout=0.05)
-        assert (caught.value.name, caught.value.timeout) == ("a", 0.05)
+            await other.lock("a").acquire(timeout=patience_s)
+        assert (caught.value.name, caught.value.timeout) == ("a", patience_s)
         waiting = stage.start(last.lock("a").acquire(timeout=30))
         await stage.until_waiting(one, "a")
         await lease.release()
