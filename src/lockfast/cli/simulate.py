@@ -22,6 +22,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         ) from None
     from lockfast.sim import actions
     from lockfast.sim.mix import MixError
+    from lockfast.sim.timeline import PageError
 
     page: Path | None = arguments.html
     if page is None and not arguments.no_html:
@@ -31,16 +32,8 @@ def simulate(arguments: argparse.Namespace) -> int:
         return actions.simulate(
             arguments.scenario, arguments.seed, fenced=not arguments.no_guard, html=page
         )
-    except MixError as error:
+    except (MixError, PageError) as error:
         raise codes.Complaint(codes.USAGE, str(error)) from None
-    except BrokenPipeError:
-        raise  # it is the story that nobody reads on
-    except OSError as error:
-        raise _unwritable(page, error) from None
-
-
-def _unwritable(page: Path | None, error: OSError) -> codes.Complaint:
-    return codes.Complaint(codes.USAGE, f"{page} cannot be written: {error.strerror}")
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -63,12 +56,11 @@ def check(arguments: argparse.Namespace) -> int:
         for line in judgement.lines():
             print(line)
     if arguments.html is not None:
-        from lockfast.sim.timeline import page
+        from lockfast.sim.timeline import PageError, write_page
 
         title = Path(arguments.history).name
-        text = page(judgement.entries, judgement.problems, title=title)
         try:
-            arguments.html.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise _unwritable(arguments.html, error) from None
+            write_page(arguments.html, judgement.entries, judgement.problems, title=title)
+        except PageError as error:
+            raise codes.Complaint(codes.USAGE, str(error)) from None
     return judgement.code

@@ -9,10 +9,8 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from lockfast.sim.checker import Problem
 from lockfast.sim.exhaust import exhaust
 from lockfast.sim.history import write_history
 from lockfast.sim.mix import Case, MixError, mix_of_seed, read_case_file, write_case
@@ -21,8 +19,7 @@ from lockfast.sim.search import Finding, compare_table, progress_line, search, t
 from lockfast.sim.shrink import shrink
 from lockfast.sim.speed import lines as speed_lines
 from lockfast.sim.story import tell
-from lockfast.sim.timeline import page
-from lockfast.sim.world import Run
+from lockfast.sim.timeline import write_page
 
 FINDINGS = Path("findings")
 """Where a search leaves what it found."""
@@ -50,7 +47,7 @@ def simulate(what: str, seed: int | None, *, fenced: bool = True, html: Path | N
     for line in tell(run.entries, problems):
         print(line)
     if html is not None:
-        _draw(run, problems, html, title, summary)
+        write_page(html, run.entries, problems, title=title, summary=summary)
         print(f"timeline in {html}")
     return 1 if problems else 0
 
@@ -83,12 +80,8 @@ def _leave(finding: Finding, directory: Path) -> str:
     case = Case(smaller.mix, smaller.seed, str(problems[0]))
     path.write_text(write_case(case), encoding="utf-8")
     picture = path.with_suffix(".html")
-    _draw(run, problems, picture, path.name, str(problems[0]))
+    write_page(picture, run.entries, problems, title=path.name, summary=str(problems[0]))
     return f"lockfast simulate {shlex.quote(str(path))}  (drawn in {picture})"
-
-
-def _draw(run: Run, problems: Sequence[Problem], to: Path, title: str, summary: str) -> None:
-    to.write_text(page(run.entries, problems, title=title, summary=summary), encoding="utf-8")
 
 
 def replay(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from lockfast.sim.checker import FAR, Grant, Problem, grants_of
@@ -46,6 +47,26 @@ class _Scale(NamedTuple):
     def x(self, at: int) -> float:
         span = max(1, self.end - self.start)
         return _LEFT + (min(max(at, self.start), self.end) - self.start) / span * _WIDTH
+
+
+class PageError(ValueError):
+    """The page cannot be written."""
+
+
+def write_page(
+    to: Path,
+    entries: Sequence[Entry],
+    problems: Iterable[Problem],
+    *,
+    title: str,
+    summary: str = "",
+) -> None:
+    """Draw a history; raises PageError if there is no writing there."""
+    text = page(entries, problems, title=title, summary=summary)
+    try:
+        to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PageError(f"{to} cannot be written: {error.strerror}") from None
 
 
 def page(
