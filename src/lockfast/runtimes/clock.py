@@ -11,5 +11,9 @@ from typing import Final
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+def now_us() -> int:
+    return clock_gettime_ns(_CLOCK) // 1000
+
+
 def now_ms() -> int:
     return clock_gettime_ns(_CLOCK) // 1_000_000

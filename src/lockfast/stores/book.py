@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,17 +17,13 @@ from typing import Any, Final
 
 from lockfast.core import commands as c
 from lockfast.errors import StoreMisconfiguredError
+from lockfast.runtimes.clock import now_us
 
 VARIABLE: Final = "LOCKFAST_HISTORY"
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _OPS_BITS: Final = 20
 """As many operations a process numbers before it begins with other numbers."""
 
 logger = logging.getLogger("lockfast")
-
-
-def now_us() -> int:
-    return time.clock_gettime_ns(_CLOCK) // 1000
 
 
 class HistoryFile:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from lockfast.core import commands as c
 from lockfast.ports import Capabilities, Deliver, Ear, Store, Wire
-from lockfast.stores.book import Book, HistoryFile, now_us
+from lockfast.runtimes.clock import now_us
+from lockfast.stores.book import Book, HistoryFile
 
 
 def recorded(store: Store, path: str) -> Store:
