@@ -14,6 +14,8 @@ import ssl
 from time import monotonic
 from typing import Final
 
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+
 RECEIVE_BYTES: Final = 65536
 NEAR_S: Final = 0.0003
 """An answer that takes longer is slept for, and so is the one after it."""
@@ -32,12 +34,13 @@ give_way: Final = getattr(os, "sched_yield", _go_on)
 class Stream:
     """One socket, for one thread at a time. Whatever fails raises OSError."""
 
-    __slots__ = ("_input", "_is_near", "socket")
+    __slots__ = ("_input", "_is_near", "_used_s", "socket")
 
     def __init__(self, opened: socket.socket) -> None:
         opened.settimeout(0)
         self.socket = opened
         self._is_near = False
+        self._used_s = monotonic()
         self._input = select.poll()
         self._input.register(opened, select.POLLIN)
 
@@ -62,7 +65,8 @@ class Stream:
                 give_way()
             else:
                 self._input.poll(left_s(until_s) * 1000)
-        self._is_near = monotonic() - began_s < NEAR_S
+        self._used_s = monotonic()
+        self._is_near = self._used_s - began_s < NEAR_S
         return data
 
     def at_hand(self) -> bytes | None:
@@ -71,6 +75,10 @@ class Stream:
             return self.socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
+
+    def is_usable(self) -> bool:
+        """Whether it may be trusted: it was in use just now, or is quiet."""
+        return monotonic() - self._used_s < IDLE_S or self.is_quiet()
 
     def is_quiet(self) -> bool:
         """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
@@ -98,3 +106,17 @@ def left_s(until_s: float) -> float:
     if left <= 0:
         raise TimeoutError("no time left")
     return left
+
+
+def not_sent(label: str, error: BaseException | None = None) -> StoreUnavailableError:
+    """A request that is surely not carried out, since its last byte is not out."""
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(label, "there was no time left to send the request")
+    return StoreUnavailableError(label, "the connection broke before the request was sent")
+
+
+def in_doubt(label: str, error: BaseException | None = None) -> OutcomeUnknownError:
+    """A whole request was sent and no whole answer came."""
+    if isinstance(error, TimeoutError):
+        return OutcomeUnknownError(label, "did not answer in time")
+    return OutcomeUnknownError(label, "the connection broke before the answer came")

@@ -13,10 +13,10 @@ from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Wire
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import Address, Endpoint
-from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
+from lockfast.stores.etcd.errors import no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
 from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
-from lockfast.stores.stream import RECEIVE_BYTES
+from lockfast.stores.stream import RECEIVE_BYTES, in_doubt
 
 IDLE_MAX: Final = 64
 

@@ -128,10 +128,3 @@ def no_certificate(label: str, error: BaseException) -> StoreMisconfiguredError:
     return StoreMisconfiguredError(
         label, f"did not accept our certificate ({error})", "write ?cert=file&key=file"
     )
-
-
-def in_doubt(label: str, error: BaseException | None = None) -> OutcomeUnknownError:
-    """A whole request was sent and no whole answer came."""
-    if isinstance(error, TimeoutError):
-        return OutcomeUnknownError(label, "did not answer in time")
-    return OutcomeUnknownError(label, "the connection broke before the answer came")

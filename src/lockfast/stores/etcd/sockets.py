@@ -7,15 +7,13 @@ import select
 import socket
 import ssl
 from collections import deque
-from time import monotonic
 from typing import Final
 
-from lockfast.errors import StoreUnavailableError
 from lockfast.stores.etcd.address import Address, Endpoint
-from lockfast.stores.etcd.errors import in_doubt, no_certificate, unreachable
+from lockfast.stores.etcd.errors import no_certificate, unreachable
 from lockfast.stores.etcd.gateway import Enough
 from lockfast.stores.etcd.http import ProtocolError, ReplyReader, Response, whole
-from lockfast.stores.stream import IDLE_S, Stream, left_s
+from lockfast.stores.stream import Stream, in_doubt, left_s, not_sent
 
 IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers, to each member."""
@@ -30,7 +28,6 @@ class Connection:
     def __init__(self, address: Address, endpoint: Endpoint, until_s: float) -> None:
         self.label = address.label
         self.endpoint = endpoint
-        self._used_s = monotonic()
         try:
             opened = socket.create_connection(endpoint, left_s(until_s))
             try:
@@ -49,14 +46,8 @@ class Connection:
         """As long as the last byte is not out, the member cannot have carried it out."""
         try:
             self.stream.send(packed, until_s)
-        except TimeoutError as error:
-            raise StoreUnavailableError(
-                self.label, "there was no time left to send the request"
-            ) from error
         except OSError as error:
-            raise StoreUnavailableError(
-                self.label, "the connection broke before the request was sent"
-            ) from error
+            raise not_sent(self.label, error) from error
 
     def exchange(self, packed: bytes, until_s: float, enough: Enough | None = None) -> Response:
         """Send a request and wait for the whole reply, or for enough of it."""
@@ -65,7 +56,6 @@ class Connection:
             data = self.stream.receive(until_s)
             response = whole(data) if enough is None else None
             if response is not None:
-                self._used_s = monotonic()
                 return response
             reader = ReplyReader()
             while True:
@@ -81,12 +71,7 @@ class Connection:
             raise in_doubt(self.label, error) from error
         except (OSError, ProtocolError) as error:
             raise in_doubt(self.label, error) from error
-        self._used_s = monotonic()
         return reader.response()
-
-    def is_usable(self) -> bool:
-        """Whether it may be trusted with a request."""
-        return monotonic() - self._used_s < IDLE_S or self.stream.is_quiet()
 
     def close(self) -> None:
         self.stream.close()
@@ -135,7 +120,7 @@ class BlockingTransport:
             except IndexError:
                 self.connections += 1
                 return Connection(self._address, endpoint, until_s)
-            if connection.is_usable():
+            if connection.stream.is_usable():
                 return connection
             connection.close()
 

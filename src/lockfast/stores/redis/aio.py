@@ -24,16 +24,14 @@ from lockfast.stores.redis.connection import (
     PENDING,
     check_greeting,
     greeting,
-    in_doubt,
     new_reader,
     not_let_in,
-    not_sent,
     tune,
     unreachable,
 )
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.wire import Shard
-from lockfast.stores.stream import NEAR_S, give_way
+from lockfast.stores.stream import NEAR_S, give_way, in_doubt, not_sent
 
 
 class AsyncRedisStore(RedisStore):
@@ -88,7 +86,7 @@ class _Peer(asyncio.Protocol):
             self._close_when_done()
 
     def connection_lost(self, error: Exception | None) -> None:
-        in_the_dark = in_doubt(self.address, error)
+        in_the_dark = in_doubt(self.address.label, error)
         in_the_dark.__cause__ = error
         self._end(in_the_dark)
 
@@ -98,7 +96,7 @@ class _Peer(asyncio.Protocol):
         Once `until_s` has passed it is given up, and nobody else is sent this way.
         """
         if self._transport is None or self._transport.is_closing():
-            raise not_sent(self.address)
+            raise not_sent(self.address.label)
         reply = self.loop.create_future()
         self._asked.append(_Asked(reply, self.loop.time(), until_s))
         # One timer for all: to make one for each request would cost as much as the request.
@@ -131,7 +129,7 @@ class _Peer(asyncio.Protocol):
         waiting = [asked for asked in self._asked if not asked.reply.done()]
         for asked in waiting:
             if asked.until_s <= now_s:
-                _give_up(asked.reply, in_doubt(self.address, TimeoutError()))
+                _give_up(asked.reply, in_doubt(self.address.label, TimeoutError()))
                 self.retire()
         later = [asked.until_s for asked in waiting if not asked.reply.done()]
         if later:

@@ -22,7 +22,7 @@ _PLAIN: Final = (*_USUAL_OPTIONS, None, None, 0)
 _LOCK_MODES: Final = MODES_OF_KIND[LOCK]
 
 
-def plain_enter(command: c.Enter) -> Plain | None:
+def _plain_enter(command: c.Enter) -> Plain | None:
     """The claim, if it is on one lock and asks for nothing else, as most do."""
     places = command[2]
     if len(places) == 1 and command[5:] == _PLAIN:
@@ -34,7 +34,7 @@ def plain_enter(command: c.Enter) -> Plain | None:
     return None
 
 
-def plain_leave(command: c.Leave) -> Plain | None:
+def _plain_leave(command: c.Leave) -> Plain | None:
     """The claim, if it was on one lock and nobody is kept out of it from now on."""
     session, n, places, close_ms = command
     if len(places) == 1 and not close_ms and places[0][0] == LOCK:
@@ -44,9 +44,10 @@ def plain_leave(command: c.Leave) -> Plain | None:
 
 
 PLAIN: Final[dict[type, Callable[[Any], Plain | None]]] = {
-    c.Enter: plain_enter,
-    c.Leave: plain_leave,
+    c.Enter: _plain_enter,
+    c.Leave: _plain_leave,
 }
+"""By type of command, what makes a plain claim of it, if it is one."""
 
 
 def _enter(command: c.Enter) -> Arguments:

@@ -23,7 +23,7 @@ from lockfast.errors import (
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.scripts import inbox_of, keys_of, probe
-from lockfast.stores.stream import Stream, left_s
+from lockfast.stores.stream import Stream, in_doubt, left_s, not_sent
 
 PENDING: Final = object()
 """What a reader returns while a reply is not complete."""
@@ -142,20 +142,6 @@ def not_let_in(
     return None
 
 
-def not_sent(address: Address, error: BaseException | None = None) -> StoreUnavailableError:
-    """A request that is surely not carried out, since its last byte is not out."""
-    if isinstance(error, TimeoutError):
-        return StoreUnavailableError(address.label, "there was no time left to send the request")
-    return StoreUnavailableError(address.label, "the connection broke before the request was sent")
-
-
-def in_doubt(address: Address, error: BaseException | None = None) -> OutcomeUnknownError:
-    """A whole request was sent and no whole answer came."""
-    if isinstance(error, TimeoutError):
-        return OutcomeUnknownError(address.label, "did not answer in time")
-    return OutcomeUnknownError(address.label, "the connection broke before the answer came")
-
-
 # ── blocking ─────────────────────────────────────────────────────────────────────────
 
 
@@ -164,7 +150,6 @@ class Connection:
 
     def __init__(self, address: Address, until_s: float, *, first: bool = False) -> None:
         self.address = address
-        self.used_s = monotonic()
         self._reader = new_reader()
         try:
             self.stream = Stream(_open(address, left_s(until_s)))
@@ -181,14 +166,13 @@ class Connection:
                 raise
             raise why from error
 
-    def exchange(self, packed: bytes, until_s: float, now_s: float | None = None) -> Any:
+    def exchange(self, packed: bytes, until_s: float) -> Any:
         """Send one command and wait for its reply, which may be an exception."""
-        self.used_s = monotonic() if now_s is None else now_s
         # As long as the last byte is not out, the server cannot have carried it out.
         try:
             self.stream.send(packed, until_s)
         except OSError as error:
-            raise not_sent(self.address, error) from error
+            raise not_sent(self.address.label, error) from error
         return self.receive(until_s)
 
     def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
@@ -202,11 +186,11 @@ class Connection:
             while (reply := reader.gets()) is PENDING:
                 data = self.stream.receive(until_s)
                 if not data:
-                    raise in_doubt(self.address)
+                    raise in_doubt(self.address.label)
                 reader.feed(data)
             return reply
         except OSError as error:
-            raise in_doubt(self.address, error) from error
+            raise in_doubt(self.address.label, error) from error
         except hiredis.ProtocolError as error:
             raise OutcomeUnknownError(
                 self.address.label, f"does not speak RESP ({error})"

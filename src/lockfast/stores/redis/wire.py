@@ -16,7 +16,6 @@ from lockfast.stores.redis.codec import ENCODERS, PLAIN, has_more, reply_to
 from lockfast.stores.redis.connection import Connection, pack, pack_four
 from lockfast.stores.redis.errors import is_script_missing, translate
 from lockfast.stores.redis.scripts import keys_of, script_of
-from lockfast.stores.stream import IDLE_S
 
 IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers."""
@@ -49,10 +48,9 @@ class Shard:
     def packed(self, command: Command, clock: str = "") -> bytes:
         kind: type = type(command)
         plainly = PLAIN.get(kind)
-        if plainly is None or (plain := plainly(command)) is None:
-            return pack(*self._call(kind, clock), *ENCODERS[kind](command))
-        if clock:
-            return pack(*self._call(kind, clock), *plain)
+        plain = plainly(command) if plainly is not None else None
+        if plain is None or clock:
+            return pack(*self._call(kind, clock), *(plain or ENCODERS[kind](command)))
         # All that comes before a plain claim is the same each time: packed once.
         head = self._heads.get(kind)
         if head is None:
@@ -112,12 +110,11 @@ class BlockingWire:
 
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
         """What the script answers; only the comparison with the reference sets the clock."""
-        now_s = monotonic()
-        until_s = now_s + timeout_ms / 1000
+        until_s = monotonic() + timeout_ms / 1000
         packed = self._shard.packed(command, clock)
-        connection = self._take(now_s, until_s)
+        connection = self._take(until_s)
         try:
-            found = connection.exchange(packed, until_s, now_s)
+            found = connection.exchange(packed, until_s)
             if isinstance(found, Exception) and is_script_missing(str(found)):
                 # Surely not carried out. Both in one go: what is loaded may be flushed again.
                 _, found = connection.exchange_all([self._shard.loading(command), packed], until_s)
@@ -130,7 +127,7 @@ class BlockingWire:
             self._idle.append(connection)
         return found
 
-    def _take(self, now_s: float, until_s: float) -> Connection:
+    def _take(self, until_s: float) -> Connection:
         if self._forks != _forks:
             _inherited.extend(self._idle)
             self._idle = deque()
@@ -140,8 +137,7 @@ class BlockingWire:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            # One that was in use just now is not looked at first.
-            if now_s - connection.used_s < IDLE_S or connection.stream.is_quiet():
+            if connection.stream.is_usable():
                 return connection
             connection.close()
         shard = self._shard

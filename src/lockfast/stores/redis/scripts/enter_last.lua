@@ -1,4 +1,4 @@
--- enter_last.lua  (behind passing.lua)  →  queued or busy, where a writer comes to a lock that is held: a shortcut of enter.lua
+-- enter_last.lua  (behind passing.lua)  →  queued or busy, for a writer who comes to a held lock: a shortcut of enter.lua
 --
 -- As enter_free.lua: what it leaves behind, and what it answers, is what the long way would. It answers with
 -- q or b: session, n, owner, process, renewals, held, token and for_ms of the one to wait for, look_ms.
@@ -19,19 +19,19 @@ if session and resource and counters and #counters == 26 then
     and sub(claim, #claim_key + 1, #claim_key + 11) == '\031exclusive\031' then
     local name, line = sub(resource_key, 8), 'w' .. sub(resource_key, 2) .. '\031'
     -- Whom it waits for, and the rows that change with that: the holder's, and the resource's.
-    local other_session, other_number, other_row, other_mode, other_actor, resource_row
+    local other_session, other_number, other_row, resource_row
     local held, other_token, since_ms = 0, 0, nil
     if string.byte(resource) == 99 then
       -- A plain lock: its only holder, who had no row of its own so far.
-      local entered_ms, arrival
+      local mode, actor, entered_ms, arrival
       held = 1
-      other_session, other_number, other_mode, other_actor =
+      other_session, other_number, mode, actor =
         match(sub(resource, 1, -33), '^c\031([^\031]*)\031([^\031]*)\031([^\031]*)\031(.*)$')
       other_token, entered_ms, since_ms, arrival = unpack_from('<dddd', resource, #resource - 31)
       if other_token < 4e15 and other_number + 0 < 1e9 then
         local rank = format('%016.0f%016.0f', entered_ms + 1e15, arrival)
-        other_row = claim_row(2, other_number + 0, other_token, entered_ms, since_ms, rank, other_actor, name, other_mode)
-        resource_row = cmsgpack.pack({ [other_mode] = 1 }, {}, 1, 1, 0,
+        other_row = claim_row(2, other_number + 0, other_token, entered_ms, since_ms, rank, actor, name, mode)
+        resource_row = cmsgpack.pack({ [mode] = 1 }, {}, 1, 1, 0,
           rank .. '\031' .. other_session .. '\031' .. other_number, '', 0, 0, 0, 0)
       end
     else
