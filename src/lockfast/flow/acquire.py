@@ -37,12 +37,12 @@ from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, 
 from lockfast.flow.log import logger
 from lockfast.flow.presence import LOST
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
+from lockfast.flow.tries import RETRY_MS, Tries
 from lockfast.ports import PROCESS_DIED
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
 
-RETRY_MS: Final = 20
 RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
@@ -112,6 +112,7 @@ async def _enter(
         give_up_ms = until_ms if until_ms is not None else NEVER_MS
     elif until_ms is not None and timeout_ms:
         give_up_ms = min(give_up_ms, until_ms)
+    tries = Tries(runtime, give_up_ms)
     retry_ms = RETRY_MS
     while True:
         opening = None if session.snapshot.opened else session.opening()
@@ -122,11 +123,12 @@ async def _enter(
             )
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             # Both are safe to send again: the claim's number makes it one claim.
-            if timeout_ms == 0 or runtime.now_ms() + retry_ms >= give_up_ms:
+            trouble = error if timeout_ms == 0 else tries.failed(error, retry_ms)
+            if trouble is not None:
                 if was_queued:
                     name, timeout = holding.ask.name, (timeout_ms or 0) / 1000
-                    raise AcquireTimeoutError(name, timeout, trouble=str(error)) from error
-                raise
+                    raise AcquireTimeoutError(name, timeout, trouble=str(trouble)) from error
+                raise trouble from error.__cause__
             await runtime.signal().wait(retry_ms)
             if was_queued:
                 retry_ms = min(2 * retry_ms, RETRY_MS_MAX)

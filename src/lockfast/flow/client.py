@@ -12,11 +12,11 @@ from lockfast.flow.able import able
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.keeper import Keeper
 from lockfast.flow.session import Session
+from lockfast.flow.tries import RETRY_MS, Tries
 from lockfast.flow.witness import Witness
 from lockfast.ports import Runtime, Store, Wire
 
 SESSIONS_MAX: Final = 8
-RETRY_MS: Final = 20
 CLOSE_MS: Final = 3000
 
 Reply_T = TypeVar("Reply_T")
@@ -141,13 +141,14 @@ class Core:
     async def request(self, command: Command, timeout_ms: int | None = None) -> Reply:
         """Send a command that is safe to repeat, trying again while there is time."""
         runtime = self.runtime
-        give_up_ms = runtime.now_ms() + (timeout_ms or self.connect_timeout_ms)
+        tries = Tries(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                return await self.wire.send(command, max(1, give_up_ms - runtime.now_ms()))
-            except (StoreUnavailableError, OutcomeUnknownError):
-                if self.closed or runtime.now_ms() + RETRY_MS >= give_up_ms:
-                    raise
+                return await self.wire.send(command, tries.left_ms())
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                trouble = error if self.closed else tries.failed(error)
+                if trouble is not None:
+                    raise trouble from error.__cause__
                 await runtime.signal().wait(RETRY_MS)
 
     async def ask(self, command: Command, kind: type[Reply_T]) -> Reply_T:
