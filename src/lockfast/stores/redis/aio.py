@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import hiredis
 
@@ -31,7 +32,10 @@ from lockfast.stores.redis.connection import (
 )
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.wire import Shard
-from lockfast.stores.stream import NEAR_S, give_way, in_doubt, not_sent
+from lockfast.stores.stream import NEAR_S, RECEIVE_BYTES, give_way, in_doubt, not_sent
+
+TURN_S: Final = 0.001
+"""A task that looks for its replies lets others run this often."""
 
 
 class AsyncRedisStore(RedisStore):
@@ -57,13 +61,16 @@ class _Peer(asyncio.Protocol):
         self.loop = loop
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        """The transport's, to be looked at without a turn of the loop; None if that cannot be."""
         self._reader = new_reader()
         self._asked: deque[_Asked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_near = False
         """The last reply came as soon as one that is looked for and not slept for."""
-        self._is_up = False
-        """The loop is kept from sleeping."""
+        self._asker = 0
+        """The id of the task that asked last: if it is the next one too, it is alone."""
+        self._turned_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -71,6 +78,9 @@ class _Peer(asyncio.Protocol):
         opened = transport.get_extra_info("socket")
         if opened is not None and not self.address.path:
             tune(opened)
+        # Other loops read ahead, and so does TLS.
+        if self.address.tls is None and isinstance(self.loop, asyncio.SelectorEventLoop):
+            self._socket = opened.dup()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -81,7 +91,7 @@ class _Peer(asyncio.Protocol):
                 if not asked.reply.done():  # else whoever asked has gone meanwhile
                     asked.reply.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
-            self._end(OutcomeUnknownError(self.address.label, f"does not speak RESP ({error!r})"))
+            self._garbled(error)
         if not self.is_usable:
             self._close_when_done()
 
@@ -90,6 +100,66 @@ class _Peer(asyncio.Protocol):
         in_the_dark.__cause__ = error
         self._end(in_the_dark)
 
+    def _garbled(self, error: Exception) -> OutcomeUnknownError:
+        """Nothing that comes from there can be trusted any more."""
+        garbled = OutcomeUnknownError(self.address.label, f"does not speak RESP ({error!r})")
+        self._end(garbled)
+        return garbled
+
+    async def exchange(self, packed: bytes, until_s: float) -> Any:
+        """Send a command and wait for its reply, which may be an exception."""
+        asker = id(asyncio.current_task(self.loop))
+        is_alone = asker == self._asker and not self._asked
+        self._asker = asker
+        if not is_alone or not self._is_near or self._socket is None:
+            return await self.ask(packed, until_s)
+        sent_s = self.loop.time()
+        found = self._look(self._socket, packed, sent_s + NEAR_S)
+        if found is PENDING:
+            return await self._expect(sent_s, until_s)
+        if sent_s - self._turned_s > TURN_S:
+            self._turned_s = sent_s
+            await asyncio.sleep(0)
+        return found
+
+    def _look(self, opened: socket.socket, packed: bytes, look_until_s: float) -> Any:
+        """Send a command and look for its reply; PENDING if that is left to the loop.
+
+        For a task that asks alone: several ask side by side, and look for nothing.
+        """
+        try:
+            sent = opened.send(packed)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.abort()
+            raise not_sent(self.address.label, error) from error
+        if sent < len(packed):
+            assert self._transport is not None
+            self._transport.write(packed[sent:])
+            return PENDING
+        while True:
+            try:
+                data = opened.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                if self.loop.time() >= look_until_s:
+                    return PENDING
+                give_way()
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                return PENDING  # the connection is at its end, as the transport will find
+            self._reader.feed(data)
+            try:
+                found = self._reader.gets()
+                if found is not PENDING and self._reader.has_data():
+                    raise hiredis.ProtocolError("it answered more than it was asked")
+            except hiredis.ProtocolError as error:
+                raise self._garbled(error) from error
+            if found is not PENDING:
+                return found
+
     def ask(self, packed: bytes, until_s: float) -> asyncio.Future[Any]:
         """Send a command; the future has its reply, which may be an exception.
 
@@ -97,25 +167,17 @@ class _Peer(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address.label)
+        self._transport.write(packed)
+        return self._expect(self.loop.time(), until_s)
+
+    def _expect(self, sent_s: float, until_s: float) -> asyncio.Future[Any]:
+        """The reply to what was sent last."""
         reply = self.loop.create_future()
-        self._asked.append(_Asked(reply, self.loop.time(), until_s))
+        self._asked.append(_Asked(reply, sent_s, until_s))
         # One timer for all: to make one for each request would cost as much as the request.
         if self._timer is None or until_s < self._timer.when():
             self._set_timer(until_s)
-        self._transport.write(packed)
-        if self._is_near and not self._is_up:
-            self._stay_up()
         return reply
-
-    def _stay_up(self) -> None:
-        """Have the loop look for replies, and whatever else there is, instead of sleeping.
-
-        It serves everybody else as ever: all it is kept from is to wait. See stream.py.
-        """
-        self._is_up = bool(self._asked) and self.loop.time() - self._asked[-1].sent_s < NEAR_S
-        if self._is_up:
-            give_way()
-            self.loop.call_soon(self._stay_up)
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -146,6 +208,9 @@ class _Peer(asyncio.Protocol):
 
     def abort(self) -> None:
         self.is_usable = False
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -197,7 +262,7 @@ class AsyncWire:
         peer = self._peer
         if peer is None or not peer.is_usable or peer.loop is not loop:
             peer = await self._connected(loop, until_s)
-        found = await peer.ask(packed, until_s)
+        found = await peer.exchange(packed, until_s)
         if isinstance(found, Exception) and is_script_missing(str(found)):
             loaded = peer.ask(self._shard.loading(command), until_s)
             found = await peer.ask(packed, until_s)
