@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.contention import Contention, measure_contention
 from bench.contestants import Contestant, Lockfast
@@ -31,9 +31,6 @@ from lockfast.stores.etcd.http import request
 from lockfast.stores.etcd.requests import TXN, Keys
 from lockfast.stores.etcd.sockets import Connection
 from tests.servers.etcd import EtcdCluster
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["KINDS", "EtcdFigures", "report_etcd", "run_etcd", "targets_etcd"]
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.contention import Contention, measure_contention
 from bench.contestants import NEVER_S, Contestant, Lockfast
@@ -25,9 +25,6 @@ from bench.order import Order, measure_order
 from bench.report import Target, table
 from bench.uncontended import Uncontended, conclude, measure_uncontended
 from tests.servers.redis import RedisServer
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["KINDS", "RedisFigures", "report_redis", "run_redis", "targets_redis"]
 
