@@ -50,9 +50,10 @@ def test_parent_holds_on_whatever_its_child_does(crew: Crew, how: str, code: int
 
 def test_fork_in_the_middle_of_transactions(crew: Crew) -> None:
     """Whatever other threads were doing, the child's inherited client works."""
-    parent = crew.start(roles.fork_among_threads, 60)
+    forks = 60
+    parent = crew.start(roles.fork_among_threads, forks)
 
-    for _ in range(60):
+    for _ in range(forks):
         assert parent.hears("child") == ["0"]
 
     assert parent.hears("done") == [], "no thread of the parent saw anything of it"

@@ -220,10 +220,10 @@ def test_a_request_that_was_given_up_is_never_answered_by_a_late_reply() -> None
 
 def test_its_descriptor_goes_with_the_connection() -> None:
     async def story(near: Near) -> None:
-        looked_at = near.peer._socket
+        looked_at = near.peer._stream
         assert looked_at is not None
         near.peer.abort()
         assert looked_at.fileno() == -1
-        assert near.peer._socket is None
+        assert near.peer._stream is None
 
     run(story)

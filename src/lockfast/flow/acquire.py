@@ -119,7 +119,7 @@ async def _enter(
         try:
             reply = await core.wire.send(
                 holding.enter(timeout_ms != 0, opening),
-                max(1, min(give_up_ms - sent_ms, core.connect_timeout_ms)),
+                min(tries.left_ms(sent_ms), core.connect_timeout_ms),
             )
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             # Both are safe to send again: the claim's number makes it one claim.

@@ -144,7 +144,7 @@ class Core:
         tries = Tries(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                return await self.wire.send(command, tries.left_ms())
+                return await self.wire.send(command, tries.left_ms(runtime.now_ms()))
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 trouble = error if self.closed else tries.failed(error)
                 if trouble is not None:

@@ -20,8 +20,9 @@ class Tries:
         self._last = ""
         self._before = ""
 
-    def left_ms(self) -> int:
-        return max(1, self._give_up_ms - self._runtime.now_ms())
+    def left_ms(self, now_ms: int) -> int:
+        """How long a try that begins now may take."""
+        return max(1, self._give_up_ms - now_ms)
 
     def failed(self, error: StoreError, retry_ms: int = RETRY_MS) -> StoreError | None:
         """None if there is time to try again after `retry_ms`, else what to raise."""

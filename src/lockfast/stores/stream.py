@@ -59,14 +59,18 @@ class Stream:
     def receive(self, until_s: float) -> bytes:
         """What has come in, as soon as there is something; nothing once the other side is gone."""
         began_s = monotonic()
-        look_until_s = began_s + NEAR_S if self._is_near else 0.0
-        while (data := self.at_hand()) is None:
-            if monotonic() < look_until_s:
-                give_way()
-            else:
-                self._input.poll(left_s(until_s) * 1000)
+        data = self.look(began_s + NEAR_S if self._is_near else 0.0)
+        while data is None:
+            self._input.poll(left_s(until_s) * 1000)
+            data = self.at_hand()
         self._used_s = monotonic()
         self._is_near = self._used_s - began_s < NEAR_S
+        return data
+
+    def look(self, until_s: float) -> bytes | None:
+        """What is at hand, or comes in until then: it is looked for, and not slept for."""
+        while (data := self.at_hand()) is None and monotonic() < until_s:
+            give_way()
         return data
 
     def at_hand(self) -> bytes | None:

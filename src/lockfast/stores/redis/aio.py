@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import hiredis
@@ -32,7 +32,7 @@ from lockfast.stores.redis.connection import (
 )
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.wire import Shard
-from lockfast.stores.stream import NEAR_S, RECEIVE_BYTES, give_way, in_doubt, not_sent
+from lockfast.stores.stream import NEAR_S, Stream, in_doubt, not_sent
 
 TURN_S: Final = 0.001
 """A task that looks for its replies lets others run this often."""
@@ -61,8 +61,8 @@ class _Peer(asyncio.Protocol):
         self.loop = loop
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
-        self._socket: socket.socket | None = None
-        """The transport's, to be looked at without a turn of the loop; None if that cannot be."""
+        self._stream: Stream | None = None
+        """The transport's socket, for a look without a turn of the loop; None if there is none."""
         self._reader = new_reader()
         self._asked: deque[_Asked] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +80,7 @@ class _Peer(asyncio.Protocol):
             tune(opened)
         # Other loops read ahead, and so does TLS.
         if self.address.tls is None and isinstance(self.loop, asyncio.SelectorEventLoop):
-            self._socket = opened.dup()
+            self._stream = Stream(opened.dup())
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -111,10 +111,10 @@ class _Peer(asyncio.Protocol):
         asker = id(asyncio.current_task(self.loop))
         is_alone = asker == self._asker and not self._asked
         self._asker = asker
-        if not is_alone or not self._is_near or self._socket is None:
+        if not is_alone or not self._is_near or self._stream is None:
             return await self.ask(packed, until_s)
         sent_s = self.loop.time()
-        found = self._look(self._socket, packed, sent_s + NEAR_S)
+        found = self._look(self._stream, packed)
         if found is PENDING:
             return await self._expect(sent_s, until_s)
         if sent_s - self._turned_s > TURN_S:
@@ -122,13 +122,13 @@ class _Peer(asyncio.Protocol):
             await asyncio.sleep(0)
         return found
 
-    def _look(self, opened: socket.socket, packed: bytes, look_until_s: float) -> Any:
+    def _look(self, stream: Stream, packed: bytes) -> Any:
         """Send a command and look for its reply; PENDING if that is left to the loop.
 
         For a task that asks alone: several ask side by side, and look for nothing.
         """
         try:
-            sent = opened.send(packed)
+            sent = stream.socket.send(packed)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -138,18 +138,14 @@ class _Peer(asyncio.Protocol):
             assert self._transport is not None
             self._transport.write(packed[sent:])
             return PENDING
+        look_until_s = monotonic() + NEAR_S
         while True:
             try:
-                data = opened.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                if self.loop.time() >= look_until_s:
-                    return PENDING
-                give_way()
-                continue
+                data = stream.look(look_until_s)
             except OSError:
                 data = b""
             if not data:
-                return PENDING  # the connection is at its end, as the transport will find
+                return PENDING  # if the connection is at its end, the transport will find that
             self._reader.feed(data)
             try:
                 found = self._reader.gets()
@@ -208,9 +204,9 @@ class _Peer(asyncio.Protocol):
 
     def abort(self) -> None:
         self.is_usable = False
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         if self._transport is not None:
             self._transport.abort()
 
