@@ -1,4 +1,4 @@
-"""What the flow code needs from the world: a runtime, and a store's wire and ear.
+"""What the flow code needs from the world: a runtime, and a store's wire and listener.
 
 All methods that may wait are `async def`. On the threads runtime every implementation
 blocks instead of suspending, so a coroutine runs from start to end in one `send`.
@@ -72,12 +72,12 @@ class Wire(Protocol):
 
 
 WAKE_DIED = "died"
-"""What an ear says of a process it watched over; the wake names its session."""
+"""What an listener says of a process it watched over; the wake names its session."""
 PROCESS_DIED = "its process died"
 """Why the session of such a process is ended."""
 
 
-class Ear(Protocol):
+class WakeListener(Protocol):
     """Where wakes for one session arrive. Only its keeper listens."""
 
     @property
@@ -94,7 +94,7 @@ class Ear(Protocol):
         """Wait for wakes. They are hints: whoever hears one looks for itself."""
         ...
 
-    def poke(self) -> None:
+    def interrupt(self) -> None:
         """Make `listen` return; from any thread."""
         ...
 
@@ -145,6 +145,6 @@ class Store(Protocol):
         """For the keeper, on its own thread and connection."""
         ...
 
-    def ear(self, session: str, deliver: Deliver) -> Ear: ...
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener: ...
 
     def close(self) -> None: ...

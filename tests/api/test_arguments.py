@@ -141,7 +141,7 @@ def of_core(core: Core) -> dict[str, Any]:
         "connect_timeout": core.connect_timeout_ms / 1000,
         "ageing_step": core.ageing_step_ms / 1000,
         "deadlock_after": core._deadlock_after_ms / 1000,
-        "debug": core.witness is not None,
+        "debug": core.lock_order is not None,
     }
 
 

@@ -20,7 +20,7 @@ from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Limits, Table
 from lockfast.sim.model import Model, ModelLimits
 from lockfast.sim.promises import Step
-from tests.core.desk import AuditedTable, CopyingRows
+from tests.core.table_driver import AuditedTable, CopyingRows
 
 LIMITS = Limits(waiting_max=5, claims_max=6, places_max=5, text_max=64)
 STEPS = 150
@@ -54,7 +54,7 @@ def test_table_needs_nothing_of_its_rows_but_what_it_put(first: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2_000, 2_006))
 def test_when_all_has_ended_nothing_is_left(seed: int) -> None:
-    """After every session has ended and was forgotten, no row is left but the shard's."""
+    """After every session has ended and was forgotten, no row is left but the meta's."""
     outcome = compare(table, model, seed, STEPS)
     subject = outcome.subject
     assert isinstance(subject, Table)
@@ -68,7 +68,7 @@ def test_when_all_has_ended_nothing_is_left(seed: int) -> None:
         subject.apply(c.Expel("nobody", "time passes"), now_ms, wall_us)
     assert isinstance(subject.rows, MemoryRows)
     left = subject.rows.scan("", "\U0010ffff", 1_000_000)
-    assert [key for key, _ in left] == [r.SHARD_KEY], f"seed {seed}"
+    assert [key for key, _ in left] == [r.META_KEY], f"seed {seed}"
 
 
 def test_every_kind_of_answer_is_tried() -> None:

@@ -17,7 +17,7 @@ from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
-from lockfast.stores.etcd.ear import EtcdEar
+from lockfast.stores.etcd.wake_listener import EtcdWakeListener
 from lockfast.stores.registry import parse_url
 from tests.etcd import roles
 from tests.measuring import Measured
@@ -203,24 +203,24 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
 def test_whoever_listens_to_a_member_without_a_leader_turns_away(cluster: EtcdCluster) -> None:
     """The member says so, as it was asked to, and keeps the connection: nothing follows."""
     store = EtcdStore(parse(parse_url(cluster.url("silent", cluster.members[2]))))
-    ear = EtcdEar(store.shared, "session", lambda wake: None)
+    listener = EtcdWakeListener(store.shared, "session", lambda wake: None)
 
     def listens() -> bool:
-        run(ear.listen(100))
-        return ear._connection is not None and ear._lines.created >= 2
+        run(listener.listen(100))
+        return listener._connection is not None and listener._lines.created >= 2
 
     until(listens, "it listens", within=PATIENCE_S)
-    connection, lines = ear._connection, ear._lines
+    connection, lines = listener._connection, listener._lines
 
     def turned_away() -> bool:
-        run(ear.listen(100))
-        return ear._connection is not connection
+        run(listener.listen(100))
+        return listener._connection is not connection
 
     with two_stopped(cluster):
         until(turned_away, "it turns away", within=PATIENCE_S)
         assert "no leader" in str(lines.end())
     until(listens, "it listens again", within=PATIENCE_S)
-    ear.close()
+    listener.close()
     store.close()
 
 

@@ -165,8 +165,11 @@ class Commands:
 
 def watches_over_those_ahead(client: lockfast.aio.Client) -> bool:
     """Whether a client has subscribed to all that it means to while it waits."""
-    ears: list[Any] = [session.ear for session in client._core.sessions()]
-    return all(ear is not None and ear._leases and ear._leases_due() is None for ear in ears)
+    listeners: list[Any] = [session.listener for session in client._core.sessions()]
+    return all(
+        listener is not None and listener._leases and listener._leases_due() is None
+        for listener in listeners
+    )
 
 
 def test_two_hundred_waiters_send_nothing_but_keep_alives(

@@ -112,12 +112,14 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
         thread.start()
         until(waiting(holder, "orders/42"), "it waits")
         (session,) = (one for one in waiter._core.sessions())
-        ear: Any = session.ear
-        until(lambda: ear._connection is not None and ear._lines.created >= 2, "it listens")
+        listener: Any = session.listener
+        until(
+            lambda: listener._connection is not None and listener._lines.created >= 2, "it listens"
+        )
         # The watch breaks; the hand-over and a compaction come before it is back.
-        ear._retry_s = 1.0
-        ear._connection.stream.socket.shutdown(2)
-        until(lambda: ear._connection is None, "it is interrupted")
+        listener._retry_s = 1.0
+        listener._connection.stream.socket.shutdown(2)
+        until(lambda: listener._connection is None, "it is interrupted")
         held.release()
         holder.lock("another").acquire().release()
         revision = node.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]

@@ -174,7 +174,7 @@ def test_without_the_variable_nothing_of_it_is_there(wanted: bool, tmp_path: Pat
         "with lockfast.connect('memory://') as client:\n"
         "    client.lock('a').acquire().release()\n"
         "    print(type(client._core.store).__module__)\n"
-        "print('lockfast.stores.book' in sys.modules, 'asimpy' in sys.modules)\n"
+        "print('lockfast.stores.history_recorder' in sys.modules, 'asimpy' in sys.modules)\n"
     )
     path = str(tmp_path / "h.jsonl") if wanted else ""
     done = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 import lockfast
 import lockfast.aio
 from lockfast.core.commands import Revoke
-from lockfast.flow import witness
+from lockfast.flow import lock_order
 from tests.primitives.world import World, core_of
 
 SOON_S = 0.1
@@ -439,12 +439,12 @@ async def test_no_witness_without_debug(world: World, caplog: pytest.LogCaptureF
 
 
 def test_the_memory_of_the_witness_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness, "ORDERS_MAX", 10)
+    monkeypatch.setattr(lock_order, "ORDERS_MAX", 10)
     with lockfast.connect("memory://bounded-witness", debug=True) as client:
         for at in range(50):
             with client.lock(f"a{at}"), client.lock(f"b{at}"):
                 pass
-        seen = client._core.witness
+        seen = client._core.lock_order
         assert seen is not None
         assert len(seen._orders) == 10
 

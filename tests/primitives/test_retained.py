@@ -264,10 +264,10 @@ def drop_wanted(core: Any) -> list[Any]:
     """Have a client not hear that its locks are wanted."""
     dropped: list[Any] = []
     (session,) = core.sessions()
-    ear = session.ear
-    table = getattr(ear, "_table", None)
-    ears = table._ears if table is not None else core.store._file._ears
-    deliver = ears[ear.inbox]
+    listener = session.listener
+    table = getattr(listener, "_table", None)
+    listeners = table._listeners if table is not None else core.store._file._listeners
+    deliver = listeners[listener.inbox]
 
     def hear(wake: Any) -> None:
         if wake.what == WAKE_WANTED:
@@ -275,7 +275,7 @@ def drop_wanted(core: Any) -> list[Any]:
         else:
             deliver(wake)
 
-    ears[ear.inbox] = hear
+    listeners[listener.inbox] = hear
     return dropped
 
 

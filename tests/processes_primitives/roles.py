@@ -6,7 +6,7 @@ import time
 
 import lockfast
 from lockfast.core.commands import WAKE_WANTED
-from lockfast.stores.sqlite import ear
+from lockfast.stores.sqlite import wake_listener
 from tests.processes.crew import Link, now_ms
 
 
@@ -76,7 +76,7 @@ def hold_permits(link: Link, name: str, limit: int, permits: int) -> None:
 def keep(link: Link, name: str, mode: str = "lock", ttl: float = 30.0, deaf: bool = False) -> None:
     """Keep a lock for later use; use it again whenever told to."""
     if deaf:
-        ear._KNOWN -= {WAKE_WANTED}
+        wake_listener._KNOWN -= {WAKE_WANTED}
     with link.connect(ttl=ttl) as client:
         lock = (
             client.lock(name, retain=True)

@@ -52,7 +52,7 @@ def test_a_keeper_that_fails_says_so(
             raise MemoryError("no more")
 
         monkeypatch.setattr(session, "take_inbox", fail)
-        session.ear.poke()
+        session.listener.interrupt()
 
         assert lease.lost.wait(60)
         with pytest.raises(lockfast.LeaseLostError, match="its keeper failed: MemoryError"):

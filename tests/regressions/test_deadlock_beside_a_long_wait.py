@@ -52,4 +52,4 @@ def test_each_claim_is_looked_at_in_its_own_time() -> None:
         clock.at_ms = session.deadlock_at_ms
     assert clock.at_ms - began_ms <= 1_100
     assert ("lock", "a") not in start, "and it has not to be looked at again for this"
-    session.ear.close()
+    session.listener.close()

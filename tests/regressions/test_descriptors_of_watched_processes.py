@@ -17,7 +17,7 @@ from lockfast.core.commands import Blocker
 from lockfast.ports import WAKE_DIED
 from lockfast.runtimes.threads import run
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.ear import SqliteEar
+from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
 
 pytestmark = pytest.mark.skipif(not processes.identity(), reason="deaths cannot be seen here")
 
@@ -33,23 +33,23 @@ def descriptors() -> int:
 
 
 def test_callers_open_and_close_nothing() -> None:
-    ear = SqliteEar("ours", True, lambda wake: None, lambda inbox: None)
+    listener = SqliteWakeListener("ours", True, lambda wake: None, lambda inbox: None)
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         before = descriptors()
-        ear.watch_over(1, [blocker(first, "first")])
-        ear.watch_over(2, [blocker(second, "second")])
+        listener.watch_over(1, [blocker(first, "first")])
+        listener.watch_over(2, [blocker(second, "second")])
         assert descriptors() == before
-        assert run(ear.listen(1000)) == []  # poked, to open them
+        assert run(listener.listen(1000)) == []  # interrupted, to open them
         assert descriptors() == before + 2
-        ear.watch_over(1, ())
+        listener.watch_over(1, ())
         assert descriptors() == before + 2
 
         first.kill()
         first.wait()
         second.kill()
         second.wait()
-        heard = [*run(ear.listen(1000)), *run(ear.listen(0))]
+        heard = [*run(listener.listen(1000)), *run(listener.listen(0))]
 
         assert [wake.session for wake in heard if wake.what == WAKE_DIED] == ["second"]
         assert descriptors() == before
-    ear.close()
+    listener.close()

@@ -1,4 +1,4 @@
-"""A session revoked before its ear was open, or while it was cut off, heard of it at its next
+"""A session revoked before its listener was open, or while it was cut off, heard of it at its next
 keep-alive only: a third of its TTL later."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import lockfast
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
 from lockfast.stores.redis.address import parse
-from lockfast.stores.redis.ear import RedisEar
+from lockfast.stores.redis.wake_listener import RedisWakeListener
 from lockfast.stores.redis.wire import BlockingWire, Shard
 from lockfast.stores.registry import parse_url
 from tests.servers.redis import RedisServer
@@ -31,14 +31,14 @@ def server() -> Iterator[RedisServer]:
 def test_an_ear_looks_at_its_session_when_it_opens(server: RedisServer) -> None:
     shard = Shard(parse(parse_url(server.url())))
     wire = BlockingWire(shard)
-    ear = RedisEar(shard, "s", lambda wake: None)
-    run(wire.send(c.Open("s", 60_000, "owner", inbox=ear.inbox), 5000))
+    listener = RedisWakeListener(shard, "s", lambda wake: None)
+    run(wire.send(c.Open("s", 60_000, "owner", inbox=listener.inbox), 5000))
     run(wire.send(c.RevokeSession("s", "admin", "enough"), 5000))
-    wakes = run(ear.listen(5000))
+    wakes = run(listener.listen(5000))
     assert [wake.n for wake in wakes] == [0]
     told = run(wire.send(c.Look("s", wakes[0].n), 5000))
     assert isinstance(told, c.Ended)
-    ear.close()
+    listener.close()
     wire.close()
 
 

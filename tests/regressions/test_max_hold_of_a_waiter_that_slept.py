@@ -31,10 +31,10 @@ def test_span_counts_from_the_grant() -> None:
     session.queued(waiting, Queued((), 30_000))
 
     clock.at_ms += 5_000  # stopped between the grant and word of it
-    session._deliver(Wake(session.ear.inbox, session.id, waiting.n, WAKE_GRANTED, 17))
+    session._deliver(Wake(session.listener.inbox, session.id, waiting.n, WAKE_GRANTED, 17))
     assert waiting.phase is Phase.WAITING, "it is not known yet how long ago it was granted"
     assert [wake.n for wake in session.take_inbox()] == [waiting.n]
 
     session.look_over(waiting.n, Granted(17, for_ms=5_000), clock.at_ms)
     assert session.state_of(waiting) is LeaseState.LOST
-    session.ear.close()
+    session.listener.close()

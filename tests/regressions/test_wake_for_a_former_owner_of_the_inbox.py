@@ -28,10 +28,10 @@ def test_wake_of_another_session_is_not_ours() -> None:
     session.register(waiting)
     session.queued(waiting, Queued((), 30_000))
 
-    session._deliver(Wake(session.ear.inbox, "dead", waiting.n, WAKE_GRANTED, 17))
+    session._deliver(Wake(session.listener.inbox, "dead", waiting.n, WAKE_GRANTED, 17))
     assert not is_held(waiting)
     assert session.take_inbox() == []
 
-    session._deliver(Wake(session.ear.inbox, session.id, waiting.n, WAKE_GRANTED, 18))
+    session._deliver(Wake(session.listener.inbox, session.id, waiting.n, WAKE_GRANTED, 18))
     assert is_held(waiting)
-    session.ear.close()
+    session.listener.close()

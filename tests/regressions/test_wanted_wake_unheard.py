@@ -1,6 +1,6 @@
 """A holder that keeps its lock for later never heard from another process that it is wanted.
 
-The ear of the SQLite store knew four kinds of wakes, and "wanted" was a fifth. The lock
+The listener of the SQLite store knew four kinds of wakes, and "wanted" was a fifth. The lock
 was given up at the next keep-alive only: up to a third of the TTL later.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from lockfast.core import commands
 from lockfast.core.commands import Wake
 from lockfast.runtimes.threads import run
-from lockfast.stores.sqlite.ear import Mouth, SqliteEar
+from lockfast.stores.sqlite.wake_listener import SqliteWakeListener, WakeSender
 
 KINDS = sorted(value for name, value in vars(commands).items() if name.startswith("WAKE_"))
 
@@ -19,12 +19,12 @@ KINDS = sorted(value for name, value in vars(commands).items() if name.startswit
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_wake_is_heard(kind: str) -> None:
     heard: list[Wake] = []
-    ear = SqliteEar("session", False, heard.append, lambda inbox: None)
-    mouth = Mouth()
+    listener = SqliteWakeListener("session", False, heard.append, lambda inbox: None)
+    wake_sender = WakeSender()
     try:
-        mouth.tell(Wake(ear.inbox, "session", 7, kind))
-        run(ear.listen(10_000))
+        wake_sender.tell(Wake(listener.inbox, "session", 7, kind))
+        run(listener.listen(10_000))
     finally:
-        mouth.close()
-        ear.close()
+        wake_sender.close()
+        listener.close()
     assert [(wake.n, wake.what) for wake in heard] == [(7, kind)]

@@ -16,7 +16,7 @@ SEND_MS = 5000
 SESSION_MS = 10 * LOG_KEPT_MS
 
 
-class Desk:
+class TableDriver:
     """A lock file with a clock that the test sets."""
 
     def __init__(self, path: Path) -> None:
@@ -46,11 +46,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableDriver]:
     clock: Callable[[], int] = lambda: made.now_ms if made is not None else 0  # noqa: E731
-    made: Desk | None = None
+    made: TableDriver | None = None
     monkeypatch.setattr(file, "now_ms", clock)
-    made = Desk(tmp_path / "locks.db")
+    made = TableDriver(tmp_path / "locks.db")
     yield made
     made.close()
 
@@ -59,40 +59,42 @@ def positions(reply: c.EventsReply) -> list[int]:
     return [event.position for event in reply.events]
 
 
-def test_it_begins_with_the_first_look_and_positions_count_from_the_beginning(desk: Desk) -> None:
-    desk.lock_and_leave()
-    assert desk.events(None) == c.EventsReply((), 2, 3, False)
-    desk.lock_and_leave()
-    assert positions(desk.events()) == [3, 4]
+def test_it_begins_with_the_first_look_and_positions_count_from_the_beginning(
+    driver: TableDriver,
+) -> None:
+    driver.lock_and_leave()
+    assert driver.events(None) == c.EventsReply((), 2, 3, False)
+    driver.lock_and_leave()
+    assert positions(driver.events()) == [3, 4]
 
 
-def test_whoever_comes_back_in_time_has_missed_nothing(desk: Desk) -> None:
-    desk.events(None)
+def test_whoever_comes_back_in_time_has_missed_nothing(driver: TableDriver) -> None:
+    driver.events(None)
     for _ in range(10):
-        desk.lock_and_leave()
-        desk.now_ms += LOG_KEPT_MS // 2 - 1
-        desk.events(None)
-    assert positions(desk.events()) == list(range(1, 21))
+        driver.lock_and_leave()
+        driver.now_ms += LOG_KEPT_MS // 2 - 1
+        driver.events(None)
+    assert positions(driver.events()) == list(range(1, 21))
 
 
-def test_it_is_dropped_when_nobody_has_looked_for_long(desk: Desk) -> None:
-    desk.events(None)
+def test_it_is_dropped_when_nobody_has_looked_for_long(driver: TableDriver) -> None:
+    driver.events(None)
     for _ in range(100):  # more than fits into the head
-        desk.lock_and_leave()
-    desk.now_ms += LOG_KEPT_MS
-    desk.lock_and_leave()
-    assert desk.events() == c.EventsReply((), 202, 203, False)
-    desk.lock_and_leave()
-    assert positions(desk.events()) == [203, 204]
+        driver.lock_and_leave()
+    driver.now_ms += LOG_KEPT_MS
+    driver.lock_and_leave()
+    assert driver.events() == c.EventsReply((), 202, 203, False)
+    driver.lock_and_leave()
+    assert positions(driver.events()) == [203, 204]
 
 
-def test_it_stays_while_a_session_watches_however_rarely_that_looks(desk: Desk) -> None:
-    desk.watch(True)
-    desk.events(None)
-    desk.now_ms += 2 * LOG_KEPT_MS
-    desk.lock_and_leave()
-    assert positions(desk.events()) == [1, 2]
-    desk.watch(False)
-    desk.now_ms += LOG_KEPT_MS
-    desk.lock_and_leave()
-    assert positions(desk.events()) == []
+def test_it_stays_while_a_session_watches_however_rarely_that_looks(driver: TableDriver) -> None:
+    driver.watch(True)
+    driver.events(None)
+    driver.now_ms += 2 * LOG_KEPT_MS
+    driver.lock_and_leave()
+    assert positions(driver.events()) == [1, 2]
+    driver.watch(False)
+    driver.now_ms += LOG_KEPT_MS
+    driver.lock_and_leave()
+    assert positions(driver.events()) == []

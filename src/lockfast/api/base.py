@@ -28,8 +28,8 @@ from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core
 from lockfast.flow.effects import without
 from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
+from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retained import Keep, Use
-from lockfast.flow.witness import Witness
 from lockfast.ports import Runtime
 from lockfast.runtimes.clock import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
@@ -393,7 +393,7 @@ class ClientBase:
             deadlock_after_ms=deadlock_after_ms,
         )
         if debug:
-            self._core.witness = Witness(runtime.mutex())
+            self._core.lock_order = LockOrder(runtime.mutex())
         self._leases_of: weakref.WeakValueDictionary[tuple[str, tuple[Place, ...]], Any] = (
             weakref.WeakValueDictionary()
         )

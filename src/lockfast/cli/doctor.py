@@ -10,7 +10,7 @@ from lockfast.cli import codes
 from lockfast.cli.documents import write_json
 from lockfast.cli.text import printable, table
 from lockfast.errors import UnsupportedError
-from lockfast.stores.finding import Finding, refuse_if_bad
+from lockfast.stores.diagnosis import Diagnosis, refuse_if_bad
 from lockfast.stores.registry import parse_url
 
 if TYPE_CHECKING:
@@ -43,20 +43,20 @@ def doctor(arguments: argparse.Namespace) -> int:
     return codes.OK
 
 
-def _redis(url: StoreUrl) -> list[Finding]:
+def _redis(url: StoreUrl) -> list[Diagnosis]:
     from lockfast.stores.redis.address import parse
     from lockfast.stores.redis.checkup import examine
 
     return list(examine(parse(url)))
 
 
-def _etcd(url: StoreUrl, raises_epoch: bool) -> list[Finding]:
+def _etcd(url: StoreUrl, raises_epoch: bool) -> list[Diagnosis]:
     from lockfast.stores.etcd.address import parse
     from lockfast.stores.etcd.checkup import examine
 
     return list(examine(parse(url), raises_epoch=raises_epoch))
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def _row(finding: Diagnosis) -> tuple[str, ...]:
     found = finding.found + (f" ({finding.advice})" if finding.advice else "")
     return _SIGNS[finding.verdict], finding.what, printable(found)

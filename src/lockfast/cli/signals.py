@@ -64,7 +64,7 @@ class Signals:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
     def wait(self, timeout: float) -> list[int]:
-        """The signals that have arrived; empty after `timeout` seconds or when poked."""
+        """The signals that have arrived; empty after `timeout` seconds or when interrupted."""
         poll = select.poll()
         poll.register(self._receiver, select.POLLIN)
         if not poll.poll(max(0.0, timeout) * 1000):
@@ -74,12 +74,12 @@ class Signals:
         except BlockingIOError:
             return []
 
-    def poke(self) -> None:
+    def interrupt(self) -> None:
         """Make `wait` return; from any thread."""
         try:
             self._sender.send(b"\0")
         except OSError:
-            return  # full is as good as poked, and closed has nobody waiting
+            return  # full is as good as interrupted, and closed has nobody waiting
 
 
 def _handle(numbers: Iterable[signal.Signals], handler: signal._HANDLER) -> None:

@@ -68,7 +68,7 @@ class Supervisor:
 
     def watch_over(self) -> None:
         """Return when the command has ended; if it had to be stopped, with its whole group."""
-        self._lease.on_lost(lambda _lease: self._signals.poke())
+        self._lease.on_lost(lambda _lease: self._signals.interrupt())
         while True:
             stopped_by = self._child.poll()
             if self._is_over():

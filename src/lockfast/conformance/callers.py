@@ -36,7 +36,7 @@ class Caller:
         self._places: dict[int, tuple[c.Place, ...]] = {}
 
     def listening(self, listener: Listener) -> Caller:
-        """Give the session its ear, before it is opened."""
+        """Give the session its listener, before it is opened."""
         self.opening = self.opening._replace(inbox=listener.inbox)
         return self
 
@@ -113,21 +113,21 @@ class Caller:
 
 
 class Listener:
-    """The ear of one session, and what it has heard."""
+    """The listener of one session, and what it has heard."""
 
     def __init__(self, store: Store, session: str, driver: Driver) -> None:
         self.heard: list[c.Wake] = []
         self._driver = driver
-        self._ear = store.ear(session, self._deliver)
-        self.inbox = self._ear.inbox
-        # As a keeper does before anything else: some ears have to subscribe first, and may
+        self._listener = store.wake_listener(session, self._deliver)
+        self.inbox = self._listener.inbox
+        # As a keeper does before anything else: some listeners have to subscribe first, and may
         # take their time for that. Poked, none waits longer.
-        self._ear.poke()
-        self.heard += run(self._ear.listen(round(PATIENCE_S * 1000)))
+        self._listener.interrupt()
+        self.heard += run(self._listener.listen(round(PATIENCE_S * 1000)))
 
     def _deliver(self, wake: c.Wake) -> None:
         self.heard.append(wake)
-        self._ear.poke()
+        self._listener.interrupt()
 
     async def hears(self, what: str, n: int = 0) -> c.Wake:
         """The first wake of this kind for claim `n`, waiting for it in patience."""
@@ -138,7 +138,7 @@ class Listener:
                     self.heard.remove(wake)
                     return wake
             assert self._driver.now_s() < give_up_s, f"no {what} of {n}, only {self.heard}"
-            self.heard += await self._ear.listen(LISTEN_MS)
+            self.heard += await self._listener.listen(LISTEN_MS)
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()

@@ -13,7 +13,7 @@ from lockfast.conformance.drivers import DRIVERS, PATIENCE_S, Driver, Running
 from lockfast.conformance.faces import Client
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import UnsupportedError
-from lockfast.flow.able import able
+from lockfast.flow.capabilities import checked_wire
 from lockfast.ports import Capabilities, Store
 from lockfast.stores.registry import open_store
 
@@ -117,7 +117,7 @@ class Stage:
         """A connection of its own, for commands."""
         store = self.harness.store()
         self._stores.append(store)
-        wire = able(store.caller_wire(), store.capabilities)
+        wire = checked_wire(store.caller_wire(), store.capabilities)
 
         async def send(command: Command) -> Reply:
             return await wire.send(command, SEND_MS)
@@ -129,7 +129,7 @@ class Stage:
         return [Caller(self.sender(), session, ttl_ms, self.can.queue) for session in sessions]
 
     def listener(self, session: str) -> Listener:
-        """The ear of a session that does nothing by itself."""
+        """The listener of a session that does nothing by itself."""
         store = self.harness.store()
         self._stores.append(store)
         listener = Listener(store, session, self._driver)

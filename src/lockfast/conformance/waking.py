@@ -38,76 +38,76 @@ class WakeStories(Contract):
     @story("queue")
     async def test_a_wake_names_the_claim(self, stage: Stage) -> None:
         (holder,) = stage.callers("holder")
-        waiter, ear = with_ear(stage, "waiter")
+        waiter, listener = with_ear(stage, "waiter")
         await holder.hold(1, A)
         await holder.hold(2, B)
         await waiter.queue(7, A)
         await waiter.queue(8, B)
         await holder.leave(2)
-        await ear.hears(c.WAKE_GRANTED, 8)
+        await listener.hears(c.WAKE_GRANTED, 8)
         await holder.leave(1)
-        await ear.hears(c.WAKE_GRANTED, 7)
+        await listener.hears(c.WAKE_GRANTED, 7)
 
     @story("revoke")
     async def test_a_claim_taken_away_is_a_reason_to_look(self, stage: Stage) -> None:
-        holder, ear = with_ear(stage, "holder")
+        holder, listener = with_ear(stage, "holder")
         (admin,) = stage.callers("admin")
         await holder.hold(3, A)
         await admin.send(c.Revoke("holder", 3, "admin", "stuck"))
-        await ear.hears(c.WAKE_LOOK, 3)
+        await listener.hears(c.WAKE_LOOK, 3)
         expect(await holder.look(3), c.Gone)
 
     @story("revoke")
     async def test_a_session_ended_by_others_is_told(self, stage: Stage) -> None:
-        holder, ear = with_ear(stage, "holder")
+        holder, listener = with_ear(stage, "holder")
         (admin,) = stage.callers("admin")
         await holder.hold(1, A)
         await admin.send(c.RevokeSession("holder", "admin", "enough"))
-        await ear.hears(c.WAKE_ENDED)
+        await listener.hears(c.WAKE_ENDED)
         expect(await holder.look(1), c.Ended)
 
     @story("queue")
     async def test_a_waiter_is_told_when_the_one_before_it_leaves(self, stage: Stage) -> None:
         """It has to watch over another from then on."""
         holder, quitter = stage.callers("holder", "quitter")
-        waiter, ear = with_ear(stage, "waiter")
+        waiter, listener = with_ear(stage, "waiter")
         await holder.hold(1, A)
         await quitter.queue(1, A)
         await waiter.queue(1, A)
         await quitter.leave(1)
-        await ear.hears(c.WAKE_LOOK, 1)
+        await listener.hears(c.WAKE_LOOK, 1)
         assert [b.session for b in (await waiter.waits(1)).ahead] == ["holder"]
 
     @story("queue", "priority")
     async def test_a_waiter_is_told_when_another_stands_before_it(self, stage: Stage) -> None:
         holder, hurried = stage.callers("holder", "hurried")
-        waiter, ear = with_ear(stage, "waiter")
+        waiter, listener = with_ear(stage, "waiter")
         await holder.hold(1, A)
         await waiter.queue(1, A)
         await hurried.queue(1, A, priority=1, head_start_ms=60_000)
-        await ear.hears(c.WAKE_LOOK, 1)
+        await listener.hears(c.WAKE_LOOK, 1)
         assert [b.session for b in (await waiter.waits(1)).ahead] == ["hurried"]
 
     @story("queue")
     async def test_who_keeps_a_lock_is_told_that_others_want_it(self, stage: Stage) -> None:
-        keeper, ear = with_ear(stage, "keeper")
+        keeper, listener = with_ear(stage, "keeper")
         (other,) = stage.callers("other")
         await keeper.hold(1, A, block=1000)
         await other.queue(1, A)
-        await ear.hears(c.WAKE_WANTED, 1)
+        await listener.hears(c.WAKE_WANTED, 1)
 
     @story("watch")
     async def test_who_watches_is_told_of_what_is_written(self, stage: Stage) -> None:
-        watcher, ear = with_ear(stage, "watcher")
+        watcher, listener = with_ear(stage, "watcher")
         (other,) = stage.callers("other")
         await watcher.open()
         assert await watcher.send(c.Watch("watcher", True)) == c.Done()
         await other.hold(1, A)
-        await ear.hears(c.WAKE_EVENTS)
+        await listener.hears(c.WAKE_EVENTS)
         assert await watcher.send(c.Watch("watcher", False)) == c.Done()
-        ear.heard.clear()
+        listener.heard.clear()
         await other.leave(1)
         # Told of the end of its session after that, and of nothing in between.
         await other.send(c.Expel("watcher", "silent"))
-        await ear.hears(c.WAKE_ENDED)
-        assert ear.heard == []
+        await listener.hears(c.WAKE_ENDED)
+        assert listener.heard == []

@@ -36,7 +36,7 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.core.modes import CONFLICTS, EXCLUSIVE, PERMIT
-from lockfast.core.rows import Claim, ResourceRow, Rows, Session, Shard
+from lockfast.core.rows import Claim, Meta, ResourceRow, Rows, Session
 
 FAR_MS = 1 << 60
 BLOCKERS_MAX = 16
@@ -51,7 +51,7 @@ class Lines:
         self.now_ms = 0
         self.wall_us = 0
         self.wakes: list[Wake] = []
-        self.shard = Shard()
+        self.meta = Meta()
         self._resources: dict[str, ResourceRow] = {}
         self._fresh: set[str] = set()
         self._sessions: dict[str, Session] = {}
@@ -67,7 +67,7 @@ class Lines:
         self.now_ms = now_ms
         self.wall_us = wall_us
         self.wakes = []
-        self.shard = self.rows.get(r.SHARD_KEY) or Shard(due_ms=FAR_MS)
+        self.meta = self.rows.get(r.META_KEY) or Meta(due_ms=FAR_MS)
         self._resources = {}
         self._fresh = set()
         self._sessions = {}
@@ -88,13 +88,13 @@ class Lines:
                 rows.delete(key)
         for key, session in self._sessions.items():
             rows.put(key, session)
-        if self._logged and self.shard.watchers:
+        if self._logged and self.meta.watchers:
             for key, _ in rows.scan(r.WATCHER_PREFIX, r.after_prefix(r.WATCHER_PREFIX), 1000):
                 watcher = key[len(r.WATCHER_PREFIX) :]
                 watching = self.session(watcher)
                 if watching is not None:
                     self.wakes.append(Wake(watching.inbox, watcher, 0, WAKE_EVENTS))
-        rows.put(r.SHARD_KEY, self.shard)
+        rows.put(r.META_KEY, self.meta)
 
     def session(self, session_id: str) -> Session | None:
         """The session's row, to read."""
@@ -138,19 +138,19 @@ class Lines:
 
     def _due(self, key: str, at_ms: int) -> None:
         self.rows.put(key, "")
-        if at_ms < self.shard.due_ms:
-            self.shard.due_ms = at_ms
+        if at_ms < self.meta.due_ms:
+            self.meta.due_ms = at_ms
 
     def log(self, what: str, place: Place, claim: Claim, detail: str = "") -> None:
-        shard = self.shard
-        shard.position += 1
+        meta = self.meta
+        meta.position += 1
         self._logged = True
         if not self.rows.logs:
             return
         session = self.session(claim.session)
         self.rows.append(
             Event(
-                shard.position,
+                meta.position,
                 self.wall_us // 1000,
                 what,
                 place.kind,
@@ -272,8 +272,8 @@ class Lines:
 
     def next_token(self, block: int = 1) -> int:
         """The next fencing token: above all before it, also after the counter was lost."""
-        token = max(self.shard.token + 1, self.wall_us)
-        self.shard.token = token + block - 1
+        token = max(self.meta.token + 1, self.wall_us)
+        self.meta.token = token + block - 1
         return token
 
     def _hold(self, claim: Claim) -> None:

@@ -74,7 +74,7 @@ class Reading(Lines):
         return c.SessionsReply(views, len(found) > command.limit)
 
     def events(self, command: c.Events) -> c.Reply:
-        end = self.shard.position
+        end = self.meta.position
         oldest = self.rows.oldest()
         if oldest is None:
             oldest = end + 1

@@ -3,7 +3,7 @@
 A key is text whose parts are joined by a separator that no name can contain, so rows
 of one line sort together and in order:
 
-    m                              the shard: last token, log position, next due instant
+    m                              the meta: last token, log position, next due instant
     s ␟ session                    a session
     c ␟ session ␟ n                a claim
     r ␟ kind ␟ name                a resource in use
@@ -30,7 +30,7 @@ SEPARATOR = "\x1f"
 AFTER_SEPARATOR = "\x20"
 """Sorts behind every key that begins with a prefix ending in the separator."""
 
-SHARD_KEY = "m"
+META_KEY = "m"
 SESSION_PREFIX = f"s{SEPARATOR}"
 DUE_PREFIX = f"d{SEPARATOR}"
 WATCHER_PREFIX = f"x{SEPARATOR}"
@@ -40,7 +40,7 @@ _RANK_OFFSET = 1 << 62
 
 
 @dataclass(slots=True)
-class Shard:
+class Meta:
     token: int = 0
     position: int = 0
     due_ms: int = 0
@@ -119,11 +119,11 @@ class ResourceRow:
     """How many holders keep it for their next use, and want to be told of others."""
 
 
-Row: TypeAlias = Shard | Session | Claim | ResourceRow | str
+Row: TypeAlias = Meta | Session | Claim | ResourceRow | str
 
 _values_of: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     kind: attrgetter(*(field.name for field in fields(kind)))
-    for kind in (Shard, Session, Claim, ResourceRow)
+    for kind in (Meta, Session, Claim, ResourceRow)
 }
 
 

@@ -20,12 +20,12 @@ from lockfast.core.commands import (
 )
 from lockfast.core.modes import EXCLUSIVE, LOCK, MODES_OF_KIND
 from lockfast.core.rows import (
-    SHARD_KEY,
+    META_KEY,
     Claim,
+    Meta,
     ResourceRow,
     Rows,
     Session,
-    Shard,
     after_prefix,
     claim_key,
     line_prefix,
@@ -57,12 +57,12 @@ def enter_free(
     if kind != LOCK or mode not in _MODES:
         return None
     session_key = f"s\x1f{session_id}"
-    shard: Shard | None = rows.get(SHARD_KEY)
+    meta: Meta | None = rows.get(META_KEY)
     session: Session | None = rows.get(session_key)
     if (
-        shard is None
-        or now_ms >= shard.due_ms
-        or shard.watchers
+        meta is None
+        or now_ms >= meta.due_ms
+        or meta.watchers
         or session is None
         or now_ms >= session.deadline_ms
         or session.ended
@@ -73,11 +73,11 @@ def enter_free(
     key = f"r\x1f{kind}\x1f{name}"
     if rows.get(key) is not None:
         return None
-    shard.position = position = shard.position + 1
-    token = shard.token + 1
+    meta.position = position = meta.position + 1
+    token = meta.token + 1
     if token < wall_us:
         token = wall_us
-    shard.token = token
+    meta.token = token
     rank = rank_of(now_ms - head_start_ms, position)
     rows.add(key, ResourceRow(kind, name, {mode: 1}, {}, 1, 0, 0, f"{rank}\x1f{session_id}\x1f{n}"))
     claim = Claim(
@@ -89,9 +89,9 @@ def enter_free(
     session.claims += 1
     session.checksum = (session.checksum + mix(n, token)) % MODULUS
     rows.put(session_key, session)
-    rows.put(SHARD_KEY, shard)
+    rows.put(META_KEY, meta)
     if rows.logs:
-        _log(rows, shard, wall_us, "granted", claim, session)
+        _log(rows, meta, wall_us, "granted", claim, session)
     return Granted(token, 0, mode), []
 
 
@@ -107,13 +107,13 @@ def leave_alone(
         return None
     session_key = f"s\x1f{session_id}"
     key_of_claim = claim_key(session_id, n)
-    shard: Shard | None = rows.get(SHARD_KEY)
+    meta: Meta | None = rows.get(META_KEY)
     session: Session | None = rows.get(session_key)
     claim: Claim | None = rows.get(key_of_claim)
     if (
-        shard is None
-        or now_ms >= shard.due_ms
-        or shard.watchers
+        meta is None
+        or now_ms >= meta.due_ms
+        or meta.watchers
         or session is None
         or now_ms >= session.deadline_ms
         or session.ended
@@ -139,21 +139,21 @@ def leave_alone(
     session.claims -= 1
     session.checksum = (session.checksum - mix(n, token)) % MODULUS
     rows.put(session_key, session)
-    shard.position += 1
+    meta.position += 1
     if rows.logs:
-        _log(rows, shard, wall_us, "released", claim, session)
+        _log(rows, meta, wall_us, "released", claim, session)
     wakes: list[Wake] = []
     if heir is None:
         rows.delete(key)
     else:
         # One session may pass it on to itself, and rows that were got twice may be two.
         heirs = session if heir.session == session_id else rows.get(f"s\x1f{heir.session}")
-        wakes.append(_let_in(rows, heir, heirs, shard, now_ms, wall_us))
+        wakes.append(_let_in(rows, heir, heirs, meta, now_ms, wall_us))
         resource.held = {heir.places[0].mode: 1}
         resource.waiting -= 1
         resource.sole = f"{heir.rank}\x1f{heir.session}\x1f{heir.n}"
         rows.put(key, resource)
-    rows.put(SHARD_KEY, shard)
+    rows.put(META_KEY, meta)
     return Done(), wakes
 
 
@@ -175,30 +175,30 @@ def _first_in_line(rows: Rows, resource: ResourceRow) -> Claim | None:
 
 
 def _let_in(
-    rows: Rows, claim: Claim, session: Session, shard: Shard, now_ms: int, wall_us: int
+    rows: Rows, claim: Claim, session: Session, meta: Meta, now_ms: int, wall_us: int
 ) -> Wake:
     """Make a claim that waits the holder of its only place."""
     kind, name, _, _, _ = claim.places[0]
     rows.delete(line_prefix("w", kind, name) + claim.rank)
-    shard.token = token = max(shard.token + 1, wall_us)
+    meta.token = token = max(meta.token + 1, wall_us)
     claim.state = HOLDING
     claim.token = token
     claim.granted_ms = now_ms
     rows.put(claim_key(claim.session, claim.n), claim)
     session.checksum = (session.checksum + mix(claim.n, token) - mix(claim.n, 0)) % MODULUS
     rows.put(f"s\x1f{claim.session}", session)
-    shard.position += 1
+    meta.position += 1
     if rows.logs:
-        _log(rows, shard, wall_us, "granted", claim, session)
+        _log(rows, meta, wall_us, "granted", claim, session)
     return Wake(session.inbox, claim.session, claim.n, WAKE_GRANTED, token)
 
 
-def _log(rows: Rows, shard: Shard, wall_us: int, what: str, claim: Claim, session: Session) -> None:
+def _log(rows: Rows, meta: Meta, wall_us: int, what: str, claim: Claim, session: Session) -> None:
     """Note what became of a claim, at the position just counted."""
     kind, name, mode, _, _ = claim.places[0]
     rows.append(
         Event(
-            shard.position, wall_us // 1000, what, kind, name, mode, claim.session, claim.n,
+            meta.position, wall_us // 1000, what, kind, name, mode, claim.session, claim.n,
             session.owner, claim.token, "",
         )
     )  # fmt: skip

@@ -70,7 +70,7 @@ class Table(Reading):
         handler = _WRITES.get(type(command))
         if handler is None:
             return _READS[type(command)](self, command), []
-        if now_ms >= self.shard.due_ms:
+        if now_ms >= self.meta.due_ms:
             self._reap()
         reply = handler(self, command)
         self.flush()
@@ -172,10 +172,10 @@ class Table(Reading):
         key = r.WATCHER_PREFIX + session.id
         if on:
             self.rows.put(key, "")
-            self.shard.watchers += 1
+            self.meta.watchers += 1
         else:
             self.rows.delete(key)
-            self.shard.watchers -= 1
+            self.meta.watchers -= 1
 
     def _end(self, session: Session, reason: str, what: str, by: str = "") -> dict[c.Place, None]:
         """End a session with all its claims; return the places, to be settled."""
@@ -235,7 +235,7 @@ class Table(Reading):
         # Only when all are gone: else one who is due as well might be granted first.
         self.settle(places)
         first = self.rows.scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
-        self.shard.due_ms = r.due_at_ms(first[0][0]) if first else FAR_MS
+        self.meta.due_ms = r.due_at_ms(first[0][0]) if first else FAR_MS
 
     # ── claims ───────────────────────────────────────────────────────────────────────
 
@@ -264,7 +264,7 @@ class Table(Reading):
             places=command.places,
             state=WAITING,
             # Every claim that stays writes to the log, so the next position is unique.
-            rank=r.rank_of(self.now_ms - command.head_start_ms, self.shard.position + 1),
+            rank=r.rank_of(self.now_ms - command.head_start_ms, self.meta.position + 1),
             actor=command.actor,
             priority=command.priority,
             entered_ms=self.now_ms,
@@ -458,7 +458,7 @@ class Table(Reading):
             if other.rank >= claim.rank:
                 return c.Done(found=False)
             self.withdraw(claim)
-            claim.rank = just_before(other.rank, self.shard.position + 1)
+            claim.rank = just_before(other.rank, self.meta.position + 1)
             if self.stand(claim):
                 self.wake(claim, c.WAKE_GRANTED, claim.token)
                 if self.granted(claim).wanted:

@@ -36,8 +36,8 @@ from lockfast.errors import (
 from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
 from lockfast.flow.presence import LOST
+from lockfast.flow.retry import RETRY_MS, Retry
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
-from lockfast.flow.tries import RETRY_MS, Tries
 from lockfast.ports import PROCESS_DIED
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
             if session.state_of(holding) is LOST:
                 _enter_again(session, holding)
                 continue
-            if core.witness is not None:
-                core.witness.took(core, holding)
+            if core.lock_order is not None:
+                core.lock_order.took(core, holding)
             return True
     except UnsupportedError:
         # Refused before anything was sent: there is nothing to give back.
@@ -112,18 +112,18 @@ async def _enter(
         give_up_ms = until_ms if until_ms is not None else NEVER_MS
     elif until_ms is not None and timeout_ms:
         give_up_ms = min(give_up_ms, until_ms)
-    tries = Tries(runtime, give_up_ms)
+    retry = Retry(runtime, give_up_ms)
     retry_ms = RETRY_MS
     while True:
         opening = None if session.snapshot.opened else session.opening()
         try:
             reply = await core.wire.send(
                 holding.enter(timeout_ms != 0, opening),
-                min(tries.left_ms(sent_ms), core.connect_timeout_ms),
+                min(retry.left_ms(sent_ms), core.connect_timeout_ms),
             )
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             # Both are safe to send again: the claim's number makes it one claim.
-            trouble = error if timeout_ms == 0 else tries.failed(error, retry_ms)
+            trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
             if trouble is not None:
                 if was_queued:
                     name, timeout = holding.ask.name, (timeout_ms or 0) / 1000
@@ -165,7 +165,7 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
     """
     session = holding.session
     assert session is not None
-    dead = session.ear.dead(ahead)
+    dead = session.listener.dead(ahead)
     try:
         for other in dead:
             await core.wire.send(Expel(other, PROCESS_DIED), core.connect_timeout_ms)

@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import LimitError, OutcomeUnknownError, StoreError, StoreUnavailableError
-from lockfast.flow.able import able
+from lockfast.flow.capabilities import checked_wire
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.keeper import Keeper
+from lockfast.flow.lock_order import LockOrder
+from lockfast.flow.retry import RETRY_MS, Retry
 from lockfast.flow.session import Session
-from lockfast.flow.tries import RETRY_MS, Tries
-from lockfast.flow.witness import Witness
 from lockfast.ports import Runtime, Store, Wire
 
 SESSIONS_MAX: Final = 8
@@ -54,8 +54,8 @@ class Core:
         self.connect_timeout_ms = connect_timeout_ms
         self.ageing_step_ms = ageing_step_ms
         self._deadlock_after_ms = deadlock_after_ms
-        self.witness: Witness | None = None
-        self.wire: Wire = able(store.caller_wire(), store.capabilities)
+        self.lock_order: LockOrder | None = None
+        self.wire: Wire = checked_wire(store.caller_wire(), store.capabilities)
         self._keeper_runtime = keeper_runtime
         self._metadata = metadata
         self._start()
@@ -141,12 +141,12 @@ class Core:
     async def request(self, command: Command, timeout_ms: int | None = None) -> Reply:
         """Send a command that is safe to repeat, trying again while there is time."""
         runtime = self.runtime
-        tries = Tries(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
+        retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                return await self.wire.send(command, tries.left_ms(runtime.now_ms()))
+                return await self.wire.send(command, retry.left_ms(runtime.now_ms()))
             except (StoreUnavailableError, OutcomeUnknownError) as error:
-                trouble = error if self.closed else tries.failed(error)
+                trouble = error if self.closed else retry.failed(error)
                 if trouble is not None:
                     raise trouble from error.__cause__
                 await runtime.signal().wait(RETRY_MS)

@@ -1,4 +1,4 @@
-"""Finding deadlocks in a store, and ending those we are part of."""
+"""Diagnosis deadlocks in a store, and ending those we are part of."""
 
 from __future__ import annotations
 

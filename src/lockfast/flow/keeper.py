@@ -36,7 +36,7 @@ from lockfast.errors import LockfastError
 from lockfast.flow import deadlock
 from lockfast.flow.log import logger
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
-from lockfast.flow.stillness import SLACK, Stillness, just_before
+from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
 from lockfast.ports import PROCESS_DIED, WAKE_DIED, Wire
 
 REQUEST_MS_MAX: Final = 2000
@@ -62,7 +62,7 @@ class Keeper:
         self._closing_until_ms: int | None = None
         self._retry_at_ms = 0
         self._retry_ms = RETRY_FIRST_MS
-        self._stillness = Stillness()
+        self._silent_sessions = SilentSessions()
         self._connections = 0
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Keeper:
                 self._notice_ends()
                 if not session.alive():
                     continue
-                for wake in await session.ear.listen(self._idle_ms()):
+                for wake in await session.listener.listen(self._idle_ms()):
                     await self._hear(wake)
                 for wake in session.take_inbox():
                     await self._hear(wake)
@@ -113,7 +113,7 @@ class Keeper:
     # ── timing ───────────────────────────────────────────────────────────────────────
 
     def _idle_ms(self) -> int | None:
-        """How long there is nothing to do; None: until poked."""
+        """How long there is nothing to do; None: until interrupted."""
         session = self._session
         snapshot = session.snapshot
         due_ms: int | None = None
@@ -180,7 +180,7 @@ class Keeper:
                 await self._list(proof)
         except LockfastError as error:
             session.unconfirmed()
-            self._stillness.forget()
+            self._silent_sessions.forget()
             self._failed(error, "keep-alive")
             return
         self._succeeded()
@@ -194,17 +194,17 @@ class Keeper:
 
     async def _expel_the_silent(self, reply: Renewed) -> None:
         """End those ahead of us whose keep-alives have stopped, if the store does not see it."""
-        stillness = self._stillness
+        silent_sessions = self._silent_sessions
         now_ms = self._runtime.now_ms()
         # A wire that has connected anew may speak to another server than before.
         connections = getattr(self._wire, "connections", 0)
         if connections != self._connections:
             self._connections = connections
-            stillness.forget()
+            silent_sessions.forget()
         queued = [look for _, look in reply.looks if isinstance(look, Queued)]
-        stillness.saw((blocker for look in queued for blocker in look.ahead), now_ms)
+        silent_sessions.saw((blocker for look in queued for blocker in look.ahead), now_ms)
         try:
-            for session, renewals, still_ms in stillness.silent(now_ms, self._session.ttl_ms):
+            for session, renewals, still_ms in silent_sessions.silent(now_ms, self._session.ttl_ms):
                 found = await self._wire.send(Sessions(just_before(session), 1), self._budget_ms())
                 view = found.sessions[0] if isinstance(found, SessionsReply) else None
                 if view is None or view.session != session or still_ms < SLACK * view.ttl_ms:
@@ -214,7 +214,7 @@ class Keeper:
                     Expel(session, "its keep-alives stopped", renewals), self._budget_ms()
                 )
         except LockfastError as error:
-            stillness.forget()
+            silent_sessions.forget()
             self._failed(error, "look at a silent session")
 
     async def _find_deadlocks_if_due(self) -> None:

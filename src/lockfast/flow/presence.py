@@ -32,7 +32,7 @@ from lockfast.flow.holding import (
     LeaseState,
     Phase,
 )
-from lockfast.ports import Ear, Runtime, Signal
+from lockfast.ports import Runtime, Signal, WakeListener
 
 if TYPE_CHECKING:
     from lockfast.flow.retained import Keep, Use
@@ -62,15 +62,15 @@ class Snapshot(NamedTuple):
     ended_ms: int = 0
 
 
-class _NoEar:
-    """Where nothing arrives: a session's ear before it is attached to its store."""
+class _NoWakeListener:
+    """Where nothing arrives: a session's listener before it is attached to its store."""
 
     inbox = process = ""
 
     async def listen(self, timeout_ms: int | None) -> tuple[Wake, ...]:
         return ()
 
-    def poke(self) -> None: ...
+    def interrupt(self) -> None: ...
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None: ...
 
@@ -99,12 +99,12 @@ class Presence:
         "closing",
         "deadlock_after_ms",
         "deadlock_at_ms",
-        "ear",
         "events_changed",
         "gone",
         "id",
         "keeping",
         "kept",
+        "listener",
         "look_at_ms",
         "mutex",
         "on_end",
@@ -122,7 +122,7 @@ class Presence:
         self.owner = owner
         self.runtime = runtime
         self.process = runtime.process()
-        self.ear: Ear = _NoEar()
+        self.listener: WakeListener = _NoWakeListener()
         self.mutex = runtime.mutex()
         self.snapshot = Snapshot()
         self.closing = False
@@ -162,7 +162,7 @@ class Presence:
         with self.mutex:
             self.gone = not self.kept
         if self.gone:
-            self.ear.close()
+            self.listener.close()
 
     def opening(self) -> Open | None:
         """To ride with a command as long as the session is not known to be open."""
@@ -174,7 +174,12 @@ class Presence:
                 # and does not renew it.
                 self._opening_sent_ms = self.runtime.now_ms()
         return Open(
-            self.id, self.ttl_ms, self.owner, self._metadata, self.ear.inbox, self.ear.process
+            self.id,
+            self.ttl_ms,
+            self.owner,
+            self._metadata,
+            self.listener.inbox,
+            self.listener.process,
         )
 
     def opened(self) -> None:
@@ -187,7 +192,7 @@ class Presence:
             assert sent_ms is not None
             deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
             self.snapshot = snapshot._replace(opened=True, deadline_ms=deadline_ms)
-        self.ear.poke()
+        self.listener.interrupt()
 
     # ── claims move on ────────────────────────────────────────────────────────────────
 
@@ -220,9 +225,9 @@ class Presence:
             if self.deadlock_at_ms is None or look_ms < self.deadlock_at_ms:
                 self.deadlock_at_ms = look_ms
                 sooner = True
-            self.ear.watch_over(holding.n, reply.ahead)
+            self.listener.watch_over(holding.n, reply.ahead)
         if sooner:
-            self.ear.poke()
+            self.listener.interrupt()
 
     def over(self, holding: Holding, reason: str, by: str = "") -> None:
         """The claim is lost, or was taken out of the line."""
@@ -250,19 +255,19 @@ class Presence:
                 self._outbox[holding.n] = Leave(self.id, holding.n, holding.ask.places, close_ms)
             self._drop(holding, RELEASED)
         carry_out(holding.on_over)
-        self.ear.poke()
+        self.listener.interrupt()
 
     def drop(self, holding: Holding) -> None:
         """As abandon, but from a finalizer: it may run anywhere, so it takes no mutex."""
         if self.process == self.runtime.process() and not self.snapshot.ended:
             self._dropped.append(holding)
-            self.ear.poke()
+            self.listener.interrupt()
 
     def drop_use(self, keep: Keep, use: Use) -> None:
         """As drop, for one local user of a kept claim."""
         if self.process == self.runtime.process() and not self.snapshot.ended:
             self._dropped_uses.append((keep, use))
-            self.ear.poke()
+            self.listener.interrupt()
 
     def begin_conversion(self, holding: Holding, signal: Signal) -> int:
         """Number a conversion; `signal` is set when its claim moves on."""
@@ -283,7 +288,7 @@ class Presence:
                 return
             holding.step += 1
             self._outbox[holding.n] = Convert(self.id, holding.n, holding.step, mode)
-        self.ear.poke()
+        self.listener.interrupt()
 
     def conversion_taken_back(self, command: Convert, reply: Reply, sent_ms: int) -> None:
         """The store has taken a conversion back; one that was granted has a new token."""
@@ -296,7 +301,7 @@ class Presence:
         with self.mutex:
             holding.changed = None
             holding.converting = False
-            self.ear.watch_over(holding.n, ())
+            self.listener.watch_over(holding.n, ())
 
     def _hold(self, holding: Holding, reply: Granted, sent_ms: int) -> Callable[[], None] | None:
         holding.phase = HELD
@@ -312,7 +317,7 @@ class Presence:
             holding.hold_deadline_ms = holding.granted_at_ms + span_ms - margin_ms(span_ms)
             self._bounded[holding.n] = holding
             self._look_by(holding.hold_deadline_ms)
-            self.ear.poke()
+            self.listener.interrupt()
         changed = holding.changed
         return changed.set if changed is not None else None
 
@@ -347,7 +352,7 @@ class Presence:
                 line.pop(holding.n, None)
                 if not line:
                     del self._lines[place[:2]]
-        self.ear.watch_over(holding.n, ())
+        self.listener.watch_over(holding.n, ())
 
     def _is_foremost(self, holding: Holding) -> bool:
         return any(
@@ -443,7 +448,7 @@ class Presence:
                 ended=reason, by=by, ended_ms=self.runtime.now_ms()
             )
             effects += self.on_end
-            effects.append(self.ear.poke)
+            effects.append(self.listener.interrupt)
         # Also what a call before this one did not get to, because it was interrupted.
         for holding in list(self._holdings.values()):
             effects += self._finish(holding, self.snapshot.ended, self.snapshot.by)
@@ -459,7 +464,7 @@ class Presence:
                 return False
             if on_gone is not None:
                 self.on_gone.append(on_gone)
-        self.ear.poke()
+        self.listener.interrupt()
         return True
 
     def stopped(self) -> None:
@@ -468,7 +473,7 @@ class Presence:
         with self.mutex:
             self.gone = True
             effects = list(self.on_gone)
-        self.ear.close()
+        self.listener.close()
         carry_out(effects)
 
     def was_sent(self) -> bool:

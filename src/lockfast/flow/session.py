@@ -51,7 +51,7 @@ class Session(Presence):
 
     def attach(self, store: Store) -> None:
         """Be where the store's wakes arrive."""
-        self.ear = store.ear(self.id, self._deliver)
+        self.listener = store.wake_listener(self.id, self._deliver)
         self.keeping = True
 
     def register(self, holding: Holding) -> bool:
@@ -201,7 +201,7 @@ class Session(Presence):
                 return
         with self.mutex:
             self._inbox.append(wake)
-        self.ear.poke()
+        self.listener.interrupt()
 
     def take_inbox(self) -> list[Wake]:
         if not self._inbox:

@@ -15,7 +15,7 @@ from lockfast.sim.exhaust import exhaust
 from lockfast.sim.history import write_history
 from lockfast.sim.mix import Case, MixError, mix_of_seed, read_case_file, write_case
 from lockfast.sim.scenarios import SCENARIOS, play
-from lockfast.sim.search import Finding, compare_table, progress_line, search, try_seed
+from lockfast.sim.search import Failure, compare_table, progress_line, search, try_seed
 from lockfast.sim.shrink import shrink
 from lockfast.sim.speed import lines as speed_lines
 from lockfast.sim.story import tell
@@ -71,7 +71,7 @@ def search_seeds(first: int | None, count: int, jobs: int | None, findings: Path
     return 1 if tally.findings else 0
 
 
-def _leave(finding: Finding, directory: Path) -> str:
+def _leave(finding: Failure, directory: Path) -> str:
     """Leave a smaller run that fails alike, and its picture; returns the command to see it."""
     smaller = shrink(mix_of_seed(finding.seed), finding.seed)
     run, problems = try_seed(smaller.seed, smaller.mix)

@@ -14,7 +14,7 @@ from lockfast.core.commands import Blocker, Command, Reply, Wake
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import READS, Table
 from lockfast.errors import LockfastError, OutcomeUnknownError, StoreUnavailableError
-from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.sim.network import Network
 from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
 
@@ -36,7 +36,7 @@ class LockServer:
         """How long each command takes, one after the other."""
         self.observers: list[Observe] = []
         self.commands = 0
-        self.ears: dict[str, SimEar] = {}
+        self.listeners: dict[str, SimWakeListener] = {}
         self._free_at = 0
         self._log: list[tuple[Command, int, int]] | None = [] if lagging else None
         """All that changed something since `_base`, if it can forget a part of that."""
@@ -84,12 +84,12 @@ class LockServer:
         self.forget_unsynced()
         heir = LockServer(host, self.network, lagging=True)
         heir._begin_with(self._base)
-        heir.ears, heir.observers = self.ears, self.observers
+        heir.listeners, heir.observers = self.listeners, self.observers
         return heir
 
     def disband(self) -> None:
         """Let go of all who listen, and of what they did."""
-        self.ears.clear()
+        self.listeners.clear()
         self.observers.clear()
         self.forget_all()
 
@@ -134,10 +134,10 @@ class LockServer:
         for observe in self.observers:
             observe(command, reply, now_ms, wall_us)
         for wake in wakes:
-            ear = self.ears.get(wake.inbox)
-            if ear is not None:
-                hear = partial(ear.hear, wake)
-                self.network.carry(self.host, ear.host, hear, hear)
+            listener = self.listeners.get(wake.inbox)
+            if listener is not None:
+                hear = partial(listener.hear, wake)
+                self.network.carry(self.host, listener.host, hear, hear)
         return reply
 
 
@@ -199,8 +199,8 @@ class SimStore:
     def keeper_wire(self) -> Wire:
         return _SimWire(self._host, self._network, self)
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
-        return SimEar(self._host, self, session)
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return SimWakeListener(self._host, self, session)
 
     def close(self) -> None:
         """There is no connection."""
@@ -242,7 +242,7 @@ class _SimWire:
         """There is no connection."""
 
 
-class SimEar:
+class SimWakeListener:
     """Wakes arrive as messages of their own: late, twice, or not at all."""
 
     process = ""
@@ -253,7 +253,7 @@ class SimEar:
         self._store = store
         self._signal = host.signal()
         self._wakes: list[Wake] = []
-        store.find().ears[session] = self
+        store.find().listeners[session] = self
 
     def hear(self, wake: Wake) -> None:
         self._wakes.append(wake)
@@ -269,7 +269,7 @@ class SimEar:
         wakes, self._wakes = self._wakes, []
         return wakes
 
-    def poke(self) -> None:
+    def interrupt(self) -> None:
         self._signal.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
@@ -279,4 +279,4 @@ class SimEar:
         return ()
 
     def close(self) -> None:
-        self._store.find().ears.pop(self.inbox, None)
+        self._store.find().listeners.pop(self.inbox, None)

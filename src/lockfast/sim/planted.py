@@ -79,8 +79,8 @@ def _(stack: ExitStack) -> None:
 @_bug("token from a counter that is lost with the store")
 def _(stack: ExitStack) -> None:
     def wrong(self: Lines, block: int = 1) -> int:
-        token = self.shard.token + 1
-        self.shard.token = token + block - 1
+        token = self.meta.token + 1
+        self.meta.token = token + block - 1
         return token
 
     _set(stack, Lines, "next_token", wrong)

@@ -38,7 +38,7 @@ DEADLOCK_TTLS: Final = 3
 """and as many later where clients wait for each other in a circle, to be found first."""
 
 
-class Finding(NamedTuple):
+class Failure(NamedTuple):
     """One schedule that broke a promise."""
 
     seed: int
@@ -79,7 +79,7 @@ def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:
     return run, judge(run)
 
 
-def compare_table(seed: int) -> Finding | None:
+def compare_table(seed: int) -> Failure | None:
     """Some random commands on the table that ships and on the model."""
     from lockfast.conformance.commands import MismatchError, compare
 
@@ -87,7 +87,7 @@ def compare_table(seed: int) -> Finding | None:
         compare(lambda: Table(MemoryRows()), Model, seed, TABLE_STEPS)
     except MismatchError as error:
         replay = f"python -m lockfast.sim table --seed {seed}"
-        return Finding(seed, "table and model", (str(error),), replay, mixed=False)
+        return Failure(seed, "table and model", (str(error),), replay, mixed=False)
     return None
 
 
@@ -105,7 +105,7 @@ class Tally:
     """All the time that the processes had a core: running, judging, comparing, tidying up."""
     comparing_s: float = 0.0
     """What the comparisons took of it."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Failure] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         self.schedules += other.schedules
@@ -160,7 +160,7 @@ def _run_seeds(seeds: Iterable[int]) -> Tally:
         if problems:
             texts = tuple(str(problem) for problem in problems)
             replay = f"python -m lockfast.sim replay --seed {seed}"
-            tally.findings.append(Finding(seed, str(run.mix), texts, replay))
+            tally.findings.append(Failure(seed, str(run.mix), texts, replay))
         del run
         if tally.schedules % COLLECT_EVERY == 0:
             gc.collect()
@@ -228,7 +228,7 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
     return show
 
 
-def first_failure(seeds: Iterable[int]) -> Finding | None:
+def first_failure(seeds: Iterable[int]) -> Failure | None:
     """The first failure of the default search among these seeds, in this process."""
     iterator = iter(seeds)
     while chunk := list(islice(iterator, CHUNK)):

@@ -19,7 +19,7 @@ from lockfast.core.commands import (
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreUnavailableError
-from lockfast.ports import Capabilities, Deliver, Ear, Runtime, Signal, Wire
+from lockfast.ports import Capabilities, Deliver, Runtime, Signal, WakeListener, Wire
 from lockfast.stores.undo import UndoableRows
 
 
@@ -28,7 +28,7 @@ def wall_us() -> int:
 
 
 class MemoryTable:
-    """A lock table with its clock and the ears of its sessions; any number of clients share it."""
+    """A lock table, its clock, and the wake listeners of its sessions; clients share it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MemoryTable:
         # Re-entrant, so that a signal handler in the middle of a step is told and not hung.
         self._mutex = mutex if mutex is not None else threading.RLock()
         self._inside = False
-        self._ears: dict[str, Deliver] = {}
+        self._listeners: dict[str, Deliver] = {}
 
     def apply(self, command: Command) -> Reply:
         """Carry out one command and tell whom it concerns."""
@@ -91,15 +91,15 @@ class MemoryTable:
             self._inside = False
 
     def _tell(self, wake: Wake) -> None:
-        deliver = self._ears.get(wake.inbox)
+        deliver = self._listeners.get(wake.inbox)
         if deliver is not None:
             deliver(wake)
 
     def attach(self, inbox: str, deliver: Deliver) -> None:
-        self._ears[inbox] = deliver
+        self._listeners[inbox] = deliver
 
     def detach(self, inbox: str) -> None:
-        self._ears.pop(inbox, None)
+        self._listeners.pop(inbox, None)
 
 
 class MemoryStore:
@@ -118,8 +118,8 @@ class MemoryStore:
     def keeper_wire(self) -> Wire:
         return _MemoryWire(self._table)
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
-        return _MemoryEar(self._table, self._runtime, session, deliver)
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return _MemoryWakeListener(self._table, self._runtime, session, deliver)
 
     def close(self) -> None:
         """The table stays, for other clients."""
@@ -136,8 +136,8 @@ class _MemoryWire:
         """There is no connection."""
 
 
-class _MemoryEar:
-    """Wakes are delivered directly, so listening is only waiting to be poked."""
+class _MemoryWakeListener:
+    """Wakes are delivered directly, so listening is only waiting to be interrupted."""
 
     process = ""
 
@@ -147,17 +147,17 @@ class _MemoryEar:
         self.inbox = session
         self._table = table
         self._runtime = runtime
-        self._poked: Signal = runtime.signal()
+        self._reader: Signal = runtime.signal()
         table.attach(session, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        await self._poked.wait(timeout_ms)
-        # Whoever poked before this line wrote down why before that: the keeper sees it.
-        self._poked = self._runtime.signal()
+        await self._reader.wait(timeout_ms)
+        # Whoever interrupted before this line wrote down why before that: the keeper sees it.
+        self._reader = self._runtime.signal()
         return ()
 
-    def poke(self) -> None:
-        self._poked.set()
+    def interrupt(self) -> None:
+        self._reader.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """A process cannot outlive its own memory."""

@@ -9,9 +9,9 @@ to append.
 from __future__ import annotations
 
 from lockfast.core import commands as c
-from lockfast.ports import Capabilities, Deliver, Ear, Store, Wire
+from lockfast.ports import Capabilities, Deliver, Store, WakeListener, Wire
 from lockfast.runtimes.clock import now_us
-from lockfast.stores.book import Book, HistoryFile
+from lockfast.stores.history_recorder import HistoryFile, HistoryRecorder
 
 
 def recorded(store: Store, path: str) -> Store:
@@ -20,22 +20,22 @@ def recorded(store: Store, path: str) -> Store:
     Raises StoreMisconfiguredError if nothing can be written to the file.
     """
     try:
-        return _RecordedStore(store, Book(HistoryFile(path, store.label)))
+        return _RecordedStore(store, HistoryRecorder(HistoryFile(path, store.label)))
     except BaseException:
         store.close()
         raise
 
 
 class _RecordedWire:
-    def __init__(self, wire: Wire, book: Book) -> None:
+    def __init__(self, wire: Wire, recorder: HistoryRecorder) -> None:
         self._wire = wire
-        self._book = book
+        self._recorder = recorder
 
     async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
-        self._book.sends(command)
+        self._recorder.sends(command)
         sent_us = now_us()
         reply = await self._wire.send(command, timeout_ms)
-        self._book.heard(command, reply, sent_us)
+        self._recorder.heard(command, reply, sent_us)
         return reply
 
     def close(self) -> None:
@@ -48,9 +48,9 @@ class _RecordedWire:
 
 
 class _RecordedStore:
-    def __init__(self, store: Store, book: Book) -> None:
+    def __init__(self, store: Store, recorder: HistoryRecorder) -> None:
         self._store = store
-        self._book = book
+        self._recorder = recorder
 
     @property
     def label(self) -> str:
@@ -61,19 +61,19 @@ class _RecordedStore:
         return self._store.capabilities
 
     def caller_wire(self) -> Wire:
-        return _RecordedWire(self._store.caller_wire(), self._book)
+        return _RecordedWire(self._store.caller_wire(), self._recorder)
 
     def keeper_wire(self) -> Wire:
-        return _RecordedWire(self._store.keeper_wire(), self._book)
+        return _RecordedWire(self._store.keeper_wire(), self._recorder)
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         def record(wake: c.Wake) -> None:
             if wake.session == session:
-                self._book.hears(wake)
+                self._recorder.hears(wake)
             deliver(wake)
 
-        return self._store.ear(session, record)
+        return self._store.wake_listener(session, record)
 
     def close(self) -> None:
         self._store.close()
-        self._book.close()
+        self._recorder.close()

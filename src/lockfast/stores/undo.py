@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.rows import SHARD_KEY, Row, copied
+from lockfast.core.rows import META_KEY, Row, copied
 
 
 class UndoableRows(MemoryRows):
@@ -33,8 +33,8 @@ class UndoableRows(MemoryRows):
             else:
                 self._rows[key] = row
         self._keys = sorted(self._rows)
-        shard = self._rows.get(SHARD_KEY)
-        while self._log and (shard is None or self._log[-1].position > shard.position):
+        meta = self._rows.get(META_KEY)
+        while self._log and (meta is None or self._log[-1].position > meta.position):
             self._log.pop()
         self.keep()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.cluster import Cluster
-from lockfast.stores.etcd.ear import EtcdEar
 from lockfast.stores.etcd.gateway import Transport
 from lockfast.stores.etcd.journal import Journal
 from lockfast.stores.etcd.shared import Shared
 from lockfast.stores.etcd.sockets import BlockingTransport
 from lockfast.stores.etcd.steps import SEVERAL_MAX
+from lockfast.stores.etcd.wake_listener import EtcdWakeListener
 from lockfast.stores.etcd.wire import EtcdWire
 
 
@@ -32,8 +32,8 @@ class EtcdStore:
     def keeper_wire(self) -> Wire:
         return self._wire(BlockingTransport(self.cluster.address))
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
-        return EtcdEar(self.shared, session, deliver)
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return EtcdWakeListener(self.shared, session, deliver)
 
     def close(self) -> None:
         for wire in list(self._wires):

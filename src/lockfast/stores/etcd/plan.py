@@ -99,7 +99,7 @@ class Plan:
         view = self.view
         command = view.command
         opens = getattr(command, "open", None) is not None or isinstance(command, c.Open)
-        tokens = view.shard.token - RELATIVE + 1
+        tokens = view.meta.token - RELATIVE + 1
         if tokens or opens or view.log:
             epoch = Epoch(view.known, wall_us, opens=opens)
             self.epoch, self.logs = epoch.value, epoch.logs

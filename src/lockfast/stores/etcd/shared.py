@@ -1,4 +1,4 @@
-"""What the wires and ears of a store share: what it has seen, as far as it is of use again."""
+"""What the wires and listeners of a store share: what it has seen, as far as it is of use again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shared:
         self.keys = Keys(cluster.address.root)
         self.due_ms = FAR_MS
         """When the next thing ends by itself, as of the last transaction."""
-        self.ears: dict[str, Deliver] = {}
+        self.listeners: dict[str, Deliver] = {}
         """Sessions that are kept in this process, and how to tell them."""
         self.accounts: dict[str, Account] = {}
         """Of sessions that were renewed here."""
@@ -220,12 +220,12 @@ class Shared:
 
     def abroad(self, wakes: list[Wake]) -> list[Wake]:
         """Wakes for sessions of other processes."""
-        return [wake for wake in wakes if wake.session not in self.ears]
+        return [wake for wake in wakes if wake.session not in self.listeners]
 
     def tell(self, wakes: list[Wake]) -> None:
         """Tell our own sessions, after the commit."""
         for wake in wakes:
-            deliver = self.ears.get(wake.session)
+            deliver = self.listeners.get(wake.session)
             if deliver is not None:
                 deliver(wake)
 

@@ -342,7 +342,7 @@ class Step(Numbered):
         if word is None:
             return
         session, n, line = word
-        if session in self.shared.ears:
+        if session in self.shared.listeners:
             self.shared.followed(session, n, line)
             return
         keys, said = self.shared.keys, encode([[n, FOLLOWED, 0, line]])
@@ -375,7 +375,7 @@ class Step(Numbered):
             self.shared.forget(self._session)
             self.shared.forget_claims(self._session)
         for wake in wakes:
-            if wake.what == c.WAKE_GRANTED and wake.session in self.shared.ears:
+            if wake.what == c.WAKE_GRANTED and wake.session in self.shared.listeners:
                 self._hold_for(wake, known, plan.view)
         self.shared.tell(wakes)
         return self._noted(Outcome(reply, wakes))

@@ -9,7 +9,7 @@ from lockfast.core import commands as c
 from lockfast.core import rows as r
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import HOLDING, REVOKED, Event
-from lockfast.core.rows import Claim, ResourceRow, Row, Session, Shard
+from lockfast.core.rows import Claim, Meta, ResourceRow, Row, Session
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
 from lockfast.stores.etcd.requests import Kv
@@ -77,7 +77,7 @@ class View:
         """Numbers of the command's session that must not come again."""
         self.is_where_it_says = bool(getattr(command, "places", ()))
         """The command's own claim is at its places, if it is anywhere."""
-        self.shard = Shard(RELATIVE - 1, arrival, due_ms, 0)
+        self.meta = Meta(RELATIVE - 1, arrival, due_ms, 0)
         self.changes: dict[str, Row | None] = {}
         self.log: list[Event] = []
         self.owners: dict[str, Owner] = {}
@@ -98,8 +98,8 @@ class View:
     logs = True
 
     def get(self, key: str) -> Any:
-        if key == r.SHARD_KEY:
-            return self.shard
+        if key == r.META_KEY:
+            return self.meta
         if key in self.changes:
             return self.changes[key]
         if key not in self._live:
@@ -107,7 +107,7 @@ class View:
         return self._live[key]
 
     def put(self, key: str, row: Row) -> None:
-        if key == r.SHARD_KEY:
+        if key == r.META_KEY:
             return
         if key[0] == "d" and self.by_lease and self._is_end_of_living(key):
             return  # etcd ends it

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.ear import RedisEar
+from lockfast.stores.redis.wake_listener import RedisWakeListener
 from lockfast.stores.redis.wire import BlockingWire, Shard
 
 
@@ -24,8 +24,8 @@ class RedisStore:
     def keeper_wire(self) -> Wire:
         return self._noted(BlockingWire(self.shard, self._wires.discard))
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
-        return RedisEar(self.shard, session, deliver)
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return RedisWakeListener(self.shard, session, deliver)
 
     def close(self) -> None:
         for wire in list(self._wires):

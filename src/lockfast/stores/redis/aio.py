@@ -1,7 +1,7 @@
 """The Redis store for asyncio: one connection per client, shared by all its tasks.
 
 Requests go out as they come and replies arrive in the same order, so tasks need not wait
-for each other. Keeper and ear have threads and connections of their own, as in every face.
+for each other. Keeper and listener have threads and connections of their own, as in every face.
 """
 
 from __future__ import annotations

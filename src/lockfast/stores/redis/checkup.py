@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lockfast.core.commands import Sessions
 from lockfast.errors import StoreError
-from lockfast.stores.finding import Finding
+from lockfast.stores.diagnosis import Diagnosis
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import (
     EVICTING,
@@ -29,7 +29,7 @@ OLDEST: Final = [6, 2]
 """What every build is tested on."""
 
 
-def examine(address: Address) -> Iterator[Finding]:
+def examine(address: Address) -> Iterator[Diagnosis]:
     """Look at everything; what cannot be seen is said, not passed over.
 
     Raises StoreUnavailableError or StoreMisconfiguredError if there is no way in.
@@ -47,7 +47,7 @@ class _Checkup:
         self._address = address
         self._connection = connection
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Diagnosis]:
         info = self._run("INFO")
         if isinstance(info, Exception):
             raise translate(str(info), self._address.label)
@@ -64,96 +64,96 @@ class _Checkup:
     def _run(self, *arguments: str | bytes | int) -> Any:
         return self._connection.exchange(pack(*arguments), monotonic() + TIMEOUT_S)
 
-    def _server(self, info: str) -> Finding:
+    def _server(self, info: str) -> Diagnosis:
         version = info_field(info, "valkey_version")
         name = "Valkey" if version else "Redis"
         version = version or info_field(info, "redis_version")
         mode = info_field(info, "redis_mode")
         if [int(part) for part in version.split(".")[:2]] < OLDEST:
-            return Finding(
+            return Diagnosis(
                 "server", f"{name} {version}", "bad", "use Redis 6.2 or newer, or Valkey"
             )
         if mode == "cluster":
-            return Finding("server", f"{name} {version}, {mode}", "note", "one shard is one slot")
-        return Finding("server", f"{name} {version}, {mode}")
+            return Diagnosis("server", f"{name} {version}, {mode}", "note", "one shard is one slot")
+        return Diagnosis("server", f"{name} {version}, {mode}")
 
-    def _round_trip(self) -> Finding:
+    def _round_trip(self) -> Diagnosis:
         took_ms = []
         for _ in range(PINGS):
             sent_s = monotonic()
             self._run("PING")
             took_ms.append((monotonic() - sent_s) * 1000)
         found = f"{median(took_ms):.2f} ms (slowest of {PINGS}: {max(took_ms):.2f} ms)"
-        return Finding("round trip", found)
+        return Diagnosis("round trip", found)
 
-    def _clock(self) -> Finding:
+    def _clock(self) -> Diagnosis:
         sent_s = time.time()
         reply = self._run("TIME")
         answered_s = time.time()
         if isinstance(reply, Exception):
-            return Finding("clock", f"cannot be read ({reply})", "bad", "allow TIME")
+            return Diagnosis("clock", f"cannot be read ({reply})", "bad", "allow TIME")
         server_s = int(reply[0]) + int(reply[1]) / 1e6
         off_ms = max(sent_s - server_s, server_s - answered_s, 0) * 1000
         found = f"{off_ms:.0f} ms apart from ours"
         if off_ms > CLOCK_MS_MAX:
-            return Finding("clock", found, "note", "let NTP set the clocks of both machines")
-        return Finding("clock", found)
+            return Diagnosis("clock", found, "note", "let NTP set the clocks of both machines")
+        return Diagnosis("clock", found)
 
-    def _persistence(self, info: str) -> Iterator[Finding]:
+    def _persistence(self, info: str) -> Iterator[Diagnosis]:
         if info_field(info, "aof_enabled") == "1":
             policy = self._config("appendfsync")
             found = f"append-only file, appendfsync {policy or 'unknown'}"
             if policy == "always":
-                yield Finding("persistence", found)
+                yield Diagnosis("persistence", found)
             else:
                 advice = "a crash forgets up to a second of grants; guards still hold"
-                yield Finding("persistence", found, "note", advice)
+                yield Diagnosis("persistence", found, "note", advice)
         else:
             saves = self._config("save")
             found = f"snapshots ({saves})" if saves else "none"
             advice = "a crash forgets grants: two may believe they hold; guard what matters"
-            yield Finding("persistence", found, "note", advice)
+            yield Diagnosis("persistence", found, "note", advice)
         if info_field(info, "rdb_last_bgsave_status") not in ("ok", ""):
-            yield Finding("last save", "failed", "bad", "look at the server's log and disk")
+            yield Diagnosis("last save", "failed", "bad", "look at the server's log and disk")
         if info_field(info, "aof_last_write_status") not in ("ok", ""):
-            yield Finding("last append", "failed", "bad", "look at the server's log and disk")
+            yield Diagnosis("last append", "failed", "bad", "look at the server's log and disk")
 
     def _config(self, name: str) -> str:
         reply = self._run("CONFIG", "GET", name)
         return str(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
-    def _eviction(self, info: str) -> Finding:
+    def _eviction(self, info: str) -> Diagnosis:
         policy = info_field(info, "maxmemory_policy") or "unknown"
         if not policy.startswith(EVICTING):
-            return Finding("maxmemory-policy", policy)
+            return Diagnosis("maxmemory-policy", policy)
         if self._address.allows_eviction:
-            return Finding("maxmemory-policy", policy, "note", "locks may vanish, as you allowed")
+            return Diagnosis("maxmemory-policy", policy, "note", "locks may vanish, as you allowed")
         advice = "set noeviction (or a volatile- policy), or write ?eviction=allow"
-        return Finding("maxmemory-policy", f"{policy}: held locks may be dropped", "bad", advice)
+        return Diagnosis("maxmemory-policy", f"{policy}: held locks may be dropped", "bad", advice)
 
-    def _memory(self, info: str) -> Finding:
+    def _memory(self, info: str) -> Diagnosis:
         used = int(info_field(info, "used_memory") or 0)
         limit = int(info_field(info, "maxmemory") or 0)
         if not limit:
-            return Finding("memory", f"{used / 1e6:.1f} MB, no limit")
+            return Diagnosis("memory", f"{used / 1e6:.1f} MB, no limit")
         found = f"{used / 1e6:.1f} MB of {limit / 1e6:.1f} MB"
         if used > 0.9 * limit:
-            return Finding("memory", found, "note", "when it is full, new claims are refused")
-        return Finding("memory", found)
+            return Diagnosis("memory", found, "note", "when it is full, new claims are refused")
+        return Diagnosis("memory", found)
 
-    def _replication(self, info: str) -> Iterator[Finding]:
+    def _replication(self, info: str) -> Iterator[Diagnosis]:
         role = info_field(info, "role")
         if role != "master":
-            yield Finding("role", "replica", "bad", "connect to the primary")
+            yield Diagnosis("role", "replica", "bad", "connect to the primary")
             return
         replicas = int(info_field(info, "connected_slaves") or 0)
         if replicas:
             advice = "a failover may forget the last grants: two may believe they hold"
-            yield Finding("replicas", str(replicas), "note", advice)
+            yield Diagnosis("replicas", str(replicas), "note", advice)
         else:
-            yield Finding("replicas", "none")
+            yield Diagnosis("replicas", "none")
 
-    def _rights(self) -> Finding:
+    def _rights(self) -> Diagnosis:
         who = self._run("ACL", "WHOAMI")
         user = who if isinstance(who, str) else "this user"
         keys = keys_of(self._address.namespace)
@@ -167,15 +167,15 @@ class _Checkup:
             missing_is_fine = name == "EVALSHA" and str(reply).startswith("NOSCRIPT")
             if isinstance(reply, Exception) and not missing_is_fine:
                 advice = "see the ACL line in docs/stores/redis.md"
-                return Finding("rights", f"{user} may not use {name} ({reply})", "bad", advice)
+                return Diagnosis("rights", f"{user} may not use {name} ({reply})", "bad", advice)
         heard = self._run("SUBSCRIBE", channel)
         if isinstance(heard, Exception):
             advice = "see the ACL line in docs/stores/redis.md"
-            return Finding("rights", f"{user} may not SUBSCRIBE ({heard})", "bad", advice)
+            return Diagnosis("rights", f"{user} may not SUBSCRIBE ({heard})", "bad", advice)
         self._run("UNSUBSCRIBE", channel)
-        return Finding("rights", f"{user} may do all that is needed")
+        return Diagnosis("rights", f"{user} may do all that is needed")
 
-    def _schema(self) -> Finding:
+    def _schema(self) -> Diagnosis:
         keys = keys_of(self._address.namespace)
         script = script_of(Sessions)
         reply = self._run("EVAL", script.body, len(keys), *keys, "", 1000)
@@ -184,7 +184,7 @@ class _Checkup:
             try:
                 raise translate(str(reply), self._address.label)
             except StoreError as error:
-                return Finding("namespace", f"{namespace}: {error.what}", "bad", "use another")
+                return Diagnosis("namespace", f"{namespace}: {error.what}", "bad", "use another")
         used = "in use" if self._run("EXISTS", *keys) else "not used yet"
         living = sum(not session[8] for session in reply[1])
-        return Finding("namespace", f"{namespace}: schema 1, {used}, {living} sessions")
+        return Diagnosis("namespace", f"{namespace}: schema 1, {used}, {living} sessions")

@@ -72,7 +72,7 @@ def script_of(kind: type) -> Script:
 
 @cache
 def probe() -> Script:
-    """Tries every right the other scripts need, without changing anything."""
+    """Retry every right the other scripts need, without changing anything."""
     return _make(("probe",))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockfast.core.commands import Command, Reply
-from lockfast.ports import Capabilities, Deliver, Ear, Wire
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.ear import SqliteEar
 from lockfast.stores.sqlite.file import SqliteFile, open_file
+from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
 
 
 class SqliteStore:
@@ -34,11 +34,11 @@ class SqliteStore:
     def keeper_wire(self) -> Wire:
         return SqliteWire(self)
 
-    def ear(self, session: str, deliver: Deliver) -> Ear:
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         file = self.file()
-        ear = SqliteEar(session, self._death_watch, deliver, file.detach)
-        file.attach(ear.inbox, deliver)
-        return ear
+        listener = SqliteWakeListener(session, self._death_watch, deliver, file.detach)
+        file.attach(listener.inbox, deliver)
+        return listener
 
     def close(self) -> None:
         if not self._file.is_inherited:

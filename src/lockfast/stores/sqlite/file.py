@@ -34,9 +34,9 @@ from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailabl
 from lockfast.ports import Deliver
 from lockfast.runtimes.clock import now_ms
 from lockfast.stores.sqlite import driver, filesystem, processes
-from lockfast.stores.sqlite.ear import Mouth
 from lockfast.stores.sqlite.head import Damaged, Head, path_of
 from lockfast.stores.sqlite.rows import SCHEMA, Replaced, SqliteRows
+from lockfast.stores.sqlite.wake_listener import WakeSender
 
 APPLICATION_ID: Final = 0x4C4B4653
 SCHEMA_VERSION: Final = 1
@@ -88,7 +88,7 @@ class SqliteFile:
         self._driver = driver.load(driver_name)
         # Re-entrant only so that `release` tells whether this thread has it.
         self._mutex = threading.RLock()
-        self._ears: dict[str, Deliver] = {}
+        self._listeners: dict[str, Deliver] = {}
         self._limits = Limits()
         self._connection: Any = None
         self._head = head
@@ -98,7 +98,7 @@ class SqliteFile:
         """When to look again whether the file is still there."""
         self._retired = False
         filesystem.prepare(path, self.label)
-        self._mouth = Mouth()
+        self._wake_sender = WakeSender()
         try:
             self._open()
         except BaseException:
@@ -207,17 +207,17 @@ class SqliteFile:
                 self._execute("ROLLBACK")
 
     def _tell(self, wake: Wake) -> None:
-        deliver = self._ears.get(wake.inbox)
+        deliver = self._listeners.get(wake.inbox)
         if deliver is not None:
             deliver(wake)
         else:
-            self._mouth.tell(wake)
+            self._wake_sender.tell(wake)
 
     def attach(self, inbox: str, deliver: Deliver) -> None:
-        self._ears[inbox] = deliver
+        self._listeners[inbox] = deliver
 
     def detach(self, inbox: str) -> None:
-        self._ears.pop(inbox, None)
+        self._listeners.pop(inbox, None)
 
     # ── mutex and gate ───────────────────────────────────────────────────────────────
 
@@ -412,7 +412,7 @@ class SqliteFile:
         return True
 
     def _shut(self) -> None:
-        self._mouth.close()
+        self._wake_sender.close()
         gate, self._gate = self._gate, -1
         head, self._head = self._head, None
         if head is not None:

@@ -1,7 +1,7 @@
 """The lock table's rows: a head, and a table of keys and values in a SQLite file.
 
 What a transaction costs is what it writes. So the head carries not only the counters of the
-shard but also the rows that were written last and the last entries of the log, and a step
+meta but also the rows that were written last and the last entries of the log, and a step
 writes the head alone; only when it is full are they moved to the table, many at a time. A
 lock that is taken and given back meanwhile never gets there. There, the log is under keys
 that sort last.
@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 from lockfast.core.commands import Event
-from lockfast.core.rows import LOG_KEPT, LOG_KEPT_MS, SHARD_KEY, Row, Shard
+from lockfast.core.rows import LOG_KEPT, LOG_KEPT_MS, META_KEY, Meta, Row
 from lockfast.stores.sqlite.head import BODY_MAX, Damaged, Head
 from lockfast.stores.sqlite.packing import (
     PACKERS,
@@ -93,10 +93,10 @@ def _split(body: bytes) -> _Parts:
     return _Parts(pair, int(mark), counters, recent, log)
 
 
-def _shard_of(counters: str) -> tuple[Shard, int]:
+def _shard_of(counters: str) -> tuple[Meta, int]:
     """The counters, and until when the log is kept."""
-    *shard, log_until_ms = map(int, counters.split(" "))
-    return Shard(*shard), log_until_ms
+    *meta, log_until_ms = map(int, counters.split(" "))
+    return Meta(*meta), log_until_ms
 
 
 class SqliteRows:
@@ -146,7 +146,7 @@ class SqliteRows:
         """
         if not self._is_known():
             self._take(*self._head.read())
-        if self.logs and self._log_until_ms <= now_ms and not self._cache[SHARD_KEY].watchers:
+        if self.logs and self._log_until_ms <= now_ms and not self._cache[META_KEY].watchers:
             # Nobody has looked for long: entries from here on would not follow those there.
             self._keep_log_until(0)
             self._empty_head()
@@ -202,9 +202,9 @@ class SqliteRows:
         self._mark = mark
         self._recent = dict(zip(recent[::2], recent[1::2], strict=True))
         self._log = log
-        shard, log_until_ms = _shard_of(counters)
+        meta, log_until_ms = _shard_of(counters)
         self._keep_log_until(log_until_ms)
-        self._cache = {SHARD_KEY: shard}
+        self._cache = {META_KEY: meta}
 
     def forget(self) -> None:
         """What we have is of no use: a step did not end as planned."""
@@ -227,21 +227,21 @@ class SqliteRows:
         one of them was deleted or replaced: the log would have a gap then, and goes too.
         """
         self._pair, last_boot, _, counters = self._execute("SELECT * FROM base").fetchone()
-        shard, log_until_ms = _shard_of(counters)
+        meta, log_until_ms = _shard_of(counters)
         version = 0
         try:
             version, body = self._head.read()
             self._take(version, body)
             if boot == last_boot:
                 return
-            shard, log_until_ms = self._cache[SHARD_KEY], self._log_until_ms
+            meta, log_until_ms = self._cache[META_KEY], self._log_until_ms
         except Replaced:
-            shard.token = max(shard.token, _shard_of(_split(body).counters)[0].token)
+            meta.token = max(meta.token, _shard_of(_split(body).counters)[0].token)
             log_until_ms = 0
         except Damaged:
             log_until_ms = 0
-        shard.due_ms, shard.watchers = 1 << 60, 0
-        self._cache = {SHARD_KEY: shard}
+        meta.due_ms, meta.watchers = 1 << 60, 0
+        self._cache = {META_KEY: meta}
         self._keep_log_until(now_ms + LOG_KEPT_MS if log_until_ms else 0)
         self._pair = os.urandom(8).hex()
         self._mark = 0
@@ -259,7 +259,7 @@ class SqliteRows:
     def _written(self) -> bytes:
         """The head with what this step wrote."""
         recent, added = self._recent, self._added
-        self._writes.pop(SHARD_KEY, None)
+        self._writes.pop(META_KEY, None)
         for key, row in self._writes.items():
             before = recent.get(key)
             is_new = key in added if before is None else before[:1] == NEW
@@ -275,10 +275,10 @@ class SqliteRows:
             self._events = []
         self._writes = {}
         self._added = set()
-        shard = self._cache[SHARD_KEY]
+        meta = self._cache[META_KEY]
         numbers = (
-            f"{self._pair} {self._mark} {shard.token} {shard.position} {shard.due_ms} "
-            f"{shard.watchers} {self._log_until_ms}"
+            f"{self._pair} {self._mark} {meta.token} {meta.position} {meta.due_ms} "
+            f"{meta.watchers} {self._log_until_ms}"
         )
         rows = SEPARATOR.join((numbers, *chain.from_iterable(recent.items())))
         return f"{rows}{LOG}{self._log}".encode()
@@ -317,7 +317,7 @@ class SqliteRows:
             self._execute(_replace(len(some) // 2), some)
         end = LOG_END
         if self.logs:
-            end = _log_key(max(0, self._cache[SHARD_KEY].position - LOG_KEPT + 1))
+            end = _log_key(max(0, self._cache[META_KEY].position - LOG_KEPT + 1))
         self._execute("DELETE FROM rows WHERE k >= ? AND k < ?", (LOG_FIRST, end))
         self._body = self._written()
         counters = _split(self._body).counters

@@ -20,8 +20,8 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.ports import WAKE_DIED, Deliver
-from lockfast.stores.poke import Poke
 from lockfast.stores.sqlite import processes
+from lockfast.stores.waker import Waker
 
 _DATAGRAM_MAX = 512
 _WAKES_PER_LISTEN = 256
@@ -30,7 +30,7 @@ _WATCHED_IDLE_MAX = 32
 _KNOWN = frozenset({WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, WAKE_ENDED, WAKE_EVENTS})
 
 
-class Mouth:
+class WakeSender:
     """Sends wakes to other processes. They are hints, so nothing depends on their arrival."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Mouth:
         self._socket.close()
 
 
-class SqliteEar:
+class SqliteWakeListener:
     """One session's socket, and the processes it watches over."""
 
     def __init__(
@@ -73,10 +73,10 @@ class SqliteEar:
         port = self._socket.getsockname()[1]
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
-        self._poke = Poke()
+        self._waker = Waker()
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
         self._poll.register(self._socket.fileno(), select.POLLIN)
-        self._poll.register(self._poke.fileno(), select.POLLIN)
+        self._poll.register(self._waker.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
         self._watched: dict[str, _Watched] = {}
@@ -93,8 +93,8 @@ class SqliteEar:
         ready = self._wait(0 if self._deaths else timeout_ms)
         wakes: list[Wake] = []
         for descriptor, _ in ready:
-            if descriptor == self._poke.fileno():
-                self._poke.take()
+            if descriptor == self._waker.fileno():
+                self._waker.take()
             elif descriptor == self._socket.fileno():
                 self._read_datagrams()
             else:
@@ -119,8 +119,8 @@ class SqliteEar:
                 if secret == self._secret and session == self._session and what in _KNOWN:
                     self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
-    def poke(self) -> None:
-        self._poke.poke()
+    def interrupt(self) -> None:
+        self._waker.interrupt()
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
     # Callers say whom to watch; descriptors are opened and closed by the listener alone.
@@ -151,7 +151,7 @@ class SqliteEar:
                     self._unopened.append(process)
                 watched.sessions_of[n] = sessions
         if self._unopened:
-            self.poke()
+            self.interrupt()
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         own = processes.identity()
@@ -207,7 +207,7 @@ class SqliteEar:
         if isinstance(self._poll, select.epoll):
             self._poll.close()
         self._socket.close()
-        self._poke.close()
+        self._waker.close()
         self._on_close(self.inbox)
 
 

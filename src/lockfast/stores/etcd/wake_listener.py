@@ -42,7 +42,7 @@ from lockfast.stores.etcd.rows import (
 from lockfast.stores.etcd.shared import Shared
 from lockfast.stores.etcd.sockets import BlockingTransport, Connection
 from lockfast.stores.etcd.watching import HEADERS, Change, Lines, requests
-from lockfast.stores.poke import Poke
+from lockfast.stores.waker import Waker
 
 CONNECT_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.05
@@ -54,7 +54,7 @@ _BELIEVED: Final = frozenset({WAKE_GRANTED, WAKE_WANTED})
 _KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED})
 
 
-class EtcdEar:
+class EtcdWakeListener:
     """One session's watch. Only its keeper listens, on one thread."""
 
     process = ""
@@ -82,8 +82,8 @@ class EtcdEar:
         self._changed_s = 0.0
         self._leases: frozenset[str] = frozenset()
         """Sessions whose leases are watched."""
-        self._poke = Poke()
-        shared.ears[session] = deliver
+        self._waker = Waker()
+        shared.listeners[session] = deliver
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
@@ -190,7 +190,7 @@ class EtcdEar:
 
     def _wait(self, until_s: float | None) -> None:
         poll = select.poll()
-        poll.register(self._poke, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
         now_s = monotonic()
         waits = [] if until_s is None else [until_s - now_s]
         if self._connection is not None:
@@ -201,8 +201,8 @@ class EtcdEar:
         else:
             waits.append(self._retry_at_s - now_s)
         ready = dict(poll.poll(max(0, min(waits) * 1000) if waits else None))
-        if self._poke.fileno() in ready:
-            self._poke.take()
+        if self._waker.fileno() in ready:
+            self._waker.take()
 
     def _read(self, wakes: list[Wake]) -> None:
         connection = self._connection
@@ -258,8 +258,8 @@ class EtcdEar:
                 elif what in _KNOWN:
                     wakes.append(wake)
 
-    def poke(self) -> None:
-        self._poke.poke()
+    def interrupt(self) -> None:
+        self._waker.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Notice the end of any of these sessions, in place of those given before for `n`."""
@@ -274,8 +274,8 @@ class EtcdEar:
         return ()
 
     def close(self) -> None:
-        self._shared.ears.pop(self._session, None)
+        self._shared.listeners.pop(self._session, None)
         if self._process == os.getpid():
             self._drop()
             self._gateway.transport.close()
-            self._poke.close()
+            self._waker.close()

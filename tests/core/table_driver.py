@@ -11,7 +11,7 @@ from lockfast.core.rows import ResourceRow, Row
 from lockfast.core.table import READS, Limits, Table
 
 
-class Desk:
+class TableDriver:
     """Sessions come to it by name and are told by their names."""
 
     def __init__(self, rows: MemoryRows | None = None, limits: Limits | None = None) -> None:

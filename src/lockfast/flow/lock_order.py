@@ -1,4 +1,4 @@
-"""The lock-order witness: tells of a deadlock that could happen before one does.
+"""Lock-order checker: warns of a possible deadlock before it happens.
 
 An actor that takes B while it holds A shows the order A, B. When the other order is seen
 too, two actors could wait for each other one day, so that is worth a warning, once.
@@ -22,7 +22,7 @@ ORDERS_MAX: Final = 10_000
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 
 
-class Witness:
+class LockOrder:
     """Remembers in which order names were taken, and where in the program."""
 
     def __init__(self, mutex: AbstractContextManager[Any]) -> None:

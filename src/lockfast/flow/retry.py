@@ -10,7 +10,7 @@ from lockfast.ports import Runtime
 RETRY_MS: Final = 20
 
 
-class Tries:
+class Retry:
     """The tries of one request that is safe to repeat, until `give_up_ms`."""
 
     def __init__(self, runtime: Runtime, give_up_ms: int) -> None:

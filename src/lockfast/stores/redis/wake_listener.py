@@ -22,11 +22,11 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
-from lockfast.stores.poke import Poke
 from lockfast.stores.redis.connection import PENDING, Connection, pack
 from lockfast.stores.redis.scripts import inbox_of
 from lockfast.stores.redis.wire import Shard
 from lockfast.stores.stream import RECEIVE_BYTES
+from lockfast.stores.waker import Waker
 
 CONNECT_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.05
@@ -36,7 +36,7 @@ _BELIEVED: Final = frozenset({WAKE_GRANTED, WAKE_WANTED})
 _KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
-class RedisEar:
+class RedisWakeListener:
     """One session's subscription. Only its keeper listens, on one thread."""
 
     process = ""
@@ -54,8 +54,8 @@ class RedisEar:
         self._retry_s = RETRY_FIRST_S
         self._mutex = threading.Lock()
         self._waiting: set[int] = set()
-        self._poke = Poke()
-        self._poke_fd = self._poke.fileno()
+        self._waker = Waker()
+        self._poke_fd = self._waker.fileno()
         self._poll = select.poll()
         self._poll.register(self._poke_fd, select.POLLIN)
         self._is_tls = shard.address.tls is not None
@@ -70,12 +70,12 @@ class RedisEar:
             self._has_looked = True
             return self._looks()
         while True:
-            heard, poked = self._wait(until_s)
+            heard, interrupted = self._wait(until_s)
             wakes = self._read() if heard else []
             # What was delivered is done with: wait on, for whoever got a lock by it is kept
             # from running by all that a keeper does between one wait and the next.
             is_due = until_s is not None and monotonic() >= until_s
-            if wakes or poked or is_due or not heard or self._connection is None:
+            if wakes or interrupted or is_due or not heard or self._connection is None:
                 return wakes
 
     # ── subscribing ──────────────────────────────────────────────────────────────────
@@ -119,20 +119,20 @@ class RedisEar:
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
     def _wait(self, until_s: float | None) -> tuple[bool, bool]:
-        """Whether there is something to read, and whether we were poked."""
+        """Whether there is something to read, and whether we were interrupted."""
         now_s = monotonic()
         wait_s = None if until_s is None else until_s - now_s
         if self._connection is None:
             retry_s = self._retry_at_s - now_s
             wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
-        heard = poked = False
+        heard = interrupted = False
         for fd, _ in self._poll.poll(None if wait_s is None else max(0, wait_s * 1000)):
             if fd == self._poke_fd:
-                self._poke.take()
-                poked = True
+                self._waker.take()
+                interrupted = True
             else:
                 heard = True
-        return heard, poked
+        return heard, interrupted
 
     def _read(self) -> list[Wake]:
         connection = self._connection
@@ -168,8 +168,8 @@ class RedisEar:
         elif what in _KNOWN:
             wakes.append(wake)
 
-    def poke(self) -> None:
-        self._poke.poke()
+    def interrupt(self) -> None:
+        self._waker.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Nobody can be watched from here, but this tells us what is waited for."""
@@ -185,4 +185,4 @@ class RedisEar:
     def close(self) -> None:
         if self._process == os.getpid():
             self._lost()
-            self._poke.close()
+            self._waker.close()

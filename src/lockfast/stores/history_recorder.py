@@ -73,7 +73,7 @@ class _Claim:
     """Operations that ask for a mode."""
 
 
-class Book:
+class HistoryRecorder:
     """Turns commands and answers into entries; callers and keepers write side by side."""
 
     def __init__(self, file: HistoryFile) -> None:

@@ -24,7 +24,7 @@ class Silent(NamedTuple):
     for_ms: int
 
 
-class Stillness:
+class SilentSessions:
     """What the counters of the sessions ahead were, and since when."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from lockfast.flow.holding import Phase
 from lockfast.ports import WAKE_DIED
 from lockfast.runtimes.threads import run
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.ear import Mouth, SqliteEar
+from lockfast.stores.sqlite.wake_listener import SqliteWakeListener, WakeSender
 
 PATIENCE_MS = 30_000
 
@@ -32,15 +32,15 @@ def heard() -> list[Wake]:
 
 
 @pytest.fixture
-def ear(heard: list[Wake]) -> Iterator[SqliteEar]:
-    made = SqliteEar("session-1", True, heard.append, lambda inbox: None)
+def listener(heard: list[Wake]) -> Iterator[SqliteWakeListener]:
+    made = SqliteWakeListener("session-1", True, heard.append, lambda inbox: None)
     yield made
     made.close()
 
 
 @pytest.fixture
-def mouth() -> Iterator[Mouth]:
-    made = Mouth()
+def wake_sender() -> Iterator[WakeSender]:
+    made = WakeSender()
     yield made
     made.close()
 
@@ -53,27 +53,27 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def hear(ear: SqliteEar, timeout_ms: int = PATIENCE_MS) -> Sequence[Wake]:
-    return run(ear.listen(timeout_ms))
+def hear(listener: SqliteWakeListener, timeout_ms: int = PATIENCE_MS) -> Sequence[Wake]:
+    return run(listener.listen(timeout_ms))
 
 
-def until(ear: SqliteEar, condition: Callable[[], object]) -> None:
+def until(listener: SqliteWakeListener, condition: Callable[[], object]) -> None:
     """Listen until it is so."""
     give_up = time.monotonic() + PATIENCE_MS / 1000
     while not condition() and time.monotonic() < give_up:
-        hear(ear, 100)
+        hear(listener, 100)
 
 
 def port_of(inbox: str) -> int:
     return int(inbox.partition("@")[0])
 
 
-def deaths(ear: SqliteEar, timeout_ms: int = PATIENCE_MS) -> list[str]:
+def deaths(listener: SqliteWakeListener, timeout_ms: int = PATIENCE_MS) -> list[str]:
     """The sessions of processes that died, waiting for at least one."""
     until = time.monotonic() + timeout_ms / 1000
     found: list[str] = []
     while not found and time.monotonic() < until:
-        found += [wake.session for wake in hear(ear, 20) if wake.what == WAKE_DIED]
+        found += [wake.session for wake in hear(listener, 20) if wake.what == WAKE_DIED]
     return found
 
 
@@ -89,39 +89,43 @@ def blocker(process: str, session: str = "dead") -> Blocker:
 # ── datagrams ────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_told_is_heard(ear: SqliteEar, mouth: Mouth, heard: list[Wake]) -> None:
-    wake = Wake(ear.inbox, "session-1", 7, WAKE_GRANTED, 17)
-    mouth.tell(wake)
-    hear(ear)
+def test_what_is_told_is_heard(
+    listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
+) -> None:
+    wake = Wake(listener.inbox, "session-1", 7, WAKE_GRANTED, 17)
+    wake_sender.tell(wake)
+    hear(listener)
     assert heard == [wake]
 
 
-def test_words_for_others_are_not_heard(ear: SqliteEar, mouth: Mouth, heard: list[Wake]) -> None:
+def test_words_for_others_are_not_heard(
+    listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
+) -> None:
     """A port may have been another session's before."""
-    mouth.tell(Wake(ear.inbox, "session-0", 7, WAKE_GRANTED))
-    mouth.tell(Wake(ear.inbox, "session-1", 8, WAKE_LOOK))
-    until(ear, lambda: heard)
+    wake_sender.tell(Wake(listener.inbox, "session-0", 7, WAKE_GRANTED))
+    wake_sender.tell(Wake(listener.inbox, "session-1", 8, WAKE_LOOK))
+    until(listener, lambda: heard)
     assert [(wake.session, wake.n) for wake in heard] == [("session-1", 8)]
 
 
 def test_words_for_another_machine_or_namespace_are_not_sent(
-    ear: SqliteEar, mouth: Mouth, heard: list[Wake]
+    listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
 ) -> None:
-    port, _, here = ear.inbox.partition("@")
+    port, _, here = listener.inbox.partition("@")
     nowhere = ("", port, f"{port}@", f"{port}@elsewhere", "nonsense", "nonsense@", "@", "#", "@#")
     nonsense = (f"x@{here}", f"-1@{here}", f"{10**30}@{here}", f"70000@{here}", f"@{here}")
     for inbox in (*nowhere, *nonsense):
-        mouth.tell(Wake(inbox, "session-1", 1, WAKE_LOOK))
-    hear(ear, 20)
+        wake_sender.tell(Wake(inbox, "session-1", 1, WAKE_LOOK))
+    hear(listener, 20)
     assert heard == []
 
 
 def test_what_comes_without_the_secret_is_not_heard(
-    ear: SqliteEar, mouth: Mouth, heard: list[Wake]
+    listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
 ) -> None:
     """Anybody on the machine may write to a port; only who reads the lock file knows it."""
-    port = port_of(ear.inbox)
-    secret = ear.inbox.partition("#")[2].encode()
+    port = port_of(listener.inbox)
+    secret = listener.inbox.partition("#")[2].encode()
     words = b"session-1 1 granted 17"
     noise = random.Random(7)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -132,11 +136,11 @@ def test_what_comes_without_the_secret_is_not_heard(
         for _ in range(100):
             stranger.sendto(noise.randbytes(noise.randrange(600)), ("127.0.0.1", port))
         stranger.sendto(secret + b" session-1 9 look 0", ("127.0.0.1", port))
-    until(ear, lambda: heard)
+    until(listener, lambda: heard)
     assert [(wake.n, wake.what) for wake in heard] == [(9, WAKE_LOOK)]
 
 
-def test_a_forged_word_lets_nobody_in(tmp_path: Path, mouth: Mouth) -> None:
+def test_a_forged_word_lets_nobody_in(tmp_path: Path, wake_sender: WakeSender) -> None:
     """A grant is believed without a look, so it must not be anybody's word."""
     url = f"sqlite://{tmp_path}/locks.db"
     with lockfast.connect(url) as holder, lockfast.connect(url) as client:
@@ -148,100 +152,100 @@ def test_a_forged_word_lets_nobody_in(tmp_path: Path, mouth: Mouth) -> None:
                 time.sleep(0.001)
             session = waiting.session
             assert session is not None
-            port = port_of(session.ear.inbox)
+            port = port_of(session.listener.inbox)
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
                 for secret in ("", " ", "0000000000000000 "):
                     words = f"{secret}{session.id} {waiting.n} granted 99"
                     stranger.sendto(words.encode(), ("127.0.0.1", port))
             told = threading.Event()
             session.events_changed.append(told.set)
-            mouth.tell(Wake(session.ear.inbox, session.id, 0, WAKE_EVENTS))
+            wake_sender.tell(Wake(session.listener.inbox, session.id, 0, WAKE_EVENTS))
             assert told.wait(PATIENCE_MS / 1000), "it reads what was sent before"
             assert waiting.phase is Phase.WAITING
         thread.join()
         assert waiting.phase is Phase.HELD
 
 
-def test_a_poke_ends_listening_from_any_thread(ear: SqliteEar) -> None:
+def test_a_poke_ends_listening_from_any_thread(listener: SqliteWakeListener) -> None:
     for _ in range(1000):
-        ear.poke()
-    assert hear(ear) == []
-    assert hear(ear, 1) == []
+        listener.interrupt()
+    assert hear(listener) == []
+    assert hear(listener, 1) == []
 
 
-def test_a_closed_ear_can_be_poked_and_told(mouth: Mouth) -> None:
+def test_a_closed_ear_can_be_poked_and_told(wake_sender: WakeSender) -> None:
     closed: list[str] = []
-    made = SqliteEar("session-1", True, lambda wake: None, closed.append)
+    made = SqliteWakeListener("session-1", True, lambda wake: None, closed.append)
     inbox = made.inbox
     made.close()
     made.close()
-    made.poke()
+    made.interrupt()
     made.watch_over(1, [blocker(processes.identity())])
-    mouth.tell(Wake(inbox, "session-1", 1, WAKE_LOOK))
+    wake_sender.tell(Wake(inbox, "session-1", 1, WAKE_LOOK))
     assert closed == [inbox]
 
 
 # ── deaths ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_death_is_heard(ear: SqliteEar, sleeper: subprocess.Popen[bytes]) -> None:
-    ear.watch_over(1, [blocker(identity_of(sleeper.pid))])
-    assert deaths(ear, 50) == []
+def test_a_death_is_heard(listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes]) -> None:
+    listener.watch_over(1, [blocker(identity_of(sleeper.pid))])
+    assert deaths(listener, 50) == []
     sleeper.kill()
-    assert deaths(ear) == ["dead"]
-    assert deaths(ear, 50) == [], "once"
+    assert deaths(listener) == ["dead"]
+    assert deaths(listener, 50) == [], "once"
 
 
 def test_a_death_before_the_watch_is_heard(
-    ear: SqliteEar, sleeper: subprocess.Popen[bytes]
+    listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes]
 ) -> None:
     identity = identity_of(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
-    ear.watch_over(1, [blocker(identity)])
-    assert deaths(ear) == ["dead"]
+    listener.watch_over(1, [blocker(identity)])
+    assert deaths(listener) == ["dead"]
 
 
 def test_another_process_of_the_same_number_is_not_taken_for_it(
-    ear: SqliteEar, sleeper: subprocess.Popen[bytes]
+    listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes]
 ) -> None:
     """The pid was given away again: the one that was meant is dead."""
     boot, namespace, pid, start = identity_of(sleeper.pid).split(":")
-    ear.watch_over(1, [blocker(f"{boot}:{namespace}:{pid}:{int(start) - 1}")])
-    assert deaths(ear) == ["dead"]
+    listener.watch_over(1, [blocker(f"{boot}:{namespace}:{pid}:{int(start) - 1}")])
+    assert deaths(listener) == ["dead"]
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_process_of_another_boot_or_namespace_is_not_judged(
-    ear: SqliteEar, sleeper: subprocess.Popen[bytes], which: int
+    listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes], which: int
 ) -> None:
     """From here it cannot be told whether it lives: its TTL decides."""
     parts = identity_of(sleeper.pid).split(":")
     parts[which] = "another"
-    ear.watch_over(1, [blocker(":".join(parts))])
+    listener.watch_over(1, [blocker(":".join(parts))])
     sleeper.kill()
-    assert deaths(ear, 50) == []
+    assert deaths(listener, 50) == []
 
 
-def test_one_does_not_watch_over_oneself(ear: SqliteEar) -> None:
+def test_one_does_not_watch_over_oneself(listener: SqliteWakeListener) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    ear.watch_over(1, [blocker(processes.identity()), blocker("")])
-    assert hear(ear, 1) == []
+    listener.watch_over(1, [blocker(processes.identity()), blocker("")])
+    assert hear(listener, 1) == []
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_who_is_no_longer_in_the_way_is_not_watched(
-    ear: SqliteEar, sleeper: subprocess.Popen[bytes]
+    listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes]
 ) -> None:
     identity = identity_of(sleeper.pid)
     before = len(os.listdir("/proc/self/fd"))
-    ear.watch_over(1, [blocker(identity, "one")])
-    ear.watch_over(2, [blocker(identity, "two")])
-    hear(ear, 1)
+    listener.watch_over(1, [blocker(identity, "one")])
+    listener.watch_over(2, [blocker(identity, "two")])
+    hear(listener, 1)
     assert len(os.listdir("/proc/self/fd")) == before + 1, "one descriptor for one process"
-    ear.watch_over(1, ())
+    listener.watch_over(1, ())
     sleeper.kill()
-    assert deaths(ear) == ["two"]
+    assert deaths(listener) == ["two"]
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -10,7 +10,7 @@ from lockfast.errors import StoreMisconfiguredError
 Verdict = Literal["good", "note", "bad"]
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One thing that was looked at."""
 
     what: str
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def refuse_if_bad(label: str, findings: Iterable[Finding]) -> None:
+def refuse_if_bad(label: str, findings: Iterable[Diagnosis]) -> None:
     """Raise StoreMisconfiguredError for what would break promises."""
     for finding in findings:
         if finding.verdict == "bad":
