@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 pytest_plugins = ["tests.measuring"]
 pytest.register_assert_rewrite("lockfast.conformance")
@@ -22,6 +23,19 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test once on asyncio's own event loop and once on uvloop.
+
+    A test module of the asyncio API asks for it by
+    `pytestmark = pytest.mark.usefixtures("each_loop")`; every `asyncio.run` in it follows.
+    """
+    name: str = request.param
+    if name == "uvloop":
+        monkeypatch.setattr("asyncio.events.new_event_loop", uvloop.new_event_loop)
+    return name
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The socket under stores with a server: when it looks, when it sleeps, when it gives up."""
+"""The socket under stores with a server: when it spins, when it blocks, when it gives up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 
 from lockfast.stores import stream as module
-from lockfast.stores.stream import NEAR_S, Stream
+from lockfast.stores.stream import SPIN_S, Stream
 
 PATIENCE_S = 30.0
 
@@ -28,20 +28,20 @@ def ends() -> Iterator[tuple[Stream, socket.socket]]:
 class Waiting:
     """A stream on a clock of its own, and how it waits for an answer."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, spins: bool = True) -> None:
         ours, self.server = socket.socketpair()
-        self.stream = Stream(ours)
+        self.stream = Stream(ours, spins=spins)
         self.now_s = 1000.0
         self.waits: list[str] = []
         self.meanwhile: Callable[[], object] = self.answer
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(module, "give_way", lambda: self._wait("look"))
+        monkeypatch.setattr(module, "yield_cpu", lambda: self._wait("spin"))
         self.stream._input = self  # type: ignore[assignment]
 
     def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
-        self._wait("sleep")
+        self._wait("block")
         found = self._poll.poll(0)
         if not found:
             self.now_s += timeout_ms / 1000
@@ -69,35 +69,35 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     made.server.close()
 
 
-def test_an_answer_is_looked_for_once_one_came_soon(waiting: Waiting) -> None:
-    assert waiting.receive() == ["sleep"], "nothing is known of the server yet"
-    assert waiting.receive() == ["look"]
-    assert waiting.receive() == ["look"]
+def test_a_reply_is_spun_for_once_one_came_soon(waiting: Waiting) -> None:
+    assert waiting.receive() == ["block"], "nothing is known of the server yet"
+    assert waiting.receive() == ["spin"]
+    assert waiting.receive() == ["spin"]
 
 
-def test_an_answer_that_takes_long_is_slept_for_and_so_is_the_next(waiting: Waiting) -> None:
+def test_after_a_slow_reply_the_next_is_blocked_for(waiting: Waiting) -> None:
     waiting.receive()
 
     def late() -> None:
-        waiting.now_s += 0.4 * NEAR_S
-        if waiting.waits[-1] == "sleep":
+        waiting.now_s += 0.4 * SPIN_S
+        if waiting.waits[-1] == "block":
             waiting.answer()
 
     waiting.meanwhile = late
-    assert waiting.receive() == ["look", "look", "look", "sleep"]
-    assert waiting.receive() == ["sleep"]
-    # That one came soon after all: from here on it is worth to look again.
+    assert waiting.receive() == ["spin", "spin", "spin", "block"]
+    assert waiting.receive() == ["block"]
+    # That one came soon, so the next is spun for again.
     waiting.meanwhile = waiting.answer
-    assert waiting.receive() == ["look"]
+    assert waiting.receive() == ["spin"]
 
 
-def test_a_far_server_is_never_looked_for(waiting: Waiting) -> None:
+def test_a_far_server_is_never_spun_for(waiting: Waiting) -> None:
     def far() -> None:
-        waiting.now_s += 2 * NEAR_S
+        waiting.now_s += 2 * SPIN_S
         waiting.answer()
 
     waiting.meanwhile = far
-    assert [waiting.receive() for _ in range(3)] == [["sleep"]] * 3
+    assert [waiting.receive() for _ in range(3)] == [["block"]] * 3
 
 
 def test_what_is_there_is_not_waited_for(waiting: Waiting) -> None:
@@ -110,7 +110,7 @@ def test_an_answer_that_does_not_come_ends_in_time(waiting: Waiting) -> None:
     until_s = waiting.now_s + 5
 
     def silent() -> None:
-        waiting.now_s += NEAR_S if waiting.waits[-1] == "look" else 0
+        waiting.now_s += SPIN_S if waiting.waits[-1] == "spin" else 0
 
     waiting.meanwhile = silent
     with pytest.raises(TimeoutError):
@@ -120,11 +120,32 @@ def test_an_answer_that_does_not_come_ends_in_time(waiting: Waiting) -> None:
     assert waiting.receive(), "nothing is lost by it"
 
 
+def test_a_peer_that_keeps_sending_does_not_keep_its_reader_past_the_deadline(
+    waiting: Waiting,
+) -> None:
+    until_s = waiting.now_s + 5
+    received = 0
+    with pytest.raises(TimeoutError):
+        while True:
+            waiting.answer()  # there is always something to read
+            waiting.stream.receive(until_s)
+            received += 1
+            waiting.now_s += 1
+    assert received == 5
+
+
+def test_a_stream_that_must_not_spin_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(monkeypatch, spins=False)
+    assert [waiting.receive() for _ in range(3)] == [["block"]] * 3
+    waiting.stream.close()
+    waiting.server.close()
+
+
 def test_nothing_comes_once_the_other_side_is_gone(ends: tuple[Stream, socket.socket]) -> None:
     stream, server = ends
     server.close()
     assert stream.receive(monotonic() + PATIENCE_S) == b""
-    assert stream.at_hand() == b""
+    assert stream.receive_nowait() == b""
     assert not stream.is_quiet()
 
 
@@ -161,9 +182,9 @@ def test_nothing_is_sent_after_its_time(ends: tuple[Stream, socket.socket]) -> N
         server.recv(1)
 
 
-def test_quiet_is_a_stream_with_nothing_at_hand(ends: tuple[Stream, socket.socket]) -> None:
+def test_quiet_is_a_stream_with_nothing_receive_nowait(ends: tuple[Stream, socket.socket]) -> None:
     stream, server = ends
     assert stream.is_quiet()
-    assert stream.at_hand() is None
+    assert stream.receive_nowait() is None
     server.send(b"-ERR good-bye\r\n")
     assert not stream.is_quiet()

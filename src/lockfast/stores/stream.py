@@ -1,8 +1,12 @@
-"""A connected socket for callers that block: bytes out, bytes in, nothing after its time.
+"""A connected socket for the blocking API: every send and receive ends by its deadline.
 
-A server on this machine or near it answers before a thread that was put to sleep would be
-awake again: of a short request, that is the longest part. So whoever waits for an answer looks
-for it a moment before going to sleep, as long as the answer before came that soon.
+On a local network a reply often arrives before a blocked thread can be rescheduled: of a
+short request, that wake-up is the longest part. `Stream.receive` therefore polls the socket
+for up to SPIN_S, yielding the CPU between polls, before it blocks. It stops polling after a
+reply that took longer, and never polls if the stream was made with `spins=False`.
+
+A stream knows nothing of protocols. Whoever reads from it bounds what it collects
+(FRAME_BYTES_MAX unless the request asks for more) and validates what it has read.
 """
 
 from __future__ import annotations
@@ -16,36 +20,42 @@ from typing import Final
 
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 
+FRAME_BYTES_MAX: Final = 1 << 20
+"""The largest reply that is read, unless the request says otherwise."""
 RECEIVE_BYTES: Final = 65536
-NEAR_S: Final = 0.0003
-"""An answer that takes longer is slept for, and so is the one after it."""
+SPIN_S: Final = 0.0003
+"""Poll at most this long; after a slower reply, block instead."""
 IDLE_S: Final = 0.05
-"""A stream unused for this long is looked at before it is trusted."""
+"""A stream unused for longer is checked for a close by the server before it is used again."""
 
 
-def _go_on() -> None:
-    """Where a system has no way to let others run first."""
+def _no_yield() -> None:
+    """Do nothing, on platforms without sched_yield."""
 
 
-give_way: Final = getattr(os, "sched_yield", _go_on)
-"""Lets whoever else waits for this processor have it: that may be the very server."""
+yield_cpu: Final = getattr(os, "sched_yield", _no_yield)
+"""Let another process run on this CPU: it may be the very server that is to answer."""
 
 
 class Stream:
-    """One socket, for one thread at a time. Whatever fails raises OSError."""
+    """One socket, used by one thread at a time. Failures raise OSError."""
 
-    __slots__ = ("_input", "_is_near", "_used_s", "socket")
+    __slots__ = ("_answers_fast", "_input", "_spins", "_used_s", "socket")
 
-    def __init__(self, opened: socket.socket) -> None:
+    def __init__(self, opened: socket.socket, *, spins: bool = True) -> None:
         opened.settimeout(0)
         self.socket = opened
-        self._is_near = False
+        self._spins = spins
+        self._answers_fast = False
         self._used_s = monotonic()
         self._input = select.poll()
         self._input.register(opened, select.POLLIN)
 
     def send(self, data: bytes, until_s: float) -> None:
-        """Until this returns the last byte is not out, and nobody can have acted on it."""
+        """Send all of `data`. If this raises, the last byte was not sent.
+
+        Raises TimeoutError at `until_s`.
+        """
         sent = 0
         while sent < len(data):
             left_s(until_s)
@@ -57,42 +67,48 @@ class Stream:
                 self._input.poll(left_s(until_s) * 1000)
 
     def receive(self, until_s: float) -> bytes:
-        """What has come in, as soon as there is something; nothing once the other side is gone."""
+        """Wait for data and return what has arrived; b"" if the peer closed the connection.
+
+        Raises TimeoutError at `until_s`, also if data is available: a peer that sends
+        a byte now and then must not keep its reader past the deadline.
+        """
         began_s = monotonic()
-        data = self.look(began_s + NEAR_S if self._is_near else 0.0)
+        if began_s >= until_s:
+            raise TimeoutError("no time left")
+        data = self._spin(began_s + SPIN_S if self._answers_fast else 0.0)
         while data is None:
             self._input.poll(left_s(until_s) * 1000)
-            data = self.at_hand()
+            data = self.receive_nowait()
         self._used_s = monotonic()
-        self._is_near = self._used_s - began_s < NEAR_S
+        self._answers_fast = self._spins and self._used_s - began_s < SPIN_S
         return data
 
-    def look(self, until_s: float) -> bytes | None:
-        """What is at hand, or comes in until then: it is looked for, and not slept for."""
-        while (data := self.at_hand()) is None and monotonic() < until_s:
-            give_way()
+    def _spin(self, until_s: float) -> bytes | None:
+        """Poll for data until `until_s`, at least once."""
+        while (data := self.receive_nowait()) is None and monotonic() < until_s:
+            yield_cpu()
         return data
 
-    def at_hand(self) -> bytes | None:
-        """What has come in by now: None if nothing has, and nothing once the other side is gone."""
+    def receive_nowait(self) -> bytes | None:
+        """Return what has arrived; None if nothing has, b"" if the peer closed."""
         try:
             return self.socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
 
     def is_usable(self) -> bool:
-        """Whether it may be trusted: it was in use just now, or is quiet."""
+        """Return whether a request may be sent: the stream was used just now, or is quiet."""
         return monotonic() - self._used_s < IDLE_S or self.is_quiet()
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come in that nobody asked for, such as the server's good-bye."""
+        """Return whether nothing arrived unasked, such as the server's close."""
         try:
-            return not self._input.poll(0) or self.at_hand() is None
+            return not self._input.poll(0) or self.receive_nowait() is None
         except OSError:
             return False
 
     def fileno(self) -> int:
-        """To be polled, together with others."""
+        """Return the descriptor, to poll several streams together."""
         return self.socket.fileno()
 
     def _wait_for_room(self, until_s: float) -> None:
@@ -105,7 +121,7 @@ class Stream:
 
 
 def left_s(until_s: float) -> float:
-    """The time that is left; raises TimeoutError if there is none."""
+    """Return the seconds left until `until_s`; raise TimeoutError if there are none."""
     left = until_s - monotonic()
     if left <= 0:
         raise TimeoutError("no time left")
@@ -113,14 +129,25 @@ def left_s(until_s: float) -> float:
 
 
 def not_sent(label: str, error: BaseException | None = None) -> StoreUnavailableError:
-    """A request that is surely not carried out, since its last byte is not out."""
+    """The error for a request that was surely not carried out: its last byte was not sent."""
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(label, "there was no time left to send the request")
+        return StoreUnavailableError(label, "the request could not be sent in time")
     return StoreUnavailableError(label, "the connection broke before the request was sent")
 
 
 def in_doubt(label: str, error: BaseException | None = None) -> OutcomeUnknownError:
-    """A whole request was sent and no whole answer came."""
+    """The error for a request that was sent and not answered completely."""
     if isinstance(error, TimeoutError):
         return OutcomeUnknownError(label, "did not answer in time")
     return OutcomeUnknownError(label, "the connection broke before the answer came")
+
+
+def unreadable(label: str, why: object) -> OutcomeUnknownError:
+    """The error for a reply that breaks the protocol, is too large, or makes no sense.
+
+    The request may have been carried out, and nothing else that arrives on the same
+    connection can be trusted: whoever raises this closes it.
+    """
+    return OutcomeUnknownError(
+        label, f"sent an answer that cannot be used ({why})", "check what listens at this address"
+    )

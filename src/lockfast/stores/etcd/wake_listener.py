@@ -210,7 +210,7 @@ class EtcdWakeListener:
             return
         try:
             # Until nothing is left: TLS may have more in store than the socket shows.
-            while (data := connection.stream.at_hand()) is not None:
+            while (data := connection.stream.receive_nowait()) is not None:
                 self._reader.feed(data)
                 if self._reader.status != 200:
                     # The token may be too old; the next request of ours finds out.

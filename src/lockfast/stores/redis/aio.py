@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hiredis
 
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.ports import Wire
 from lockfast.stores.redis import RedisStore
 from lockfast.stores.redis.address import Address
@@ -32,10 +31,7 @@ from lockfast.stores.redis.connection import (
 )
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.wire import Shard
-from lockfast.stores.stream import NEAR_S, Stream, in_doubt, not_sent
-
-TURN_S: Final = 0.001
-"""A task that looks for its replies lets others run this often."""
+from lockfast.stores.stream import in_doubt, not_sent, unreadable
 
 
 class AsyncRedisStore(RedisStore):
@@ -49,7 +45,6 @@ class _Asked(NamedTuple):
     """A request that is under way."""
 
     reply: asyncio.Future[Any]
-    sent_s: float
     until_s: float
 
 
@@ -61,37 +56,28 @@ class _Peer(asyncio.Protocol):
         self.loop = loop
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
-        self._stream: Stream | None = None
-        """The transport's socket, for a look without a turn of the loop; None if there is none."""
         self._reader = new_reader()
         self._asked: deque[_Asked] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_near = False
-        """The last reply came as soon as one that is looked for and not slept for."""
-        self._asker = 0
-        """The id of the task that asked last: if it is the next one too, it is alone."""
-        self._turned_s = 0.0
+        self._timer_s = 0.0
+        """When the timer fires; uvloop's handles do not all tell."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked by type: uvloop's transports are not derived from asyncio.Transport.
+        self._transport = cast("asyncio.Transport", transport)
         opened = transport.get_extra_info("socket")
         if opened is not None and not self.address.path:
             tune(opened)
-        # Other loops read ahead, and so does TLS.
-        if self.address.tls is None and isinstance(self.loop, asyncio.SelectorEventLoop):
-            self._stream = Stream(opened.dup())
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not PENDING:
                 asked = self._asked.popleft()
-                self._is_near = self.loop.time() - asked.sent_s < NEAR_S
                 if not asked.reply.done():  # else whoever asked has gone meanwhile
                     asked.reply.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
-            self._garbled(error)
+            self._end(unreadable(self.address.label, repr(error)))
         if not self.is_usable:
             self._close_when_done()
 
@@ -99,62 +85,6 @@ class _Peer(asyncio.Protocol):
         in_the_dark = in_doubt(self.address.label, error)
         in_the_dark.__cause__ = error
         self._end(in_the_dark)
-
-    def _garbled(self, error: Exception) -> OutcomeUnknownError:
-        """Nothing that comes from there can be trusted any more."""
-        garbled = OutcomeUnknownError(self.address.label, f"does not speak RESP ({error!r})")
-        self._end(garbled)
-        return garbled
-
-    async def exchange(self, packed: bytes, until_s: float) -> Any:
-        """Send a command and wait for its reply, which may be an exception."""
-        asker = id(asyncio.current_task(self.loop))
-        is_alone = asker == self._asker and not self._asked
-        self._asker = asker
-        if not is_alone or not self._is_near or self._stream is None:
-            return await self.ask(packed, until_s)
-        sent_s = self.loop.time()
-        found = self._look(self._stream, packed)
-        if found is PENDING:
-            return await self._expect(sent_s, until_s)
-        if sent_s - self._turned_s > TURN_S:
-            self._turned_s = sent_s
-            await asyncio.sleep(0)
-        return found
-
-    def _look(self, stream: Stream, packed: bytes) -> Any:
-        """Send a command and look for its reply; PENDING if that is left to the loop.
-
-        For a task that asks alone: several ask side by side, and look for nothing.
-        """
-        try:
-            sent = stream.socket.send(packed)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self.abort()
-            raise not_sent(self.address.label, error) from error
-        if sent < len(packed):
-            assert self._transport is not None
-            self._transport.write(packed[sent:])
-            return PENDING
-        look_until_s = monotonic() + NEAR_S
-        while True:
-            try:
-                data = stream.look(look_until_s)
-            except OSError:
-                data = b""
-            if not data:
-                return PENDING  # if the connection is at its end, the transport will find that
-            self._reader.feed(data)
-            try:
-                found = self._reader.gets()
-                if found is not PENDING and self._reader.has_data():
-                    raise hiredis.ProtocolError("it answered more than it was asked")
-            except hiredis.ProtocolError as error:
-                raise self._garbled(error) from error
-            if found is not PENDING:
-                return found
 
     def ask(self, packed: bytes, until_s: float) -> asyncio.Future[Any]:
         """Send a command; the future has its reply, which may be an exception.
@@ -164,20 +94,17 @@ class _Peer(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address.label)
         self._transport.write(packed)
-        return self._expect(self.loop.time(), until_s)
-
-    def _expect(self, sent_s: float, until_s: float) -> asyncio.Future[Any]:
-        """The reply to what was sent last."""
         reply = self.loop.create_future()
-        self._asked.append(_Asked(reply, sent_s, until_s))
+        self._asked.append(_Asked(reply, until_s))
         # One timer for all: to make one for each request would cost as much as the request.
-        if self._timer is None or until_s < self._timer.when():
+        if self._timer is None or until_s < self._timer_s:
             self._set_timer(until_s)
         return reply
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_s = at_s
         self._timer = self.loop.call_at(at_s, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
@@ -204,9 +131,6 @@ class _Peer(asyncio.Protocol):
 
     def abort(self) -> None:
         self.is_usable = False
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -258,7 +182,7 @@ class AsyncWire:
         peer = self._peer
         if peer is None or not peer.is_usable or peer.loop is not loop:
             peer = await self._connected(loop, until_s)
-        found = await peer.exchange(packed, until_s)
+        found = await peer.ask(packed, until_s)
         if isinstance(found, Exception) and is_script_missing(str(found)):
             loaded = peer.ask(self._shard.loading(command), until_s)
             found = await peer.ask(packed, until_s)

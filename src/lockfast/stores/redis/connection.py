@@ -23,7 +23,7 @@ from lockfast.errors import (
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.scripts import inbox_of, keys_of, probe
-from lockfast.stores.stream import Stream, in_doubt, left_s, not_sent
+from lockfast.stores.stream import Stream, in_doubt, left_s, not_sent, unreadable
 
 PENDING: Final = object()
 """What a reader returns while a reply is not complete."""
@@ -192,9 +192,7 @@ class Connection:
         except OSError as error:
             raise in_doubt(self.address.label, error) from error
         except hiredis.ProtocolError as error:
-            raise OutcomeUnknownError(
-                self.address.label, f"does not speak RESP ({error})"
-            ) from error
+            raise unreadable(self.address.label, error) from error
 
     def take(self) -> Any:
         """A reply that is there already, or PENDING; for a connection that only listens."""
@@ -207,7 +205,7 @@ class Connection:
         """What the other side said before it hung up, if it speaks TLS."""
         if self.address.tls is not None:
             try:
-                self.stream.at_hand()
+                self.stream.receive_nowait()
             except ssl.SSLError as alert:
                 return alert
             except OSError:

@@ -140,7 +140,7 @@ class RedisWakeListener:
         if connection is None:
             return wakes
         try:
-            while (data := connection.stream.at_hand()) is not None:
+            while (data := connection.stream.receive_nowait()) is not None:
                 if not data:
                     self._lost()
                     break
