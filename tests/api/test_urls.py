@@ -106,7 +106,7 @@ def test_what_is_no_url_of_a_store_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", [5, b"memory://", Path("/tmp/x"), object()])
 def test_a_url_is_a_str(url: object) -> None:
-    with pytest.raises(TypeError, match="URL is a str"):
+    with pytest.raises(TypeError, match="URL must be a str"):
         lockfast.connect(url)  # type: ignore[arg-type]
 
 

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "watch": "lockfast.cli.follow:watch",
     "revoke": "lockfast.cli.revoke:revoke",
     "doctor": "lockfast.cli.doctor:doctor",
+    "reset": "lockfast.cli.reset:reset",
     "simulate": "lockfast.cli.simulate:simulate",
     "check": "lockfast.cli.simulate:check",
 }

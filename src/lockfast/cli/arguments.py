@@ -58,7 +58,23 @@ exit codes: 0 if something was revoked, 1 if there was nothing to revoke
 """
 
 DOCTOR_EPILOG = """\
-exit codes: 0 if the store is fit, 2 if it would break promises, 69 if it is unreachable
+exit codes: 0 if the store is safe for locks, 2 if it is not, 69 if it is unreachable
+
+examples:
+  lockfast doctor redis://cache.internal            check the server and the namespace
+  lockfast doctor --repair redis://cache.internal   and repair rows that a crash left damaged
+  lockfast doctor --dump sqlite:///var/lib/app/locks.db | less
+"""
+RESET_EPILOG = """\
+Every lock of the namespace is free afterwards, although its holder may still be at work: only a
+guard keeps that holder from writing. Tokens keep rising. Use it when `lockfast doctor --repair`
+does not help.
+
+exit codes: 0 if the namespace was reset, 1 if you declined, 69 if the store is unreachable
+
+examples:
+  lockfast reset staging --url redis://cache.internal
+  lockfast reset default --yes      the namespace of programs that name none
 """
 SIMULATE_EPILOG = """\
 SCENARIO is one of
@@ -168,14 +184,26 @@ def _parser() -> Parser:
     ls.add_argument(
         "--tree", action="store_true", help="only tree locks, each below the one it is in"
     )
-    doctor = command("doctor", "look whether a store is fit to keep locks", DOCTOR_EPILOG)
-    doctor.add_argument("where", nargs="?", metavar="URL", help="instead of --url")
-    doctor.add_argument(
+    doctor = command("doctor", "check whether a store is safe for locks", DOCTOR_EPILOG)
+    doctor.add_argument("where", nargs="?", metavar="URL", help="the store, instead of --url")
+    action = doctor.add_mutually_exclusive_group()
+    action.add_argument(
+        "--repair",
+        action="store_true",
+        help="first repair damaged rows; intact locks stay held, tokens keep rising",
+    )
+    action.add_argument(
+        "--dump", action="store_true", help="print everything stored, as text, and check nothing"
+    )
+    action.add_argument(
         "--raise-epoch",
         action="store_true",
-        help="etcd, after a restore from a backup: have tokens go on above all given before",
+        help="etcd, after a restore from a backup: lift tokens above all given before",
     )
-    for reader in (ls, show, sessions, deadlocks, watch, doctor):
+    reset = command("reset", "delete every session and lock of a namespace", RESET_EPILOG)
+    reset.add_argument("namespace", metavar="NAMESPACE", help="its name; there is no default")
+    reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    for reader in (ls, show, sessions, deadlocks, watch, doctor, reset):
         reader.add_argument("--json", action="store_true", help="for programs to read")
     revoke = command("revoke", "take a lock from its holder, or end a session", REVOKE_EPILOG)
     what = revoke.add_mutually_exclusive_group(required=True)

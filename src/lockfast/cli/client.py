@@ -28,6 +28,11 @@ def open_client(
         raise codes.Complaint(codes.USAGE, str(error)) from error
 
 
+def url_of(arguments: argparse.Namespace) -> str:
+    """The store's URL as the arguments and the environment give it; it may hold a password."""
+    return str(arguments.url or settings.default_url())
+
+
 def program_label(program: str) -> str:
     """Host, pid and program."""
     return _as_owner(f"{socket.gethostname()}:{os.getpid()}:{os.path.basename(program)}")

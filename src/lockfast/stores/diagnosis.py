@@ -1,26 +1,78 @@
-"""What a look at a store has found."""
+"""What `lockfast doctor` and `lockfast reset` ask of a store.
+
+The module that opens a store (the one `registry` names for its scheme) may also define
+
+    def open_maintenance(url: StoreUrl) -> Maintenance
+
+which must not connect yet. A store without it still opens and works; `doctor` then reports that
+it has no checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 
 Verdict = Literal["good", "note", "bad"]
 
 
 class Diagnosis(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check, or of one step of a repair."""
 
     what: str
     found: str
     verdict: Verdict = "good"
+    """`note`: safe, but the operator should know. `bad`: locks kept here would break promises."""
     advice: str = ""
 
 
+class Maintenance:
+    """Checks and repairs of one namespace of one store.
+
+    A store overrides what it supports; the rest raises UnsupportedError. Each method opens and
+    closes its own connections, and raises StoreUnavailableError if it cannot get through.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def examine(self) -> Iterator[Diagnosis]:
+        """Check the store without changing anything."""
+        raise self._unsupported("doctor")
+
+    def repair(self) -> Iterator[Diagnosis]:
+        """Make a damaged namespace usable again; yield what was changed.
+
+        Intact claims stay. Tokens given afterwards are greater than all given before.
+        """
+        raise self._unsupported("doctor --repair")
+
+    def reset(self) -> Iterator[Diagnosis]:
+        """End every session and delete every claim of the namespace; yield what was deleted.
+
+        Tokens given afterwards are greater than all given before.
+        """
+        raise self._unsupported("reset")
+
+    def dump(self) -> Iterator[str]:
+        """Yield everything stored in the namespace as lines of text, for a person to read.
+
+        Secrets (the ones that authenticate wake-ups) are left out.
+        """
+        raise self._unsupported("doctor --dump")
+
+    def raise_epoch(self) -> Iterator[Diagnosis]:
+        """After a restore from a backup: lift tokens above all given before the restore."""
+        raise self._unsupported("doctor --raise-epoch")
+
+    def _unsupported(self, command: str) -> UnsupportedError:
+        return UnsupportedError(f"lockfast {command}", f"{self.label} does not support it")
+
+
 def refuse_if_bad(label: str, findings: Iterable[Diagnosis]) -> None:
-    """Raise StoreMisconfiguredError for what would break promises."""
+    """Raise StoreMisconfiguredError for the first finding that would break promises."""
     for finding in findings:
         if finding.verdict == "bad":
             raise StoreMisconfiguredError(label, f"{finding.what}: {finding.found}", finding.advice)

@@ -6,18 +6,16 @@ verify=on|off.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lockfast.errors import UnsupportedError
 from lockfast.ports import Store
+from lockfast.stores.diagnosis import Diagnosis, Maintenance
 from lockfast.stores.registry import Face, StoreUrl
 
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
-    try:
-        import hiredis  # noqa: F401
-    except ImportError:
-        raise UnsupportedError(
-            url.label, "the package hiredis is not installed", "pip install 'lockfast[redis]'"
-        ) from None
+    _require_hiredis(url)
     from lockfast.stores.redis.address import parse
 
     address = parse(url)
@@ -28,3 +26,30 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     from lockfast.stores.redis import RedisStore
 
     return RedisStore(address)
+
+
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    _require_hiredis(url)
+    return RedisMaintenance(url)
+
+
+class RedisMaintenance(Maintenance):
+    def __init__(self, url: StoreUrl) -> None:
+        from lockfast.stores.redis.address import parse
+
+        super().__init__(url.label)
+        self._address = parse(url)
+
+    def examine(self) -> Iterator[Diagnosis]:
+        from lockfast.stores.redis.checkup import examine
+
+        return examine(self._address)
+
+
+def _require_hiredis(url: StoreUrl) -> None:
+    try:
+        import hiredis  # noqa: F401
+    except ImportError:
+        raise UnsupportedError(
+            url.label, "the package hiredis is not installed", "pip install 'lockfast[redis]'"
+        ) from None

@@ -1,4 +1,7 @@
-"""Which store belongs to which URL scheme."""
+"""Store URLs: how they are parsed, which store opens which scheme, and how they are shown.
+
+No password may reach a repr, a log or an error: everything that names a store uses `label_of`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple
 
 from lockfast.core.names import has_controls
 from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 from lockfast.ports import Store
+from lockfast.stores.diagnosis import Maintenance
 
 Face = Literal["threads", "asyncio"]
 
 ENTRY_POINTS: Final = "lockfast.stores"
-"""Where other packages announce a store: name = scheme, value = `module:open_store`."""
+"""Where other packages register a store: name = scheme, value = `module:open_store`."""
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "memory": "lockfast.stores.open_memory:open_store",
@@ -30,36 +35,54 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "etcds": "lockfast.stores.open_etcd:open_store",
 }
 
+DEFAULT_NAMESPACE: Final = "default"
+"""Another name for the namespace of those who give none."""
 
 _SCHEME: Final = "[a-z][a-z0-9+.-]*"
-_SECRET: Final = "pass|pwd|secret|token|auth|key|credential"
+_NAMESPACE: Final = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
+_SECRET_OPTION: Final = "pass|pwd|pw|secret|token|auth|key|cred|sig"
+_SERVER: Final = r"(\[[^\]]*\]|[^:]*)(:\d{1,5})?"
 
 
 class StoreUrl(NamedTuple):
-    """A store's URL, taken apart; `label` has no password in it."""
+    """A parsed store URL. Only `label` may be shown: `location` and `options` may hold secrets."""
 
     scheme: str
     location: str
-    """What stands between `scheme://` and `?`, decoded where it is a path."""
+    """The part between `scheme://` and `?`, percent-decoded, credentials included."""
     options: Mapping[str, str]
     label: str
 
+    def __repr__(self) -> str:
+        return f"<StoreUrl {self.label}>"
+
     def refuse_other_options(self, *known: str) -> None:
+        known = tuple(dict.fromkeys((*known, "namespace")))
         for name in self.options:
-            if name not in known and name != "namespace":
+            if name not in known:
+                # Something that is no plain word may be the rest of a password.
+                shown = (
+                    repr(name) if re.fullmatch("[a-z][a-z0-9_-]{0,30}", name) else "of that name"
+                )
                 raise StoreMisconfiguredError(
                     self.label,
-                    f"there is no option {name!r}",
-                    f"there are: {', '.join((*known, 'namespace'))}",
+                    f"there is no option {shown}",
+                    f"the options are {', '.join(known)}; in a password write ? as %3F, & as %26",
                 )
 
     @property
     def namespace(self) -> str:
-        """Locks of one namespace know nothing of those of another; "" is the common one."""
+        """Locks in different namespaces never meet; "" is the default namespace."""
         return self.options.get("namespace", "")
 
+    def in_namespace(self, namespace: str) -> StoreUrl:
+        """The same store with another namespace; raises StoreMisconfiguredError if invalid."""
+        return self._replace(
+            options={**self.options, "namespace": _checked_namespace(namespace, self.label)}
+        )
+
     def flag(self, name: str, default: bool) -> bool:
-        """An option that is on or off."""
+        """The value of an on/off option."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -67,71 +90,104 @@ class StoreUrl(NamedTuple):
             return True
         if text.lower() in ("0", "false", "no", "off"):
             return False
-        raise StoreMisconfiguredError(self.label, f"{name}={text!r} is neither on nor off")
+        raise StoreMisconfiguredError(
+            self.label, f"{name}={text!r} is neither on nor off", f"write {name}=on or {name}=off"
+        )
 
 
 def parse_url(url: str) -> StoreUrl:
-    """A URL taken apart; raises StoreMisconfiguredError where it makes no sense."""
+    """Parse a store URL; raises StoreMisconfiguredError if it is malformed."""
     from urllib.parse import parse_qsl, unquote
 
     if not isinstance(url, str):
-        raise TypeError(f"a store's URL is a str, not a {type(url).__name__}")
+        raise TypeError(f"a store URL must be a str, not {type(url).__name__}")
     label = label_of(url)
     scheme, mark, rest = url.partition("://")
     if not mark or not re.fullmatch(_SCHEME, scheme):
         raise StoreMisconfiguredError(
-            label, "is not a store's URL", "write for example sqlite:///path or memory://"
+            label, "is not a store URL", "write for example sqlite:///path or redis://host"
         )
     if "#" in rest or has_controls(rest):
         raise StoreMisconfiguredError(
-            label, "has a `#` or a control character in it", "write it as %23, or %0A and so on"
+            label, "contains a # or a control character", "write # as %23, a newline as %0A"
         )
     place, _, query = rest.partition("?")
+    if "@" in query:
+        # Probably a password with a ? in it; to read the rest as options would show them.
+        raise StoreMisconfiguredError(
+            label, "has an @ after the ?", "write ? as %3F and @ as %40 in passwords and options"
+        )
     try:
         location = unquote(place, errors="strict")
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
         "".join((location, *map("".join, pairs))).encode()
     except ValueError:
-        raise StoreMisconfiguredError(label, "is not UTF-8, or its options make no sense") from None
+        raise StoreMisconfiguredError(
+            label, "is not valid UTF-8, or its options are malformed", "write them as ?name=value"
+        ) from None
     options = dict(pairs)
     if len(options) < len(pairs):
-        raise StoreMisconfiguredError(label, "gives an option twice", "give it once")
-    namespace = options.setdefault("namespace", os.environ.get("LOCKFAST_NAMESPACE", ""))
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{0,64}", namespace) or namespace.startswith("."):
-        raise StoreMisconfiguredError(
-            label,
-            f"namespace={namespace!r} cannot be used",
-            "take up to 64 letters, digits, and _ . - (no dot at the start)",
-        )
+        raise StoreMisconfiguredError(label, "gives an option twice", "give each option once")
+    namespace = options.get("namespace", os.environ.get("LOCKFAST_NAMESPACE", ""))
+    options["namespace"] = _checked_namespace(namespace, label)
     return StoreUrl(scheme, location, options, label)
 
 
-def label_of(url: str) -> str:
-    """The URL for people: without passwords, wherever somebody may have put one.
+def _checked_namespace(namespace: str, label: str) -> str:
+    if namespace in ("", DEFAULT_NAMESPACE):
+        return ""
+    if not re.fullmatch(_NAMESPACE, namespace):
+        raise StoreMisconfiguredError(
+            label,
+            f"namespace={namespace!r} is not a valid namespace",
+            "use up to 64 letters, digits, and _ . - (no dot at the start)",
+        )
+    return namespace
 
-    Up to the last @, since a password may contain anything if it was not escaped.
+
+def label_of(url: str) -> str:
+    """The URL as it may be shown: `***` in place of every password.
+
+    Stores decode a URL before they split off credentials at the last @, and people forget to
+    escape passwords. So everything from the first colon to the last @ is hidden, escaped or
+    not, wherever it stands, and so is what looks like a password without a host behind it.
     """
     shown = url.encode(errors="replace").decode()
     found = re.fullmatch(rf"({_SCHEME}://)?(.*)", shown, re.DOTALL | re.IGNORECASE)
     assert found is not None
     scheme, rest = found[1] or "", found[2]
-    credentials, at, place = rest.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    if at and colon:
-        rest = f"{user}:***@{place}"
-    return re.sub(rf"(?i)([?&][^=&]*({_SECRET})[^=&]*=)[^&]*", r"\1***", scheme + rest)
+    with_password = re.fullmatch(r"(.*?)(?::|%3a).*(?:@|%40)(.*)", rest, re.DOTALL | re.IGNORECASE)
+    if with_password is not None:
+        rest = f"{with_password[1]}:***@{with_password[2]}"
+    else:
+        servers = re.split("[/?]", rest, maxsplit=1)[0]
+        user, colon, _ = rest.partition(":")
+        if colon and not all(re.fullmatch(_SERVER, server) for server in servers.split(",")):
+            rest = f"{user}:***"
+    place, mark, query = rest.partition("?")
+    if mark:
+        rest = f"{place}?{_shown_options(query)}"
+    return scheme + rest
+
+
+def _shown_options(query: str) -> str:
+    from urllib.parse import unquote
+
+    if "@" in query:
+        return "***"
+    shown = []
+    for option in query.split("&"):
+        name, equals, _ = option.partition("=")
+        secret = not equals or re.search(_SECRET_OPTION, unquote(name), re.IGNORECASE)
+        shown.append(f"{name}=***" if secret and equals else "***" if secret else option)
+    return "&".join(shown)
 
 
 def open_store(url: str, face: Face, **settings: Any) -> Store:
-    """The store behind a URL, for callers of one face; a wrong URL raises here."""
+    """Open the store behind a URL for callers of one API; raises if the URL is wrong."""
     parsed = parse_url(url)
-    opener = _BUILT_IN.get(parsed.scheme)
-    make: Callable[..., Store]
-    if opener is not None:
-        module, _, function = opener.partition(":")
-        make = getattr(importlib.import_module(module), function)
-    else:
-        make = _from_entry_points(parsed)
+    module, function = _find(parsed)
+    make: Callable[..., Store] = getattr(module, function)
     store = make(parsed, face, **settings)
     history = os.environ.get("LOCKFAST_HISTORY")
     if not history:
@@ -141,14 +197,30 @@ def open_store(url: str, face: Face, **settings: Any) -> Store:
     return recorded(store, history)
 
 
-def _from_entry_points(url: StoreUrl) -> Callable[..., Store]:
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    """The checks and repairs that the store behind a URL offers; does not connect yet."""
+    module, _ = _find(url)
+    make = getattr(module, "open_maintenance", None)
+    if make is None:
+        return Maintenance(url.label)
+    made: Maintenance = make(url)
+    return made
+
+
+def _find(url: StoreUrl) -> tuple[ModuleType, str]:
+    """The module that opens this scheme, and the name of the function in it."""
+    opener = _BUILT_IN.get(url.scheme) or _registered(url)
+    name, _, function = opener.partition(":")
+    return importlib.import_module(name), function
+
+
+def _registered(url: StoreUrl) -> str:
     from importlib.metadata import entry_points
 
     for found in entry_points(group=ENTRY_POINTS, name=url.scheme):
-        opener: Callable[..., Store] = found.load()
-        return opener
+        return found.value
     raise UnsupportedError(
         url.label,
         f"there is no store for {url.scheme}://",
-        f"built in are {', '.join(f'{scheme}://' for scheme in _BUILT_IN)}",
+        f"use one of {', '.join(f'{scheme}://' for scheme in _BUILT_IN)}",
     )

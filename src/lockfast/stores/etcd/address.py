@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.registry import StoreUrl
+from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
 PORT: Final = 2379
 PREFIX: Final = "lockfast"
-NAMESPACE: Final = "default"
 OPTIONS: Final = ("prefix", "ca", "cert", "key", "verify")
 
 
@@ -32,7 +30,7 @@ class Address(NamedTuple):
 
     label: str
     endpoints: tuple[Endpoint, ...] = (Endpoint("localhost", PORT),)
-    root: str = f"{PREFIX}/{NAMESPACE}/"
+    root: str = f"{PREFIX}/{DEFAULT_NAMESPACE}/"
     """What all our keys begin with."""
     username: str = ""
     password: str = ""
@@ -49,7 +47,7 @@ def parse(url: StoreUrl) -> Address:
     username, _, password = credentials.partition(":")
     endpoints = tuple(_endpoint(url, text) for text in place.rstrip("/").split(","))
     prefix = url.options.get("prefix", PREFIX)
-    namespace = url.namespace or os.environ.get("LOCKFAST_NAMESPACE") or NAMESPACE
+    namespace = url.namespace or DEFAULT_NAMESPACE
     if not re.fullmatch(r"[^\x00-\x1f\x7f]{1,200}", prefix):
         raise StoreMisconfiguredError(
             url.label, f"prefix={prefix!r} cannot be used", "write 1 to 200 printable characters"
@@ -68,6 +66,6 @@ def _endpoint(url: StoreUrl, text: str) -> Endpoint:
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", text)
     if found is None or int(found[2] or 1) not in range(1, 65536):
         raise StoreMisconfiguredError(
-            url.label, f"{text!r} names no member", "write etcd://host:2379,host:2379"
+            url.label, "names no server", "write etcd://host:2379,host:2379"
         )
     return Endpoint(found[1].strip("[]") or "localhost", int(found[2] or PORT))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.registry import StoreUrl
+from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
 PORT: Final = 6379
-NAMESPACE: Final = "default"
 OPTIONS: Final = ("namespace", "eviction", "ca", "cert", "key", "verify")
 
 
@@ -27,7 +25,7 @@ class Address(NamedTuple):
     db: int = 0
     username: str = ""
     password: str = ""
-    namespace: str = NAMESPACE
+    namespace: str = DEFAULT_NAMESPACE
     tls: ssl.SSLContext | None = None
     allows_eviction: bool = False
     """The operator says that losing keys for want of memory is acceptable."""
@@ -39,14 +37,7 @@ class Address(NamedTuple):
 def parse(url: StoreUrl) -> Address:
     """The address in a URL; raises StoreMisconfiguredError where it makes no sense."""
     url.refuse_other_options(*OPTIONS)
-    namespace = url.options.get("namespace") or os.environ.get("LOCKFAST_NAMESPACE") or NAMESPACE
-    # Braces would end the hash tag that keeps a shard's keys together.
-    if not re.fullmatch(r"[^\s{}\x00-\x1f\x7f]{1,100}", namespace):
-        raise StoreMisconfiguredError(
-            url.label,
-            f"namespace={namespace!r} cannot be used",
-            "write 1 to 100 characters without spaces, control characters or braces",
-        )
+    namespace = url.namespace or DEFAULT_NAMESPACE
     common = Address(url.label, namespace=namespace, allows_eviction=_allows_eviction(url))
     if url.scheme in ("unix", "valkey+unix", "redis+unix"):
         return _parse_unix(url, common)
