@@ -5,6 +5,8 @@ A failure prints its seed and the shortest script that still fails; `replay` run
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lockfast.conformance.commands import (
@@ -43,6 +45,19 @@ def test_table_answers_as_its_model(first: int) -> None:
     """20,000 commands with the tests below; two scripts of each small world at a time."""
     for seed in range(first, first + 12):
         compare(table, model, seed, STEPS)
+
+
+def portions(size: int) -> tuple[Callable[[], Table], Callable[[], Model]]:
+    """A table and a model whose ended sessions lose so many places per step."""
+    limits = LIMITS._replace(ended_per_step=size)
+    return lambda: AuditedTable(MemoryRows(), limits), lambda: Model(ModelLimits(*limits))
+
+
+@pytest.mark.parametrize("first", [5_000, 5_018])
+def test_sessions_end_in_portions_as_in_the_model(first: int) -> None:
+    """5,400 commands: with one to three places per step, ends overlap with everything else."""
+    for seed in range(first, first + 18):
+        compare(*portions(1 + seed % 3), seed, STEPS)
 
 
 @pytest.mark.parametrize("first", [1_000, 1_006])

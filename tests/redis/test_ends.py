@@ -10,7 +10,7 @@ import pytest
 import lockfast
 from lockfast.core import commands as c
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.table import Table
+from lockfast.core.table import Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.sim.promises import snapshot
 from lockfast.stores.redis.scripts import keys_of
@@ -63,7 +63,7 @@ def looks_of(reply: c.Reply) -> dict[int, object]:
 def test_it_ends_some_at_a_time_and_at_last_as_the_table_does(steps: ScriptSteps, how: str) -> None:
     """Marked as ended first; then step by step, whoever comes, until nothing is left."""
     at_ms = 1000 + TTL_MS if how == "expired" else 2000
-    table = Table(MemoryRows())
+    table = Table(MemoryRows(), Limits(ended_per_step=CLAIMS))
     for store in (steps, table):
         fill(store)
         store.apply(ENDS[how], at_ms, 20_000)

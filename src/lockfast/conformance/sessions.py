@@ -13,6 +13,13 @@ from lockfast.core import commands as c
 A = c.Place("lock", "a", "exclusive")
 B = c.Place("lock", "b", "exclusive")
 TTL_MS = 1000
+MANY = 80
+"""Twice as many claims are more than a store may end in one step."""
+ENDS: dict[str, c.Command] = {
+    "closed": c.Close("many"),
+    "expelled": c.Expel("many", "its process died"),
+    "revoked": c.RevokeSession("many", "admin", "maintenance"),
+}
 
 
 async def session_view(caller: Caller) -> c.SessionView:
@@ -173,6 +180,37 @@ class SessionStories(Contract):
         await other.holds(2)
         assert (await other.inspect("lock", "b")).waiting_count == 0
         await ended(caller)
+
+    @pytest.mark.parametrize("how", ENDS)
+    @story("queue", "revoke")
+    async def test_a_session_with_many_claims_ends_at_once_and_leaves_nothing(
+        self, stage: Stage, how: str
+    ) -> None:
+        """The claims may go in portions, but the session has ended with the first reply."""
+        many, heir = stage.callers("many", "heir")
+        await heir.hold(1, A)
+        for n in range(1, MANY + 1):
+            await many.hold(n, c.Place("lock", f"many/{n:03}", "exclusive"))
+            await many.queue(MANY + n, A)
+        await heir.queue(2, c.Place("lock", f"many/{MANY:03}", "exclusive"))
+        await heir.queue(3, A)
+        reply = expect(await heir.send(ENDS[how]), c.Done)
+        assert reply.found
+        await ended(many)
+        await heir.leave(1)
+        assert (await session_view(many)).claims <= 2 * MANY
+        for _ in range(2 * MANY):
+            if not reply.more:
+                break
+            reply = expect(await heir.send(ENDS[how]), c.Done)
+            assert not reply.found
+        assert not reply.more, "every step has to remove at least one claim"
+        assert (await session_view(many)).claims == 0
+        await heir.holds(2)
+        await heir.holds(3)
+        left = expect(await heir.send(c.Listing("lock")), c.ListingReply)
+        assert [view.name for view in left.resources] == ["a", f"many/{MANY:03}"]
+        assert [view.waiting_count for view in left.resources] == [0, 0]
 
     @story()
     async def test_a_session_is_expelled_only_if_its_counter_stands_still(

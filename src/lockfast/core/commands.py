@@ -285,6 +285,9 @@ class Done(NamedTuple):
     """It is so now, whether it was before or not."""
 
     found: bool = True
+    more: bool = False
+    """Of a command that ends a session: the session has ended, but some of its claims still
+    stand. Send the command again until this is False."""
 
 
 class Granted(NamedTuple):

@@ -129,6 +129,11 @@ class Lines:
         assert claim is not None, f"a line names a claim that is not there: {ref!r}"
         return claim
 
+    def session_ended(self, claim: Claim) -> bool:
+        """Whether the claim's session has ended: the claim is granted nothing more."""
+        session = self.session(claim.session)
+        return session is None or bool(session.ended)
+
     def put(self, claim: Claim) -> None:
         self.rows.put(r.claim_key(claim.session, claim.n), claim)
 
@@ -387,6 +392,8 @@ class Lines:
             if resource.holders > 1:
                 return
             claim = self.claim_by_ref(resource.converting)
+            if self.session_ended(claim):
+                return
             self.set_mode(claim, resource, claim.wants)
             self.wake(claim, WAKE_GRANTED, claim.token)
             if claim.block > 1:
@@ -408,7 +415,9 @@ class Lines:
             resource.waiting -= 1
             self.rows.delete(r.line_prefix("w", resource.kind, resource.name) + rank)
             here = 1 << claim.places.index(place)
-            if claim.passed | here == (1 << len(claim.places)) - 1:
+            passed_all = claim.passed | here == (1 << len(claim.places)) - 1
+            # A claim of an ended session stays reserved until a later step removes it.
+            if passed_all and not self.session_ended(claim):
                 self._hold(claim)
                 self.wake(claim, WAKE_GRANTED, claim.token)
                 if claim.block > 1:

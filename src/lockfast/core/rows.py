@@ -69,6 +69,8 @@ class Session:
     watching: bool = False
     ended: str = ""
     by: str = ""
+    ending: str = ""
+    """While an ended session has claims left: the event its claims are logged as."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ It is a pure function of the rows, the command and two readings of the store's c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from lockfast.core import commands as c
@@ -48,6 +49,9 @@ class Limits(NamedTuple):
     places_max: int = 128
     text_max: int = 4096
     """Bytes of owner, metadata or value."""
+    ended_per_step: int = 64
+    """How many places of an ended session one step gives up. A session may have 100,000 claims,
+    and while a step runs the store serves nobody else."""
 
 
 class Table(Reading):
@@ -56,6 +60,8 @@ class Table(Reading):
     def __init__(self, rows: Rows, limits: Limits | None = None) -> None:
         super().__init__(rows)
         self.limits = limits or Limits()
+        self._ends_left = 0
+        """How many places this step may still take from ended sessions."""
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         """Carry out one command; the wakes are to be sent once it is durable."""
@@ -70,6 +76,7 @@ class Table(Reading):
         handler = _WRITES.get(type(command))
         if handler is None:
             return _READS[type(command)](self, command), []
+        self._ends_left = self.limits.ended_per_step
         if now_ms >= self.meta.due_ms:
             self._reap()
         reply = handler(self, command)
@@ -136,28 +143,30 @@ class Table(Reading):
         return c.Renewed(matches, tuple(looks))
 
     def close(self, command: c.Close) -> c.Reply:
-        session = self.session(command.session)
-        if session is None or session.ended:
-            return c.Done(found=False)
-        self.settle(self._end(session, "it was closed", "released"))
-        return c.Done()
+        return self._end_by_command(command.session, "it was closed", "released")
 
     def expel(self, command: c.Expel) -> c.Reply:
         session = self.session(command.session)
-        if session is None or session.ended:
+        if (
+            session is not None
+            and not session.ended
+            and command.renewals not in (None, session.renewals)
+        ):
             return c.Done(found=False)
-        if command.renewals is not None and session.renewals != command.renewals:
-            return c.Done(found=False)
-        self.settle(self._end(session, command.reason, "expired"))
-        return c.Done()
+        return self._end_by_command(command.session, command.reason, "expired")
 
     def revoke_session(self, command: c.RevokeSession) -> c.Reply:
-        session = self.session(command.session)
-        if session is None or session.ended:
-            return c.Done(found=False)
         reason = f"it was revoked: {command.reason}"
-        self.settle(self._end(session, reason, "revoked", command.by))
-        return c.Done()
+        return self._end_by_command(command.session, reason, "revoked", command.by)
+
+    def _end_by_command(self, session_id: str, reason: str, what: str, by: str = "") -> c.Reply:
+        session = self.session(session_id)
+        if session is None:
+            return c.Done(found=False)
+        found = not session.ended
+        if found:
+            self.settle(self._end(session, reason, what, by))
+        return c.Done(found, more=bool(session.ending))
 
     def watch(self, command: c.Watch) -> c.Reply:
         session = self._live(command.session)
@@ -178,38 +187,66 @@ class Table(Reading):
             self.meta.watchers -= 1
 
     def _end(self, session: Session, reason: str, what: str, by: str = "") -> dict[c.Place, None]:
-        """End a session with all its claims; return the places, to be settled."""
+        """End a session and the first of its claims; return places to settle.
+
+        From here on the session is answered `Ended` and its claims are granted nothing. Claims
+        that are left keep their places until a later step removes them.
+        """
+        self._mark_ended(session, reason, what, by)
+        return self._end_claims(session)
+
+    def _mark_ended(self, session: Session, reason: str, what: str, by: str = "") -> None:
         self._sessions[r.session_key(session.id)] = session
         session.ended = reason
         session.by = by
+        session.ending = what
+        session.unseen = ""
+        if session.watching:
+            self._set_watching(session, False)
+        if what != "released":
+            self.wakes.append(c.Wake(session.inbox, session.id, 0, c.WAKE_ENDED))
+
+    def _end_claims(self, session: Session) -> dict[c.Place, None]:
+        """Remove claims of an ended session, as many as this step may; return places to settle.
+
+        If claims are left the session is due at once, so the next write goes on with them,
+        whoever sends it.
+        """
+        self._sessions[r.session_key(session.id)] = session
         prefix = r.claims_prefix(session.id)
-        abnormal = what != "released"
+        abnormal = session.ending != "released"
         places: dict[c.Place, None] = {}
         lost: list[Claim] = []
-        for key, claim in self.rows.scan(prefix, r.after_prefix(prefix), FAR_MS):
+        found = self.rows.scan(prefix, r.after_prefix(prefix), self._ends_left + 1)
+        left = len(found)
+        for key, claim in found:
+            if self._ends_left == 0:
+                break
+            self._ends_left = max(0, self._ends_left - max(1, len(claim.places)))
+            left -= 1
             if claim.state == REVOKED:
                 self.rows.delete(key)
                 continue
             if abnormal and claim.state == HOLDING:
                 lost.append(claim)
-            self._remove(claim, what, reason)
+            self._remove(claim, session.ending, session.ended)
             places.update(dict.fromkeys(claim.places))
         for claim in lost:
             self._delay(claim)
-        if session.watching:
-            self._set_watching(session, False)
-        session.claims = session.checksum = 0
-        session.unseen = ""
-        session.deadline_ms = self.now_ms + ENDED_KEPT_MS
+        if left:
+            session.deadline_ms = self.now_ms
+        else:
+            session.ending = ""
+            session.deadline_ms = self.now_ms + ENDED_KEPT_MS
         self.due(session.deadline_ms, session.id)
-        if abnormal:
-            self.wakes.append(c.Wake(session.inbox, session.id, 0, c.WAKE_ENDED))
         return places
 
     def _reap(self) -> None:
         """End what is due by the store's clock."""
         until = r.due_key(self.now_ms + 1, "")
         places: dict[c.Place, None] = {}
+        ending: list[Session] = []
+        held_too_long: list[tuple[str, int]] = []
         for key, _ in self.rows.scan(r.DUE_PREFIX, until, REAPED_PER_STEP):
             _, _, session_id, *rest = key.split(r.SEPARATOR)
             self.rows.delete(key)
@@ -218,21 +255,28 @@ class Table(Reading):
                 continue
             n = int(rest[0], 16)
             if n:
-                claim = self.claim(session_id, n)
-                if claim is not None and claim.state == HOLDING:
-                    places.update(self._take_away(claim, "expired", HELD_TOO_LONG, ""))
+                held_too_long.append((session_id, n))
                 continue
             session = self.session(session_id)
             if session is None:
                 continue
-            if session.deadline_ms > self.now_ms:
+            if session.ending:
+                ending.append(session)
+            elif session.deadline_ms > self.now_ms:
                 self.due(session.deadline_ms, session_id)
             elif session.ended:
                 self._sessions.pop(r.session_key(session_id), None)
                 self.rows.delete(r.session_key(session_id))
             else:
-                places.update(self._end(session, EXPIRED, "expired"))
-        # Only when all are gone: else one who is due as well might be granted first.
+                self._mark_ended(session, EXPIRED, "expired")
+                ending.append(session)
+        for session in sorted(ending, key=attrgetter("deadline_ms", "id")):
+            places.update(self._end_claims(session))
+        for session_id, n in held_too_long:
+            claim = self.claim(session_id, n)
+            if claim is not None and claim.state == HOLDING and not self.session_ended(claim):
+                places.update(self._take_away(claim, "expired", HELD_TOO_LONG, ""))
+        # Settle only now that every session due is marked: else one of them could be granted.
         self.settle(places)
         first = self.rows.scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
         self.meta.due_ms = r.due_at_ms(first[0][0]) if first else FAR_MS
@@ -450,6 +494,8 @@ class Table(Reading):
                 return c.Done(found=False)
         claim = self.claim(command.session, command.n)
         if claim is None or not (claim.state == WAITING or claim.wants):
+            return c.Done(found=False)
+        if self.session_ended(claim):
             return c.Done(found=False)
         if command.ahead_of is not None:
             other = self.claim(*command.ahead_of)

@@ -33,6 +33,7 @@ from lockfast.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from lockfast.flow.ending import end_session
 from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
 from lockfast.flow.presence import LOST
@@ -168,7 +169,9 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
     dead = session.listener.dead(ahead)
     try:
         for other in dead:
-            await core.wire.send(Expel(other, PROCESS_DIED), core.connect_timeout_ms)
+            await end_session(
+                core.runtime, core.wire.send, Expel(other, PROCESS_DIED), core.connect_timeout_ms
+            )
     except StoreError:
         return False  # nothing is wrong with what we know: it is in use
     return bool(dead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lockfast.core.commands import (
     ClaimView,
@@ -19,9 +19,13 @@ from lockfast.core.commands import (
     SessionView,
 )
 from lockfast.core.deadlock import Cycle
+from lockfast.errors import StoreError
 from lockfast.flow.client import Core
+from lockfast.flow.ending import end_session
 
-PAGE = 500
+PAGE: Final = 500
+END_MS: Final = 60_000
+"""How long to go on removing the claims of a revoked session. It has ended long before."""
 
 
 class ClaimInfo(NamedTuple):
@@ -142,8 +146,12 @@ async def revoke_lock(core: Core, kind: str, name: str, by: str, reason: str) ->
 
 
 async def revoke_session(core: Core, session: str, by: str, reason: str) -> int:
-    """End a session with all its claims; returns 1, or 0 if it was over already."""
-    return int((await core.ask(RevokeSession(session, by, reason), Done)).found)
+    """End a session with all its claims. Return 1, or 0 if it had ended before."""
+    command = RevokeSession(session, by, reason)
+    reply = await end_session(core.runtime, core.request, command, END_MS)
+    if not isinstance(reply, Done):
+        raise StoreError(core.store.label, f"answered {reply!r} to RevokeSession")
+    return int(reply.found)
 
 
 def lock_info(view: ResourceView) -> LockInfo:

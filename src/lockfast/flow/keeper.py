@@ -34,6 +34,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import LockfastError
 from lockfast.flow import deadlock
+from lockfast.flow.ending import end_session
 from lockfast.flow.log import logger
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
 from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
@@ -210,9 +211,7 @@ class Keeper:
                 if view is None or view.session != session or still_ms < SLACK * view.ttl_ms:
                     continue
                 logger.warning("session %s is silent for %d ms: expelled", session, still_ms)
-                await self._wire.send(
-                    Expel(session, "its keep-alives stopped", renewals), self._budget_ms()
-                )
+                await self._expel(Expel(session, "its keep-alives stopped", renewals))
         except LockfastError as error:
             silent_sessions.forget()
             self._failed(error, "look at a silent session")
@@ -299,7 +298,7 @@ class Keeper:
         sent_ms = self._runtime.now_ms()
         try:
             if wake.what == WAKE_DIED:
-                await self._wire.send(Expel(wake.session, PROCESS_DIED), self._budget_ms())
+                await self._expel(Expel(wake.session, PROCESS_DIED))
                 return
             reply = await self._wire.send(Look(session.id, wake.n), self._budget_ms())
         except LockfastError as error:
@@ -311,12 +310,18 @@ class Keeper:
         elif isinstance(reply, Granted | Queued) or (isinstance(reply, Gone) and wake.n):
             session.look_over(wake.n, reply, sent_ms)
 
+    async def _expel(self, command: Expel) -> None:
+        """End the session of another client."""
+        await end_session(self._runtime, self._wire.send, command, self._budget_ms())
+
     async def _close(self, command: Command | None = None) -> None:
         """End the session in the store, if it can be reached in time."""
         session = self._session
         if not session.was_sent():
             return
         try:
-            await self._wire.send(command or Close(session.id), CLOSE_MS)
+            await end_session(
+                self._runtime, self._wire.send, command or Close(session.id), CLOSE_MS
+            )
         except LockfastError as error:
             logger.warning("session %s could not be closed: %s", session.id, error)

@@ -77,6 +77,8 @@ class ModelLimits(NamedTuple):
     claims_max: int = 100_000
     places_max: int = 128
     text_max: int = 4096
+    ended_per_step: int = 64
+    """How many places of ended sessions one step takes away."""
 
 
 @dataclass
@@ -90,6 +92,8 @@ class _Session:
     watching: bool = False
     ended: str = ""
     by: str = ""
+    ending: str = ""
+    """While claims of an ended session are left: what they are logged as."""
     forget_ms: int = 0
 
 
@@ -136,6 +140,7 @@ class Model:
         self.log: list[c.Event] = []
         self.wakes: list[c.Wake] = []
         self._asking: _Claim | None = None
+        self._ends_left = 0
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         """Carry out one command, as every store does."""
@@ -147,6 +152,7 @@ class Model:
         if isinstance(command, c.Look | c.Claims | c.Inspect | c.Listing | c.Sessions | c.Events):
             return handler(command), []
         self.settled_ms = now_ms
+        self._ends_left = self.limits.ended_per_step
         logged = len(self.log)
         self.closed_ms = {at: ms for at, ms in self.closed_ms.items() if ms > now_ms}
         self._expire()
@@ -194,8 +200,10 @@ class Model:
                 if claim is not self._asking:
                     self._tell(claim, c.WAKE_GRANTED, claim.token)
         for claim in self.claims:
-            if claim.state == "waiting" and all(
-                claim in self._front(place[:2]) for place in claim.places
+            if (
+                claim.state == "waiting"
+                and not self.sessions[claim.asked.session].ended
+                and all(claim in self._front(place[:2]) for place in claim.places)
             ):
                 self._hold(claim)
 
@@ -206,6 +214,8 @@ class Model:
 
     def _may_convert(self, claim: _Claim) -> bool:
         at = claim.places[0][:2]
+        if self.sessions[claim.asked.session].ended:
+            return False
         return not self._is_closed(at) and self._holders(at) == [claim]
 
     def _hold(self, claim: _Claim) -> None:
@@ -234,27 +244,45 @@ class Model:
     # ── who goes ─────────────────────────────────────────────────────────────────────
 
     def _expire(self) -> None:
+        ending: list[_Session] = []
         for name, session in list(self.sessions.items()):
-            if session.ended and session.forget_ms <= self.now_ms:
+            if session.ending:
+                ending.append(session)
+            elif session.ended and session.forget_ms <= self.now_ms:
                 del self.sessions[name]
             elif not session.ended and session.deadline_ms <= self.now_ms:
-                self._end(session, "expired", "its session expired")
+                self._mark_ended(session, "expired", "its session expired")
+                ending.append(session)
+        for session in sorted(ending, key=lambda each: (each.deadline_ms, each.asked.session)):
+            self._end_claims(session)
         for claim in list(self.claims):
-            if claim.state == "holding" and 0 < claim.until_ms <= self.now_ms:
+            ended = self.sessions[claim.asked.session].ended
+            if claim.state == "holding" and 0 < claim.until_ms <= self.now_ms and not ended:
                 self._take_away(claim, "expired", "its max_hold is over")
 
-    def _end(self, session: _Session, what: str, reason: str, by: str = "") -> None:
-        for claim in self._claims_of(session.asked.session):
-            if claim.state != "revoked":
-                self._remove(claim, what, reason, abnormal=what != "released")
-            else:
-                self.claims.remove(claim)
+    def _mark_ended(self, session: _Session, what: str, reason: str, by: str = "") -> None:
         session.ended = reason
         session.by = by
+        session.ending = what
         session.watching = False
-        session.forget_ms = self.now_ms + ENDED_KEPT_MS
         if what != "released":
             self._wake(session, 0, c.WAKE_ENDED)
+
+    def _end_claims(self, session: _Session) -> None:
+        """Take away claims of an ended session in order of number, as many as a step may."""
+        session.deadline_ms = self.now_ms
+        for claim in sorted(self._claims_of(session.asked.session), key=lambda it: it.asked.n):
+            if self._ends_left <= 0:
+                return
+            self._ends_left -= max(1, len(claim.places))
+            if claim.state != "revoked":
+                self._remove(
+                    claim, session.ending, session.ended, abnormal=session.ending != "released"
+                )
+            else:
+                self.claims.remove(claim)
+        session.ending = ""
+        session.forget_ms = self.now_ms + ENDED_KEPT_MS
 
     def _take_away(self, claim: _Claim, what: str, reason: str, by: str = "") -> None:
         at = self.claims.index(claim)
@@ -293,9 +321,6 @@ class Model:
             return c.Ended("its session expired")
         return session
 
-    def _is_live(self, session_id: str) -> bool:
-        return isinstance(self._live(session_id), _Session)
-
     def _open(self, command: c.Open) -> c.Reply:
         if command.session in self.sessions:
             live = self._live(command.session)
@@ -323,17 +348,21 @@ class Model:
         return c.Renewed(matches, tuple(looks))
 
     def _end_by_command(self, session_id: str, what: str, reason: str, by: str = "") -> c.Reply:
-        if not self._is_live(session_id):
+        session = self.sessions.get(session_id)
+        if session is None:
             return c.Done(found=False)
-        self._end(self.sessions[session_id], what, reason, by)
-        return c.Done()
+        found = not session.ended
+        if found:
+            self._mark_ended(session, what, reason, by)
+            self._end_claims(session)
+        return c.Done(found, more=bool(session.ending))
 
     def _close(self, command: c.Close) -> c.Reply:
         return self._end_by_command(command.session, "released", "it was closed")
 
     def _expel(self, command: c.Expel) -> c.Reply:
         session = self.sessions.get(command.session)
-        if session and command.renewals not in (None, session.renewals):
+        if session and not session.ended and command.renewals not in (None, session.renewals):
             return c.Done(found=False)
         return self._end_by_command(command.session, "expired", command.reason)
 
@@ -526,7 +555,7 @@ class Model:
             if seen is None or seen.state == "revoked" or _waits(seen) == witness.held:
                 return c.Done(found=False)
         claim = self._claim(command.session, command.n)
-        if claim is None or not _waits(claim):
+        if claim is None or not _waits(claim) or self.sessions[claim.asked.session].ended:
             return c.Done(found=False)
         if command.ahead_of is None:
             if not claim.wants:

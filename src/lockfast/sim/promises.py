@@ -54,6 +54,8 @@ class Snapshot(NamedTuple):
         spans = [view.left_ms for view in self.sessions.values() if not view.ended]
         spans += [claim.left_ms for claim in self.holding().values()]
         spans += [r.closed_ms for r in self.resources.values() if r.closed_ms]
+        # Claims of an ended session are removed by the next steps, some at a time.
+        spans += [0 for view in self.sessions.values() if view.ended and view.claims]
         return self.now_ms + min(spans, default=FAR_MS)
 
     def holding(self) -> dict[ClaimId, c.ClaimView]:
@@ -245,7 +247,8 @@ class Promises:
                     other for other in resource.waiting if self._order[other[:2]] < self._order[of]
                 ]
                 for other in ahead:
-                    if len(other.places) == 1 and other[:2] not in self._moved:
+                    ended = seen.after.sessions[other.session].ended
+                    if len(other.places) == 1 and other[:2] not in self._moved and not ended:
                         yield f"{of} holds {place.name!r} before {other[:2]}, who was ahead"
                 beside = [_at(other, place[:2]) for other in ahead]
                 if place.mode == "permit":
@@ -451,7 +454,8 @@ def nobody_is_forgotten(seen: _Seen) -> Iterator[str]:
         beside = [_at(holder, at) for holder in resource.holders]
         shut = bool(resource.closed_ms)
         for holder in resource.holders:
-            if holder.wants and len(beside) == 1 and not shut:
+            ended = seen.after.sessions[holder.session].ended
+            if holder.wants and len(beside) == 1 and not shut and not ended:
                 yield f"{holder[:2]} converts, alone at {at}, and is not let"
             shut = shut or bool(holder.wants)
         for waiter in resource.waiting:
