@@ -1,0 +1,1 @@
+"""A model of an etcd cluster behind its JSON gateway, for the simulator."""

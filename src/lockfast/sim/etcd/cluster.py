@@ -1,0 +1,425 @@
+"""A cluster in virtual time: members, their leader, leases that run out, watches that lag.
+
+All members share one state, because etcd's log has one order. A member is told apart by how far
+it has come: a serializable read and a watch see no more than that. Everything else goes through
+the leader. Without a leader requests are parked; when the next one is elected, some of them are
+carried out, some are not, and of some it stays unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from lockfast.sim.etcd.gateway import KEEP_ALIVE, WATCH, Gateway, is_local_read
+from lockfast.sim.etcd.state import State
+from lockfast.sim.etcd.watches import Watches
+from lockfast.sim.etcd.wire import UNAUTHENTICATED, UNAVAILABLE, EtcdError, Json, number
+from lockfast.sim.network import Network
+from lockfast.sim.runtime import MS, Host
+
+REQUEST_TIMEOUT_US: Final = 7_000 * MS
+"""After this long a member gives up a request that has not been agreed on."""
+ELECTION_US: Final = 1_000 * MS
+"""A new leader adds this to every lease, for the time in which nobody could renew."""
+REVOKE_EVERY_US: Final = 500 * MS
+"""A leader looks for leases whose TTL is over this often."""
+SYNC_EVERY_US: Final = 100 * MS
+"""A member sends their past to new watches this often."""
+
+Answer = Callable[[int, Json], None]
+"""Takes the status and the body of a reply."""
+
+
+class Request:
+    """One request as a member sees it."""
+
+    __slots__ = ("answer", "body", "headers", "host", "path")
+
+    def __init__(
+        self, host: Host, path: str, body: Json, headers: Sequence[str], answer: Answer
+    ) -> None:
+        self.host = host
+        """Where it comes from."""
+        self.path = path
+        self.body = body
+        self.headers = headers
+        self.answer = answer
+
+    def header(self, name: str) -> str:
+        """The value of a header line, or nothing."""
+        for line in self.headers:
+            found, _, value = line.partition(":")
+            if found.strip().lower() == name:
+                return value.strip()
+        return ""
+
+
+class Stream:
+    """The open answer to a watch: lines that arrive in order, until the connection breaks."""
+
+    def __init__(
+        self,
+        member: Member,
+        host: Host,
+        deliver: Callable[[bytes], None],
+        ended: Callable[[bool], None],
+    ) -> None:
+        self.watches = Watches(member.cluster.state.mvcc)
+        self.wants_leader = False
+        self._member = member
+        self._host = host
+        self._deliver = deliver
+        self._ended = ended
+        self._last_us = 0
+        self._open = True
+
+    def push(self, lines: Iterator[Json]) -> None:
+        """Send lines, behind all that were sent before."""
+        for line in lines:
+            if not self._open:
+                return
+            self._member.fill(line.get("result", {}).get("header"))
+            self._carry(json.dumps(line).encode() + b"\n")
+
+    def _carry(self, data: bytes) -> None:
+        network, member = self._member.cluster.network, self._member
+        if network.loses(member.host, self._host):
+            # What is lost is sent again until the connection counts as broken; the client
+            # learns of that at once, or by silence.
+            self.break_off(told=network.chance(0.5))
+            return
+        kernel = network.kernel
+        self._last_us = max(self._last_us, kernel.now + network.transit_us())
+        kernel.arrive(self._last_us - kernel.now, self._host, partial(self._arrive, data))
+
+    def _arrive(self, data: bytes) -> None:
+        if self._open:
+            self._deliver(data)
+
+    def fail(self, error: EtcdError) -> None:
+        """End it with an error, said on its last line."""
+        self.push(iter((error.line(),)))
+        self.break_off(told=True)
+
+    def break_off(self, *, told: bool) -> None:
+        """End it; the client may be told, after all that is on its way."""
+        if not self._open:
+            return
+        self._member.streams.pop(self, None)
+        if told:
+            kernel = self._host.kernel
+            kernel.arrive(max(1, self._last_us - kernel.now), self._host, self._end)
+
+    def _end(self) -> None:
+        if self._open:
+            self._open = False
+            self._ended(True)
+
+    def close(self) -> None:
+        """The client has closed it."""
+        self._open = False
+        self._member.streams.pop(self, None)
+
+
+class Member:
+    """One server of the cluster."""
+
+    def __init__(self, cluster: Cluster, host: Host, number: int) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.number = number
+        self.down = False
+        self.isolated = False
+        """It cannot reach the others."""
+        self.lag_us = 0
+        """How long after the leader it applies what was agreed on."""
+        self.applied = cluster.state.mvcc.revision
+        self.streams: dict[Stream, None] = {}
+        """In the order in which they were opened."""
+
+    def fill(self, header: Json | None) -> None:
+        """Complete a header as this member does."""
+        if header is not None:
+            header["cluster_id"] = "14841639068965178418"
+            header["member_id"] = str(10276657743932975437 + self.number)
+            header["raft_term"] = str(self.cluster.term)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────
+
+    def receive(self, request: Request) -> None:
+        """Carry out a request, or have the leader do so."""
+        cluster = self.cluster
+        try:
+            cluster.check_token(request)
+            if is_local_read(request.path, request.body):
+                answer = cluster.gateway.read(request.path, request.body, self.applied)
+                self.reply(request, 200, answer)
+                return
+        except EtcdError as error:
+            self.reply(request, error.status, error.body())
+            return
+        cluster.propose(self, request)
+
+    def reply(self, request: Request, status: int, body: Json) -> None:
+        header = body.get("result", body).get("header")
+        if header is not None:
+            header.setdefault("revision", str(self.applied))
+            self.fill(header)
+        if self.lag_us and self.cluster.leader is not self:
+            # It answers when it has applied the request, too.
+            self.cluster.network.kernel.after(self.lag_us, partial(request.answer, status, body))
+        else:
+            request.answer(status, body)
+
+    def open_stream(self, request: Request, stream: Stream, bodies: Sequence[Json]) -> None:
+        """Begin to watch."""
+        stream.wants_leader = request.header("grpc-metadata-hasleader") == "true"
+        if stream.wants_leader and not self.has_leader():
+            stream.fail(no_leader())
+            return
+        self.streams[stream] = None
+        for body in bodies:
+            stream.push(stream.watches.ask(body, self.applied))
+        if stream.watches.has_unsynced():
+            kernel = self.cluster.network.kernel
+            kernel.after(self.cluster.draw(SYNC_EVERY_US), partial(self._catch_up, stream))
+
+    def _catch_up(self, stream: Stream) -> None:
+        if stream in self.streams:
+            stream.push(stream.watches.catch_up(self.applied))
+
+    # ── what was agreed on ───────────────────────────────────────────────────────────
+
+    def has_leader(self) -> bool:
+        return self.cluster.leader is not None and not self.isolated
+
+    def advance(self, revision: int) -> None:
+        """Apply all up to a revision, and tell those who watch."""
+        if self.down or self.isolated:
+            return
+        while self.applied < revision:
+            self.applied += 1
+            for stream in list(self.streams):
+                stream.push(stream.watches.tell(self.applied))
+
+    # ── what happens to it ───────────────────────────────────────────────────────────
+
+    def crash(self) -> None:
+        self.down = True
+        for stream in list(self.streams):
+            stream.break_off(told=self.cluster.network.chance(0.8))
+
+    def start(self) -> None:
+        self.down = False
+        self.advance(self.cluster.state.mvcc.revision)
+
+    def cut_off(self) -> None:
+        """The others do not hear it any more; clients do."""
+        self.isolated = True
+        self.cluster.notice_no_leader(self)
+
+    def rejoin(self) -> None:
+        self.isolated = False
+        self.advance(self.cluster.state.mvcc.revision)
+
+
+class Cluster:
+    """Several members, of which one leads most of the time."""
+
+    def __init__(self, hosts: Sequence[Host], network: Network) -> None:
+        self.network = network
+        self.state = State()
+        self.term = 2
+        self._chance = hosts[0].kernel.random
+        self.members = [Member(self, host, number) for number, host in enumerate(hosts)]
+        self.leader: Member | None = self.members[0]
+        self._clock = hosts[0].clock
+        """That of the leader, or of the last one."""
+        self.gateway = Gateway(self.state, lambda: self._clock.local_us())
+        self.gateway.on_grant = self._watch_over
+        self.slow_us = 0
+        """How long each request takes, one after the other."""
+        self._free_us = 0
+        self.password = ""
+        """Of the user `root`; without one nobody is asked who it is."""
+        self._tokens: set[str] = set()
+        self._tokens_given = 0
+        self._parked: list[tuple[Member, Request]] = []
+        self._expiring: dict[int, list[tuple[Member, Request]]] = {}
+        """Keep-alives of leases that are over and not yet revoked."""
+
+    def draw(self, below: int) -> int:
+        return self._chance.randrange(below)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────
+
+    def check_token(self, request: Request) -> None:
+        if not self.password:
+            return
+        if request.path == "/v3/auth/authenticate":
+            return
+        if request.header("authorization") not in self._tokens:
+            raise EtcdError(UNAUTHENTICATED, "etcdserver: invalid auth token")
+
+    def forget_tokens(self) -> None:
+        """Every client has to say again who it is."""
+        self._tokens.clear()
+
+    def propose(self, member: Member, request: Request) -> None:
+        """Carry out a request on the common state, when there is a leader to do so."""
+        if not member.has_leader():
+            parked = (member, request)
+            self._parked.append(parked)
+            self.network.kernel.after(REQUEST_TIMEOUT_US, partial(self._give_up, parked))
+        elif self.slow_us:
+            self._free_us = max(self._free_us, self.network.kernel.now) + self.slow_us
+            self.network.kernel.at(self._free_us, partial(self._carry_out, member, request))
+        else:
+            self._carry_out(member, request)
+
+    def _give_up(self, parked: tuple[Member, Request]) -> None:
+        if parked in self._parked:
+            self._parked.remove(parked)
+            member, request = parked
+            error = timed_out()
+            member.reply(request, error.status, error.body())
+
+    def _carry_out(self, member: Member, request: Request, *, answer: bool = True) -> None:
+        body = request.body
+        if request.path == KEEP_ALIVE and self._is_expiring(number(body, "ID")):
+            # The leader answers when it has revoked the lease.
+            self._expiring[number(body, "ID")].append((member, request))
+            return
+        try:
+            if request.path == "/v3/auth/authenticate":
+                status, made = 200, self._authenticate(body)
+            else:
+                status, made = 200, self.gateway.call(request.path, body)
+        except EtcdError as error:
+            status, made = error.status, error.body()
+        self._spread()
+        if answer:
+            member.reply(request, status, made)
+
+    def _authenticate(self, body: Json) -> Json:
+        if not self.password:
+            raise EtcdError(9, "etcdserver: authentication is not enabled")
+        if (body.get("name"), body.get("password")) != ("root", self.password):
+            raise EtcdError(3, "etcdserver: authentication failed, invalid user ID or password")
+        self._tokens_given += 1
+        token = f"token.{self._tokens_given}"
+        self._tokens.add(token)
+        return {"header": {}, "token": token}
+
+    def _spread(self) -> None:
+        """Let every member learn of what was agreed on, some of them later."""
+        revision = self.state.mvcc.revision
+        for member in self.members:
+            if member.lag_us and member is not self.leader:
+                self.network.kernel.after(member.lag_us, partial(member.advance, revision))
+            elif member.applied < revision:
+                member.advance(revision)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────
+
+    def _is_expiring(self, lease_id: int) -> bool:
+        if lease_id not in self.state.leases or self.gateway.left_us(lease_id) > 0:
+            return False
+        self._expiring.setdefault(lease_id, [])
+        return True
+
+    def _watch_over(self, lease_id: int) -> None:
+        """Look at a lease when its TTL may be over."""
+        left_us = max(0, self.gateway.left_us(lease_id))
+        wait_us = self._clock.ticks_for(left_us) + self.draw(REVOKE_EVERY_US)
+        self.network.kernel.after(wait_us, partial(self._look_at, lease_id))
+
+    def _look_at(self, lease_id: int) -> None:
+        if lease_id not in self.state.leases or self.leader is None:
+            return  # a new leader looks at all of them
+        if self.gateway.left_us(lease_id) > 0:
+            self._watch_over(lease_id)
+            return
+        self.state.revoke(lease_id)
+        self._spread()
+        for member, request in self._expiring.pop(lease_id, ()):
+            answer: Json = {"result": {"header": {}, "ID": str(lease_id)}}
+            member.reply(request, 200, answer)
+
+    # ── leaders ──────────────────────────────────────────────────────────────────────
+
+    def depose(self) -> None:
+        """The leader steps down; nothing is agreed on until there is another."""
+        self.leader = None
+        for member in self.members:
+            self.notice_no_leader(member)
+
+    def notice_no_leader(self, member: Member) -> None:
+        """Within some elections a member ends the watches that want a leader."""
+
+        def end_watches() -> None:
+            if member.has_leader() or member.down:
+                return
+            for stream in list(member.streams):
+                if stream.wants_leader:
+                    stream.fail(no_leader())
+
+        self.network.kernel.after(self.draw(3 * ELECTION_US), end_watches)
+
+    def elect(self) -> None:
+        """One of the members that others can reach becomes the leader."""
+        able = [member for member in self.members if not member.down and not member.isolated]
+        if self.leader is not None or 2 * len(able) <= len(self.members):
+            return
+        self.leader = able[self.draw(len(able))]
+        self.leader.applied = max(self.leader.applied, self.state.mvcc.revision)
+        self._clock = self.leader.host.clock
+        self.term += 1
+        for lease_id in list(self.state.leases):
+            self.gateway.refresh(lease_id, ELECTION_US)
+            self._watch_over(lease_id)
+        expiring, self._expiring = self._expiring, {}
+        parked, self._parked = self._parked, []
+        parked += [waiting for waits in expiring.values() for waiting in waits]
+        for member, request in parked:
+            self._decide(member, request)
+
+    def _decide(self, member: Member, request: Request) -> None:
+        """What becomes of a request that no leader has answered."""
+        if not member.has_leader():
+            self.propose(member, request)
+            return
+        draw = self._chance.random()
+        if draw < 0.6:
+            self._carry_out(member, request)
+            return
+        if draw < 0.8:
+            self._carry_out(member, request, answer=False)
+        error = timed_out()
+        member.reply(request, error.status, error.body())
+
+    # ── what happens to it ───────────────────────────────────────────────────────────
+
+    def heal(self) -> None:
+        """Every member runs, hears the others, and is up to date."""
+        self.slow_us = 0
+        self.state.no_space = False
+        for member in self.members:
+            member.lag_us = 0
+            member.rejoin()
+            member.start()
+        self.elect()
+
+
+def no_leader() -> EtcdError:
+    return EtcdError(UNAVAILABLE, "etcdserver: no leader")
+
+
+def timed_out() -> EtcdError:
+    return EtcdError(UNAVAILABLE, "etcdserver: request timed out, possibly due to previous leader failure")
+
+
+__all__ = ["WATCH", "Cluster", "Member", "Request", "Stream"]
