@@ -12,6 +12,17 @@ _KEYS = (b"a", b"a/1", b"a/2", b"b", b"b/1", b"c")
 _ENDS = (b"", b"", b"a/9", b"b", b"c\x00", b"\x00")
 _VALUES = (b"", b"x", b"y")
 TTL_S = 600
+_OFTEN = {
+    "range": 3,
+    "put": 5,
+    "deleterange": 2,
+    "txn": 14,
+    "grant": 2,
+    "revoke": 1,
+    "timetolive": 1,
+    "keepalive": 1,
+    "compaction": 0.5,
+}
 
 
 def text(plain: bytes) -> str:
@@ -29,11 +40,7 @@ class Requests:
     def next(self) -> tuple[str, Json]:
         """A path and a body."""
         rng = self.rng
-        kind = rng.choices(
-            ("range", "put", "deleterange", "txn", "grant", "revoke", "timetolive")
-            + ("keepalive", "compaction"),
-            (3, 5, 2, 14, 2, 1, 1, 1, 0.5),
-        )[0]
+        kind = rng.choices(list(_OFTEN), list(_OFTEN.values()))[0]
         if kind == "txn":
             return "/v3/kv/txn", self.txn(0)
         if kind in ("grant", "revoke", "timetolive", "keepalive"):

@@ -96,7 +96,9 @@ def told(lines: list[Json]) -> dict[str, list[Json]]:
         result = line["result"]
         about = found.setdefault(result.get("watch_id", "0"), [])
         about += result.get("events", [])
-        about += [{n: result[n]} for n in ("created", "canceled", "compact_revision") if n in result]
+        about += [
+            {n: result[n]} for n in ("created", "canceled", "compact_revision") if n in result
+        ]
     return found
 
 

@@ -61,7 +61,7 @@ def schedule(seed: int) -> tuple[Run, list[Problem]]:
 
     run = world.run_story(story())
     grants = grants_of(run.entries)
-    problems = [Problem("world", text) for text in run.problems]
+    problems = list(run.problems)
     problems += [*check_tokens(grants), *check_exclusion(grants), *check_register(run.entries)]
     return run, problems
 

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
-from lockfast.sim.planted import PLANTED, planted
-from lockfast.sim.search import first_failure, try_seed
+from lockfast.core.lines import Lines
+from lockfast.sim.search import failures, first_failure, try_seed
+from tests.sim.planted.bugs import Bug, MisfitError, bugs, planted, replace
 
 SCHEDULES = 4000
 """What a core does in a minute, or less; counted, for a busy machine does fewer."""
 
 
 def test_there_are_enough_of_them() -> None:
-    names = [bug.name for bug in PLANTED]
-    assert len(names) == len(set(names)) >= 20
+    assert len(bugs()) >= 20
 
 
-@pytest.mark.parametrize("name", [bug.name for bug in PLANTED])
-def test_it_is_found(name: str) -> None:
-    with planted(name):
-        finding = first_failure(range(1, SCHEDULES + 1))
-    assert finding is not None, f"{name!r} was not found in {SCHEDULES} schedules"
+@pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
+def test_it_is_found_by_its_promise(bug: Bug) -> None:
+    seen = []
+    with planted(bug.name):
+        for failure in failures(range(1, SCHEDULES + 1)):
+            checks = {problem.check for problem in failure.problems}
+            assert "error" not in checks, f"{bug.name!r} does not fit: {failure}"
+            if bug.promise in checks:
+                break
+            seen.append(str(failure))
+        else:
+            pytest.fail(f"{bug.promise!r} was not broken in {SCHEDULES} schedules; seen: {seen}")
     # It was the bug, and not the schedule: without it the same seed is clean.
-    assert first_failure([finding.seed]) is None
+    assert first_failure([failure.seed]) is None
 
 
 def test_nothing_stays_planted() -> None:
-    for bug in PLANTED:
+    for bug in bugs():
         with planted(bug.name):
             pass
     for seed in range(5):
         assert try_seed(seed)[1] == []
+
+
+def test_a_bug_that_does_not_fit_cannot_be_planted() -> None:
+    with ExitStack() as stack:
+        with pytest.raises(MisfitError, match="takes"):
+            replace(stack, Lines, "stand", lambda self, claim: True)
+        with pytest.raises(MisfitError, match="has no"):
+            replace(stack, Lines, "sit", lambda self: True)

@@ -11,9 +11,9 @@ from lockfast.sim import speed
 from lockfast.sim.__main__ import main
 from lockfast.sim.exhaust import exhaust
 from lockfast.sim.mix import Case, mix_of_seed, read_case_file, write_case, write_mix
-from lockfast.sim.planted import planted
 from lockfast.sim.search import search, try_seed
 from lockfast.sim.shrink import shrink
+from tests.sim.planted.bugs import planted
 
 SEEDS = sorted((Path(__file__).parents[1] / "regressions" / "seeds").glob("*.toml"))
 """Runs that fail when a fix is taken back. The list only grows."""

@@ -116,7 +116,9 @@ def replay(
 def compare(seed: int) -> int:
     """The lock table beside its model, on the random commands of one seed."""
     finding = compare_table(seed)
-    print(finding.problems[0] if finding is not None else f"seed {seed}: table and model agree")
+    print(
+        finding.problems[0].text if finding is not None else f"seed {seed}: table and model agree"
+    )
     return 1 if finding is not None else 0
 
 

@@ -268,6 +268,10 @@ def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
         if c.granted and c.mode == "exclusive"
     ]
     held.sort(key=lambda grant: grant.token)
+    for grant in held:
+        if grant.token > 0:
+            break
+        yield Problem("tokens", f"{grant} has no token", (grant.op,), grant.answered or 0)
     for one, other in pairwise(held):
         if one.token == other.token:
             yield Problem("tokens", f"{one} and {other} have one token", (one.op, other.op))

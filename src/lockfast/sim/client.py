@@ -313,7 +313,8 @@ class SimClient:
             ours = self.host.clock.tick_when(session.snapshot.deadline_ms * MS)
             theirs = server.host.clock.tick_when(row.deadline_ms * MS)
             if ours > theirs:
-                self.world.problems.append(
+                self.world.problem(
+                    "told",
                     f"{self.name} believes in session {session_id} until {ours}, "
-                    f"the store ends it at {theirs}"
+                    f"the store ends it at {theirs}",
                 )

@@ -61,7 +61,7 @@ class Network:
         A doubled message arrives a second time through `again` (None: it is not doubled).
         """
         self.messages += 1
-        if (self._cuts or self.loss) and self._loses(source, target):
+        if (self._cuts or self.loss) and self.loses(source, target):
             return False
         transit_us = self._least_us + int(self._draw() * self._spread_us)
         if self.delay_us:
@@ -74,7 +74,13 @@ class Network:
             kernel.arrive(late_us, target, again)
         return True
 
-    def _loses(self, source: Host, target: Host) -> bool:
+    def transit_us(self) -> int:
+        """How long a message takes now."""
+        transit_us = self._least_us + int(self._draw() * self._spread_us)
+        return transit_us + self._delay_us() if self.delay_us else transit_us
+
+    def loses(self, source: Host, target: Host) -> bool:
+        """Whether a message from one host to another is lost now."""
         if not self.is_cut(source.name, target.name) and not self.chance(self.loss):
             return False
         self.lost += 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lockfast.errors import OutcomeUnknownError, StaleTokenError
+from lockfast.guards.admission import InvalidTokenError
 from lockfast.guards.memory import MemoryGuard
 from lockfast.sim.history import History
 from lockfast.sim.network import Network
@@ -57,7 +58,7 @@ class Register:
         try:
             if self.fenced:
                 self._guard.admit(name, token)
-        except StaleTokenError:
+        except (StaleTokenError, InvalidTokenError):
             admitted = False
             self.refused += 1
             raise
@@ -70,14 +71,14 @@ class Register:
     async def _ask(self, client: Host, serve: Callable[[], T], timeout_ms: int) -> T:
         answered = client.signal()
         results: list[T] = []
-        errors: list[StaleTokenError] = []
+        errors: list[StaleTokenError | InvalidTokenError] = []
 
         def arrive() -> None:
             try:
                 result = serve()
-            except StaleTokenError as error:
-                stale = error
-                self._network.carry(self.host, client, lambda: end(errors, stale))
+            except (StaleTokenError, InvalidTokenError) as error:
+                refused = error
+                self._network.carry(self.host, client, lambda: end(errors, refused))
             else:
                 self._network.carry(self.host, client, lambda: end(results, result))
 

@@ -343,7 +343,7 @@ def play(name: str, seed: int = 1, *, fenced: bool = True) -> tuple[Run, list[Pr
     world = World(mix, seed)
     run = world.run_story(scenario.play(Stage(world)))
     grants = grants_of(run.entries)
-    problems = [Problem("world", text) for text in run.problems]
+    problems = list(run.problems)
     problems += check_tokens(grants)
     problems += check_register(run.entries)
     if scenario.exclusive:

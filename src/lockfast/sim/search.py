@@ -10,6 +10,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,26 +38,27 @@ ENTRY_TTLS: Final = 3
 DEADLOCK_TTLS: Final = 3
 """and as many later where clients wait for each other in a circle, to be found first."""
 
+_PROMISE: Final = re.compile(r"PromiseBrokenError\(['\"]([^:]+):")
+
 
 class Failure(NamedTuple):
     """One schedule that broke a promise."""
 
     seed: int
     what: str
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     replay: str
     mixed: bool = True
     """It is a run of a world, not a comparison of the table with its model."""
 
     def __str__(self) -> str:
-        shown = "\n    ".join(self.problems[:3])
+        shown = "\n    ".join(map(str, self.problems[:3]))
         return f"seed {self.seed} ({self.what}):\n    {shown}\n  replay: {self.replay}"
 
 
 def judge(run: Run) -> list[Problem]:
     """Everything that is wrong with a run."""
-    found = [Problem("world", text) for text in run.problems]
-    return found + check_history(
+    return run.problems + check_history(
         run.entries,
         forgets=run.mix.forgets,
         fenced=run.mix.fenced,
@@ -87,7 +89,9 @@ def compare_table(seed: int) -> Failure | None:
         compare(lambda: Table(MemoryRows()), Model, seed, TABLE_STEPS)
     except MismatchError as error:
         replay = f"python -m lockfast.sim table --seed {seed}"
-        return Failure(seed, "table and model", (str(error),), replay, mixed=False)
+        broken = _PROMISE.search(str(error))
+        problem = Problem(broken[1] if broken is not None else "model", str(error))
+        return Failure(seed, "table and model", (problem,), replay, mixed=False)
     return None
 
 
@@ -158,9 +162,8 @@ def _run_seeds(seeds: Iterable[int]) -> Tally:
         tally.operations += run.operations
         tally.least = min(tally.least, run.operations)
         if problems:
-            texts = tuple(str(problem) for problem in problems)
             replay = f"python -m lockfast.sim replay --seed {seed}"
-            tally.findings.append(Failure(seed, str(run.mix), texts, replay))
+            tally.findings.append(Failure(seed, str(run.mix), tuple(problems), replay))
         del run
         if tally.schedules % COLLECT_EVERY == 0:
             gc.collect()
@@ -228,11 +231,13 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
     return show
 
 
-def first_failure(seeds: Iterable[int]) -> Failure | None:
-    """The first failure of the default search among these seeds, in this process."""
+def failures(seeds: Iterable[int]) -> Iterator[Failure]:
+    """The failures of the default search among these seeds, one by one, in this process."""
     iterator = iter(seeds)
-    while chunk := list(islice(iterator, CHUNK)):
-        tally = run_chunk(chunk)
-        if tally.findings:
-            return tally.findings[0]
-    return None
+    while chunk := list(islice(iterator, CHUNK // 10)):
+        yield from run_chunk(chunk).findings
+
+
+def first_failure(seeds: Iterable[int]) -> Failure | None:
+    """The first of them, if there is one."""
+    return next(failures(seeds), None)

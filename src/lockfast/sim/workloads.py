@@ -15,6 +15,7 @@ from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
 from lockfast.flow.admin import revoke_lock
 from lockfast.flow.holding import Ask
 from lockfast.flow.retained import Keep
+from lockfast.guards.admission import InvalidTokenError
 from lockfast.sim.client import SimClient, SimLease
 from lockfast.sim.runtime import Cancelled
 
@@ -84,7 +85,7 @@ async def add_one(client: SimClient, lease: SimLease, rng: random.Random, knobs:
         value = await register.read(client.host, lease.name, lease.token, ttl_ms)
         await hold(client, lease, rng, knobs)
         await register.write(client.host, lease.name, lease.token, value + 1, ttl_ms)
-    except (StaleTokenError, OutcomeUnknownError):
+    except (StaleTokenError, InvalidTokenError, OutcomeUnknownError):
         return
 
 

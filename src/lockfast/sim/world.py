@@ -17,6 +17,7 @@ from typing import Any
 
 from lockfast.core.commands import HOLDING, Command, Done, Renew, Reply, Revoke, RevokeSession
 from lockfast.core.memory_rows import MemoryRows
+from lockfast.sim.checker import Problem
 from lockfast.sim.client import SimClient
 from lockfast.sim.faults import FAULTS
 from lockfast.sim.history import Entry, History
@@ -40,7 +41,7 @@ class Run:
     mix: Mix
     seed: int
     entries: list[Entry]
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     operations: int = 0
     messages: int = 0
     ended_us: int = 0
@@ -78,7 +79,7 @@ class World:
         self.forgets = mix.forgets
         self.kernel = Kernel(seed)
         self.history = History()
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
         self.steps: list[tuple[int, Command, Reply]] = []
         self.hosts: dict[str, Host] = {}
         self.network = Network(self.kernel)
@@ -117,7 +118,7 @@ class World:
             self.kernel.run_until_done(self.director.start(story, "story"), 60_000 * MS)
             self.heal()
         except Exception as error:
-            self.problems.append(f"{type(error).__name__}: {error}")
+            self._failed(error)
         finally:
             for host in self.hosts.values():
                 host.crash()
@@ -141,15 +142,22 @@ class World:
             self.kernel.run(until=horizon)
             self.heal()
             if self._at_work:
-                self.problems.append(f"{self._at_work} clients have not ended")
+                self.problem("liveness", f"{self._at_work} clients have not ended")
             self._close()
         except Exception as error:
-            where = "".join(traceback.format_exception(error)[-3:])
-            self.problems.append(f"{type(error).__name__}: {error}\n{where}")
+            self._failed(error)
         finally:
             for host in self.hosts.values():
                 host.crash()
         return self._result()
+
+    def problem(self, check: str, text: str) -> None:
+        """Note a promise that was broken in a way no client's history shows."""
+        self.problems.append(Problem(check, text, at=self.kernel.now))
+
+    def _failed(self, error: BaseException) -> None:
+        where = "".join(traceback.format_exception(error)[-3:])
+        self.problem("error", f"{type(error).__name__}: {error}\n{where}")
 
     def _result(self) -> Run:
         entries = sorted(self.history.entries, key=itemgetter("at"))
@@ -195,8 +203,7 @@ class World:
         if isinstance(error, Crashed):
             return  # its client is started again
         if error is not None:
-            where = "".join(traceback.format_exception(error)[-3:])
-            self.problems.append(f"{task.name} failed: {error!r}\n{where}")
+            self._failed(error)
         self._at_work -= 1
         if not self._at_work:
             self.kernel.stop()
@@ -207,14 +214,14 @@ class World:
         self.kernel.run(until=self.kernel.now + 10_000 * MS)
         for task in closing:
             if not task.done or task.error is not None:
-                self.problems.append(f"{task.host.name} could not close: {task.error!r}")
+                self.problem("liveness", f"{task.host.name} could not close: {task.error!r}")
         self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
         self.server.apply(Renew("nobody"))
         rows = self.server.table.rows
         assert isinstance(rows, MemoryRows)
         for line in "chrvw":
             for key, row in rows.scan(f"{line}\x1f", f"{line}\x20", 3):
-                self.problems.append(f"left behind in the store: {key!r} {row}")
+                self.problem("left behind", f"{key!r} {row}")
 
     # ── for faults ───────────────────────────────────────────────────────────────────
 

@@ -419,7 +419,9 @@ def no_leader() -> EtcdError:
 
 
 def timed_out() -> EtcdError:
-    return EtcdError(UNAVAILABLE, "etcdserver: request timed out, possibly due to previous leader failure")
+    return EtcdError(
+        UNAVAILABLE, "etcdserver: request timed out, possibly due to previous leader failure"
+    )
 
 
 __all__ = ["WATCH", "Cluster", "Member", "Request", "Stream"]

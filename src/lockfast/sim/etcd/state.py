@@ -58,9 +58,18 @@ _BOUNDS: Final = (
     "max_create_revision",
 )
 _RANGE: Final = frozenset(
-    ("key", "range_end", "limit", "revision", "sort_order", "sort_target", "serializable")
-    + ("keys_only", "count_only", *_BOUNDS)
-)
+    [
+        "key",
+        "range_end",
+        "limit",
+        "revision",
+        "sort_order",
+        "sort_target",
+        "serializable",
+        "keys_only",
+        "count_only",
+    ]
+) | frozenset(_BOUNDS)
 _COMPARE: Final = frozenset(("key", "range_end", "target", "result", *_COMPARED))
 _TXN: Final = frozenset(("compare", "success", "failure"))
 _OPERATIONS: Final = (

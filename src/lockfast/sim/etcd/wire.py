@@ -83,10 +83,10 @@ def octets(body: Json, name: str) -> bytes:
 def choice(body: Json, name: str, names: Mapping[str, int]) -> int:
     """One of an enumeration, by name or number; the first if it is left out."""
     found = body.get(name, 0)
-    value = names.get(found) if isinstance(found, str) else found
+    value = names.get(found, -1) if isinstance(found, str) else int(found)
     if value not in names.values():
         raise EtcdError(INVALID, f"unknown value {found!r} for {name}")
-    return int(value)
+    return value
 
 
 def known(body: Json, allowed: frozenset[str], what: str) -> None:
