@@ -107,7 +107,7 @@ class Cli:
         self.path = directory / "locks.db"
         self.url = f"sqlite://{self.path}"
         self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("LOCKFAST_")},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("LOCKFAST_", "COLUMNS"))},
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *filter(None, sys.path)]),
             "LOCKFAST_URL": self.url,
         }

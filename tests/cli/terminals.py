@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import sys
 import termios
 from collections.abc import Iterator
@@ -27,6 +29,9 @@ class Terminal:
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
+
+    def resize(self, columns: int) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def line(self) -> str:
         while b"\n" not in self._unread:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import lockfast
+import lockfast.cli
 from tests.cli.processes import LOCKFAST, Cli, until
+from tests.cli.terminals import open_terminal, start_job
 
 
 def columns(text: str, *names: str) -> list[list[str]]:
@@ -70,14 +74,14 @@ def test_show_says_who_since_when_until_when_who_waits_and_how_to_break_it(cli: 
     assert facts["ends"].endswith(" s unless it is renewed")
     at = lines.index("waiting (1):")
     assert lines[at + 2].split()[:2] == ["1", "bob"]
-    assert lines[-1].strip() == "lockfast revoke 'it'\"'\"'s here' --reason '…'"
+    assert lines[-1].strip() == "lockfast revoke --reason '…' 'it'\"'\"'s here'"
 
 
 def test_the_command_to_break_it_names_the_store_it_was_found_in(cli: Cli) -> None:
     cli.hold("a")
     elsewhere = {"LOCKFAST_URL": "memory://"}
     done = cli.run("show", "a", "--url", cli.url, environment=elsewhere)
-    assert f"lockfast revoke a --url {cli.url} --reason" in done.stdout
+    assert f"lockfast revoke --url {cli.url} --reason '…' a\n" in done.stdout
 
 
 def test_show_of_a_free_lock_says_so_and_gives_1(cli: Cli) -> None:
@@ -112,13 +116,98 @@ def test_sessions_lists_the_living_and_with_all_the_ended(cli: Cli) -> None:
     assert sorted(everybody) == [["alice", "alive"], ["bob", "ended: it was closed"]]
 
 
+def test_a_semaphore_shows_its_permits_and_no_token(cli: Cli) -> None:
+    with (
+        lockfast.connect(cli.url, owner="alice") as alice,
+        lockfast.connect(cli.url, owner="bob") as bob,
+    ):
+        with alice.semaphore("api", limit=10).acquire(permits=3), bob.semaphore("api", limit=10):
+            shown = cli.run("show", "api", "--kind", "semaphore").stdout
+            as_json = json.loads(cli.run("show", "api", "--kind", "semaphore", "--json").stdout)
+            listed = columns(cli.run("ls").stdout, "NAME", "HOLDER", "TOKEN")
+    assert shown.startswith("semaphore api: 4 of 10 permits are in use\n")
+    facts = [line.split() for line in shown.splitlines()]
+    assert [fact[1] for fact in facts if fact[:1] == ["permits"]] == ["3", "1"]
+    assert "token" not in shown
+    assert [(claim["permits"], claim["token"]) for claim in as_json["holders"]] == [
+        (3, None),
+        (1, None),
+    ]
+    assert listed == [["api", "4 of 10: alice and 1 more", "-"]]
+
+
+def test_a_name_in_use_as_another_kind_is_pointed_out(cli: Cli) -> None:
+    with lockfast.connect(cli.url) as client, client.semaphore("--api", limit=2):
+        done = cli.run("show", "--", "--api")
+    hint = "a semaphore of this name is in use: lockfast show --kind semaphore -- --api"
+    assert (done.returncode, done.stdout) == (1, f"--api is free\n{hint}\n")
+
+
+def test_a_name_that_looks_like_an_option_is_not_taken_for_one(cli: Cli) -> None:
+    """The suggested command revokes the lock of that name, and no session."""
+    with lockfast.connect(cli.url) as client:
+        bystander = client.lock("bystander").acquire()
+        (session,) = (each.session for each in client.sessions())
+        with lockfast.connect(cli.url) as other:
+            lease = other.lock(f"--session={session}").acquire()
+            shown = cli.run("show", "--", f"--session={session}").stdout.splitlines()[-1]
+            words = shlex.split(shown.replace("…", "r"))
+            assert words[0] == "lockfast"
+            assert cli.run(*words[1:2], "--yes", *words[2:]).returncode == 0
+            assert lease.lost.wait(30)
+        bystander.check()
+        bystander.release()
+
+
 def test_text_of_others_cannot_take_over_the_terminal(cli: Cli) -> None:
-    """A mark that turns the direction of writing is legal in an owner, and hides what follows."""
-    cli.hold("a", "--owner", "evil\u202eowner")
-    for command in (["ls"], ["show", "a"], ["sessions"]):
-        seen = cli.run(*command).stdout
-        assert "\u202e" not in seen
-        assert "evil\\u202eowner" in seen
+    """A bidirectional override is legal in names and labels, and hides what follows it."""
+    evil = "evil\u202ename"
+    with lockfast.connect(cli.url, owner=evil, metadata=evil) as client:
+        lease = client.lock(evil).acquire()
+        commands = [
+            ["ls"],
+            ["show", evil],
+            ["sessions"],
+            ["show", "--kind", "tree", evil],
+            ["revoke", "--reason", "r", "--yes", evil],
+            ["revoke", "--reason", "r", "--yes", "--session", evil],
+            ["show", f"{evil}//"],
+            ["run", evil, "--frobnicate", evil, "--", "true"],
+        ]
+        for command in commands:
+            done = cli.run(*command)
+            assert "\u202e" not in done.stdout + done.stderr, command
+            assert "evil\\u202ename" in done.stdout + done.stderr, command
+        assert lease.lost.wait(30)
+
+
+def test_only_one_module_writes_to_the_terminal() -> None:
+    """Everything else goes through formatting.py and json_output.py, which escape."""
+    package = Path(lockfast.cli.__file__).parent
+    may_print = {"formatting.py", "json_output.py", "completion.py"}
+    for path in package.glob("*.py"):
+        if path.name in may_print:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "print", f"{path.name}:{node.lineno}"
+
+
+def test_columns_fit_the_terminal(cli: Cli) -> None:
+    cli.hold("orders/" + "x" * 50, "--owner", "a-host-with-a-long-name.example.com:12345:worker")
+    for columns_wide in (80, 160):
+        with open_terminal() as terminal:
+            terminal.resize(columns_wide)
+            start_job(cli, terminal, *LOCKFAST, "ls")
+            lines = [terminal.line() for _ in range(4)]
+        header, row = lines[1:3]
+        assert header.split() == ["NAME", "HOLDER", "HELD", "FOR", "ENDS", "IN", "WAITING", "TOKEN"]
+        assert len(row.rstrip()) <= columns_wide
+        assert ("…" in row) == (columns_wide == 80)
+        assert row.startswith("orders/x")
+    through_a_pipe = cli.run("ls").stdout
+    assert "x" * 50 in through_a_pipe
+    assert "…" not in through_a_pipe
 
 
 def test_any_name_can_be_printed_in_any_encoding(cli: Cli) -> None:
@@ -179,11 +268,11 @@ def test_every_kind_is_listed_shown_and_revoked_by_its_kind(cli: Cli) -> None:
         permit = client.semaphore("api", limit=3).acquire()
         lease = client.lock("api").acquire()
         found = columns(cli.run("ls").stdout, "KIND", "NAME", "HOLDER")
-        assert found == [["lock", "api", "alice"], ["semaphore", "api", "alice"]]
+        assert found == [["lock", "api", "alice"], ["semaphore", "api", "1 of 3: alice"]]
         assert columns(cli.run("ls", "--kind", "semaphore").stdout, "KIND") == [["semaphore"]]
         shown = cli.run("show", "api", "--kind", "semaphore").stdout.splitlines()
-        assert shown[:2] == ["semaphore api is held", "  limit    3"]
-        assert shown[-1].strip() == "lockfast revoke api --kind semaphore --reason '…'"
+        assert shown[0] == "semaphore api: 1 of 3 permits are in use"
+        assert shown[-1].strip() == "lockfast revoke --kind semaphore --reason '…' api"
         done = cli.run("revoke", "api", "--kind", "semaphore", "--reason", "r", "--yes")
         assert done.returncode == 0
         assert permit.lost.wait(30)

@@ -57,7 +57,7 @@ def test_deadlocks_are_shown_and_the_exit_code_says_so(cli: Cli, client: lockfas
     until(lambda: all(client.inspect(name).waiting_count for name in "ab"), "both wait")
     done = cli.run("deadlocks")
     assert done.returncode == 1
-    for word in ("deadlock 1, of 2", "lock 'a'", "lock 'b'", "alice", "to be given up"):
+    for word in ("deadlock 1, 2 actors", "lock 'a'", "lock 'b'", "alice", "the victim will be"):
         assert word in done.stdout
     (found,) = json.loads(cli.run("deadlocks", "--json").stdout)
     assert len(found["actors"]) == 2

@@ -157,7 +157,7 @@ def test_on_lost_signal_tells_the_command_and_leaves_the_rest_to_it(cli: Cli) ->
     assert holder.line() == "told"
     holder.write("go")
     assert (holder.exit_code(), holder.rest()) == (7, "")
-    assert "the command was told" in holder.complaint()
+    assert "the command was sent the signal" in holder.complaint()
 
 
 def test_on_lost_ignore_lets_the_command_go_on(cli: Cli) -> None:

@@ -30,7 +30,7 @@ def test_no_command_loads_asyncio(cli: Cli, arguments: list[str]) -> None:
     loaded = modules_after(cli, f"from lockfast.cli import main; main({arguments!r})")
     assert "lockfast.stores.sqlite.file" in loaded
     assert "asyncio" not in loaded
-    assert ("lockfast.cli.supervise" in loaded) == (arguments[0] == "run")
+    assert ("lockfast.cli.supervisor" in loaded) == (arguments[0] == "run")
 
 
 def test_version_and_help(cli: Cli) -> None:

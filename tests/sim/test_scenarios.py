@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockfast.cli import main
-from lockfast.cli.arguments import SIMULATE_EPILOG
+from lockfast.cli.help_texts import SIMULATE
 from lockfast.sim.checker import grants_of
 from lockfast.sim.scenarios import SCENARIOS, play
 from lockfast.sim.timeline import page
@@ -53,7 +53,7 @@ def test_who_looks_at_its_lease_after_a_pause_writes_nothing_stale() -> None:
 
 
 def test_the_help_names_every_scenario() -> None:
-    listed = SIMULATE_EPILOG.split("SCENARIO is one of")[1].split("or a TOML file")[0]
+    listed = SIMULATE.split("SCENARIO is one of")[1].split("or a TOML file")[0]
     assert set(listed.split()) == set(SCENARIOS)
 
 

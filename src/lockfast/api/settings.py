@@ -10,7 +10,7 @@ from typing import Final
 
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.names import has_controls
-from lockfast.errors import LimitError
+from lockfast.errors import LimitError, StoreMisconfiguredError
 
 Seconds = float | timedelta
 
@@ -23,6 +23,7 @@ PRIORITY_MAX: Final = 1000
 OWNER_BYTES_MAX: Final = 200
 METADATA_BYTES_MAX: Final = 4096
 SESSION_BYTES_MAX: Final = 100
+URL_LENGTH_MAX: Final = 65536
 
 
 def to_ms(value: object, what: str) -> int:
@@ -120,16 +121,36 @@ def default_owner() -> str:
 
 
 def default_url() -> str:
-    """LOCKFAST_URL, else the embedded file of this user."""
+    """LOCKFAST_URL, else the URL in the file LOCKFAST_URL_FILE, else this user's lock file."""
     from urllib.parse import quote
 
     url = os.environ.get("LOCKFAST_URL")
     if url:
         return url
+    file = os.environ.get("LOCKFAST_URL_FILE")
+    if file:
+        return read_url_file(file, "LOCKFAST_URL_FILE")
     state = os.environ.get("XDG_STATE_HOME") or ""
     if not os.path.isabs(state):
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
     return f"sqlite://{quote(os.path.join(state, 'lockfast', 'locks.db'))}"
+
+
+def read_url_file(path: str, source: str) -> str:
+    """The first line of a file that holds a store URL; `source` says who named the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            url = file.readline(URL_LENGTH_MAX).strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8"
+        raise StoreMisconfiguredError(
+            f"{source}={path}", f"the file cannot be read ({why})", "write a store URL to it"
+        ) from error
+    if not url:
+        raise StoreMisconfiguredError(
+            f"{source}={path}", "the file's first line is empty", "write a store URL to it"
+        )
+    return url
 
 
 def default_ttl() -> float:

@@ -1,4 +1,4 @@
-"""The command line: `lockfast run NAME -- CMD`, and looking at locks from outside."""
+"""The command `lockfast`: run commands under a lock, inspect locks, repair stores."""
 
 from lockfast.cli.app import main
 

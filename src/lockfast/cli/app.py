@@ -1,4 +1,4 @@
-"""From arguments to an exit code."""
+"""The entry point: parse the arguments, run the command, turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -10,68 +10,71 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from lockfast.cli import codes
+from lockfast.cli import exit_codes
 from lockfast.cli.arguments import parse
+from lockfast.cli.formatting import LogFormatter, write_error
+from lockfast.cli.process_title import hide_argument
 from lockfast.cli.signals import Interrupted
-from lockfast.cli.text import printable
 from lockfast.errors import LockfastError
 
 COMMANDS: Final = {
     "run": "lockfast.cli.run:run",
-    "ls": "lockfast.cli.look:ls",
-    "show": "lockfast.cli.look:show",
-    "sessions": "lockfast.cli.look:sessions",
+    "ls": "lockfast.cli.ls:ls",
+    "show": "lockfast.cli.show:show",
+    "sessions": "lockfast.cli.sessions:sessions",
     "deadlocks": "lockfast.cli.deadlocks:deadlocks",
-    "watch": "lockfast.cli.follow:watch",
+    "watch": "lockfast.cli.watch:watch",
     "revoke": "lockfast.cli.revoke:revoke",
     "doctor": "lockfast.cli.doctor:doctor",
     "reset": "lockfast.cli.reset:reset",
     "simulate": "lockfast.cli.simulate:simulate",
-    "check": "lockfast.cli.simulate:check",
+    "check": "lockfast.cli.check:check",
+    "completion": "lockfast.cli.completion:completion",
 }
-"""Each is imported when it is asked for: `run` should not wait for what it does not use."""
+"""Each is imported when it is called: `run` must not load what it does not use."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command line; return the exit code."""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        logging.basicConfig(format="lockfast: %(message)s", level=logging.WARNING)
-        _survive_any_text()
+        for url in (getattr(arguments, "url", None), getattr(arguments, "where", None)):
+            if url and argv is None:
+                hide_argument(url)
+        _configure_output()
         module, _, function = COMMANDS[arguments.command].partition(":")
-        act: Callable[[Any], int] = getattr(importlib.import_module(module), function)
-        code = act(arguments)
+        command: Callable[[Any], int] = getattr(importlib.import_module(module), function)
+        code = command(arguments)
         sys.stdout.flush()
         return code
-    except codes.Complaint as complaint:
-        say(str(complaint))
-        return complaint.code
+    except exit_codes.CommandError as error:
+        write_error(str(error))
+        return error.code
     except LockfastError as error:
-        say(str(error))
-        return codes.code_of(error)
+        write_error(str(error))
+        return exit_codes.exit_code_of(error)
     except Interrupted as interrupted:
-        return codes.BY_SIGNAL + interrupted.number
+        return exit_codes.BY_SIGNAL + interrupted.number
     except KeyboardInterrupt:
-        return codes.BY_SIGNAL + signal.SIGINT
+        return exit_codes.BY_SIGNAL + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read us has seen enough. Python would complain again at exit.
+        # The reader of our output has closed it. Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return codes.BY_SIGNAL + signal.SIGPIPE
+        return exit_codes.BY_SIGNAL + signal.SIGPIPE
     except Exception:
         import traceback
 
-        traceback.print_exc()
-        say("this is a mistake in lockfast, please report it")
-        return codes.INTERNAL
+        for line in traceback.format_exc().splitlines():
+            write_error(line)
+        write_error("this is a bug in lockfast; please report it with the lines above")
+        return exit_codes.INTERNAL
 
 
-def say(message: str) -> None:
-    """One line for the person at the terminal."""
-    print(f"lockfast: {printable(message)}", file=sys.stderr, flush=True)
-
-
-def _survive_any_text() -> None:
-    """A name that this terminal's encoding does not have is escaped, not an error."""
+def _configure_output() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    # Escape a name that the terminal's encoding cannot represent instead of failing.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")

@@ -1,9 +1,9 @@
-"""The command's process: forked before we wait for the lock, turned into it afterwards.
+"""The command's process, forked before we wait for the lock and turned into CMD afterwards.
 
-The fork happens while this process has a single thread, so what the child does until it
-becomes the command (process group, signals, parent-death signal) is plain Python and
-safe; after the lock was taken there are threads, and it would not be. It also means that
-nothing of the lock's store, no socket and no file, is ever open in the child.
+We fork while this process has a single thread. So the child may run plain Python until it
+becomes CMD (to set its process group, signals and parent-death signal); once the lock is held
+there are other threads, and that would be unsafe. It also inherits no socket or file of the
+store.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from lockfast.cli import codes
+from lockfast.cli import exit_codes
 
 PR_SET_PDEATHSIG: Final = 1
 
 
 def find_program(name: str) -> str:
-    """Where the program is; raises the complaint a shell would have."""
+    """The path of a program; raises CommandError with the message and code of a shell."""
     if "/" in name:
         candidates = [name]
     else:
@@ -34,32 +34,32 @@ def find_program(name: str) -> str:
         if os.path.exists(path):
             found = found or path
     if "/" in name and os.path.isdir(name):
-        raise codes.Complaint(codes.NOT_EXECUTABLE, f"{name}: is a directory")
+        raise exit_codes.CommandError(exit_codes.NOT_EXECUTABLE, f"{name}: is a directory")
     if found and not os.path.isdir(found):
-        raise codes.Complaint(codes.NOT_EXECUTABLE, f"{found}: not executable")
-    raise codes.Complaint(codes.NOT_FOUND, f"{name}: command not found")
+        raise exit_codes.CommandError(exit_codes.NOT_EXECUTABLE, f"{found}: not executable")
+    raise exit_codes.CommandError(exit_codes.NOT_FOUND, f"{name}: command not found")
 
 
 class Child:
-    """A process group of its own, whose first process is to become the command."""
+    """A process that waits to become the command, and leads its own process group."""
 
-    def __init__(self, pid: int, path: str, go: int, heard: int) -> None:
+    def __init__(self, pid: int, path: str, go: int, report: int) -> None:
         self.pid = pid
         self.status: int | None = None
-        """Its exit code as a shell has it, once it has ended."""
+        """Its exit code as a shell reports it, once it has ended."""
         self._path = path
         self._go: int | None = go
-        self._heard: int | None = heard
+        self._report: int | None = report
 
     @classmethod
     def stand_by(cls, path: str, argv: Sequence[str], death_signal: signal.Signals | None) -> Child:
-        """Fork a process that waits for `start`; it ends by itself if that never comes.
+        """Fork a process that waits for `start` and exits if this process dies before that.
 
-        `death_signal` is what the kernel sends it when we die. It is bound to the thread
-        that forks: call this from the main thread, which lasts as long as the process.
+        The kernel sends `death_signal` to the child when the forking *thread* ends: call this
+        from the main thread, which lasts as long as the process.
         """
         wait, go = os.pipe()
-        heard, tell = os.pipe()
+        report, failure = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -67,51 +67,51 @@ class Child:
         if pid == 0:
             try:
                 os.close(go)
-                os.close(heard)
+                os.close(report)
                 _prepare(parent, death_signal)
-                _become(path, argv, wait, tell)
+                _become(path, argv, wait, failure)
             finally:
-                os._exit(codes.INTERNAL)
+                os._exit(exit_codes.INTERNAL)
         os.close(wait)
-        os.close(tell)
-        # Here and in the child, so that the group is there whoever is first.
+        os.close(failure)
+        # Both here and in the child, so that the group exists whichever runs first.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        return cls(pid, path, go, heard)
+        return cls(pid, path, go, report)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Turn it into the command, with these variables added to our own."""
+        """Turn it into the command, with these variables added to the environment."""
         assert self._go is not None
-        assert self._heard is not None
+        assert self._report is not None
         entries = "\0".join(f"{key}={value}" for key, value in environment.items())
-        with contextlib.suppress(BrokenPipeError):  # killed while standing by
+        with contextlib.suppress(BrokenPipeError):  # it was killed while it waited
             os.write(self._go, os.fsencode(entries))
         os.close(self._go)
         self._go = None
-        # Closed without a word when the command has taken over, or was killed before.
-        with open(self._heard, "rb") as heard:
-            self._heard = None
-            failure = heard.read()
+        # execve closes the pipe without a byte, and so does being killed before it.
+        with open(self._report, "rb") as report:
+            self._report = None
+            failure = report.read()
         if failure:
-            # If it is there, it is the interpreter it names that is not.
-            there = os.path.exists(self._path)
-            code = codes.NOT_EXECUTABLE if there else codes.NOT_FOUND
-            raise codes.Complaint(code, f"{self._path}: {os.strerror(int(failure))}")
+            # If the file exists, it is the interpreter named in it that is missing.
+            exists = os.path.exists(self._path)
+            code = exit_codes.NOT_EXECUTABLE if exists else exit_codes.NOT_FOUND
+            raise exit_codes.CommandError(code, f"{self._path}: {os.strerror(int(failure))}")
 
     def dismiss(self) -> None:
-        """Have it gone if it was never started; a command that runs is left alone."""
+        """End the process if `start` was never called; a running command is left alone."""
         if self._go is None:
             return
         os.close(self._go)
         self._go = None
-        if self._heard is not None:
-            os.close(self._heard)
-            self._heard = None
+        if self._report is not None:
+            os.close(self._report)
+            self._report = None
         if self.status is None:
             os.waitpid(self.pid, 0)
 
     def poll(self) -> signal.Signals | None:
-        """Take note of what happened to it; returns the signal that has stopped it, if one has."""
+        """Record its exit if it has ended; return the signal that stopped it, if one has."""
         while self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
@@ -119,28 +119,28 @@ class Child:
             if os.WIFSTOPPED(status):
                 return signal.Signals(os.WSTOPSIG(status))
             if os.WIFSIGNALED(status):
-                self.status = codes.BY_SIGNAL + os.WTERMSIG(status)
+                self.status = exit_codes.BY_SIGNAL + os.WTERMSIG(status)
             else:
                 self.status = os.WEXITSTATUS(status)
         return None
 
-    def tell(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal to the command alone."""
         if self.status is None:
             with contextlib.suppress(PermissionError):
                 os.kill(self.pid, number)
 
-    def tell_all(self, number: int) -> None:
-        """Send a signal to the command and all it has started in its group."""
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the command and every process of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def is_gone(self) -> bool:
-        """Whether the command has ended and nobody of its group is left."""
+        """Whether the command has ended and no process of its group is left."""
         if self.status is None:
             return False
-        # As the first process of a container we inherit its orphans, and as long as
-        # nobody reaps them they count.
+        # As pid 1 of a container we inherit the group's orphans, and they count as members
+        # until we reap them.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
@@ -148,7 +148,7 @@ class Child:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
             return True
-        except PermissionError:  # of another user, but there
+        except PermissionError:  # it exists, but runs as another user
             return False
         return False
 
@@ -161,7 +161,7 @@ def _prepare(parent: int, death_signal: signal.Signals | None) -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them for itself
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
         signal.signal(number, signal.SIG_DFL)
     if death_signal is not None and sys.platform == "linux":
         try:
@@ -171,16 +171,16 @@ def _prepare(parent: int, death_signal: signal.Signals | None) -> None:
         except (ImportError, OSError, AttributeError):
             failed = True
         if failed:
-            os.write(2, b"lockfast: no parent-death signal here: CMD would outlive a kill -9\n")
+            os.write(2, b"lockfast: no parent-death signal: CMD would survive our kill -9\n")
         if os.getppid() != parent:
-            os._exit(codes.INTERNAL)  # it died before we asked to be told
+            os._exit(exit_codes.INTERNAL)  # it died before prctl took effect
 
 
-def _become(path: str, argv: Sequence[str], wait: int, tell: int) -> NoReturn:
+def _become(path: str, argv: Sequence[str], wait: int, failure: int) -> NoReturn:
     with open(wait, "rb") as waiting:
         entries = waiting.read()
     if not entries:
-        os._exit(codes.OK)
+        os._exit(exit_codes.OK)
     environment = dict(os.environb)
     for entry in entries.split(b"\0"):
         key, _, value = entry.partition(b"=")
@@ -191,8 +191,8 @@ def _become(path: str, argv: Sequence[str], wait: int, tell: int) -> NoReturn:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            # A script without a #! line is for the shell, as execvp(3) has it.
+            # Like execvp(3), run a script without a #! line with the shell.
             os.execve("/bin/sh", ["sh", path, *argv[1:]], environment)
     except OSError as error:
-        os.write(tell, str(error.errno).encode())
-    os._exit(codes.NOT_FOUND)
+        os.write(failure, str(error.errno).encode())
+    os._exit(exit_codes.NOT_FOUND)

@@ -1,29 +1,29 @@
-"""deadlocks: who waits for each other for ever."""
+"""lockfast deadlocks: every cycle of claims that wait for each other."""
 
 from __future__ import annotations
 
 import argparse
 
-from lockfast.cli import codes
-from lockfast.cli.client import open_client, program_label
-from lockfast.cli.documents import write_json
-from lockfast.cli.text import printable
+from lockfast.cli import exit_codes
+from lockfast.cli.connection import open_client, program_label
+from lockfast.cli.formatting import write_line
+from lockfast.cli.json_output import write_json
 
 
 def deadlocks(arguments: argparse.Namespace) -> int:
-    """Every deadlock in the store; the exit code says whether there is one."""
+    """Print every deadlock in the store; the exit code says whether there is one."""
     with open_client(arguments, program_label("lockfast")) as client:
         found = client.deadlocks()
     if arguments.json:
         write_json([each._asdict() for each in found])
     elif not found:
-        print("there are no deadlocks")
+        write_line("there are no deadlocks")
     for number, each in enumerate(() if arguments.json else found, 1):
-        print(f"deadlock {number}, of {len(each.actors)}:")
+        write_line(f"deadlock {number}, {len(each.actors)} actors:")
         for line in each.lines:
-            print(f"  {printable(line)}")
-        print(
-            f"  to be given up: claim {each.victim_n} of session {each.victim_session} "
-            f"({printable(each.victim_owner)})"
+            write_line(f"  {line}")
+        write_line(
+            f"  the victim will be claim {each.victim_n} of session {each.victim_session} "
+            f"({each.victim_owner})"
         )
-    return codes.NO if found else codes.OK
+    return exit_codes.NO if found else exit_codes.OK

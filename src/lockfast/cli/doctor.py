@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterable
 from typing import Final
 
-from lockfast.cli import codes
-from lockfast.cli.client import url_of
-from lockfast.cli.documents import write_json
-from lockfast.cli.text import printable, table
+from lockfast.cli import exit_codes
+from lockfast.cli.connection import url_of
+from lockfast.cli.formatting import table, write_line
+from lockfast.cli.json_output import write_json
 from lockfast.stores.diagnosis import Diagnosis, refuse_if_bad
 from lockfast.stores.registry import open_maintenance, parse_url
 
@@ -21,8 +21,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     store = open_maintenance(parse_url(arguments.where or url_of(arguments)))
     if arguments.dump:
         for line in store.dump():
-            print(printable(line))
-        return codes.OK
+            write_line(line)
+        return exit_codes.OK
     findings: list[Diagnosis] = []
     if arguments.repair:
         findings += store.repair()
@@ -32,7 +32,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         findings += store.examine()
     print_findings(findings, as_json=arguments.json)
     refuse_if_bad(store.label, findings)
-    return codes.OK
+    return exit_codes.OK
 
 
 def print_findings(findings: Iterable[Diagnosis], *, as_json: bool) -> None:
@@ -40,7 +40,7 @@ def print_findings(findings: Iterable[Diagnosis], *, as_json: bool) -> None:
         write_json([finding._asdict() for finding in findings])
         return
     for line in table(("", "CHECK", "RESULT"), [_row(finding) for finding in findings]):
-        print(line)
+        write_line(line)
 
 
 def _row(finding: Diagnosis) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""run: a command under a lock."""
+"""lockfast run: run a command while holding a lock."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import os
 import signal
 import sys
 
-from lockfast.api.blocking import Lease
-from lockfast.cli import codes
-from lockfast.cli.app import say
+from lockfast.api.blocking import Client, Lease
+from lockfast.cli import exit_codes
 from lockfast.cli.child import Child, find_program
-from lockfast.cli.client import open_client, program_label
+from lockfast.cli.connection import open_client, program_label
+from lockfast.cli.formatting import write_error
 from lockfast.cli.signals import Signals
-from lockfast.cli.supervise import OnLost, Supervisor
+from lockfast.cli.supervisor import OnLost, Supervisor
 from lockfast.cli.terminal import Terminal
+from lockfast.cli.waiting import WaitingLine
 from lockfast.errors import LeaseLostError, OutcomeUnknownError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hold the lock while the command runs; returns what `lockfast run` exits with."""
-    # Before we wait for hours and then cannot run it.
+    """Hold the lock while the command runs; return the exit code of `lockfast run`."""
+    # Look for the program first: a typo should not wait for the lock.
     path = find_program(arguments.argv[0])
     on_lost = OnLost.of(arguments.on_lost, arguments.signal, arguments.grace, arguments.ttl)
     terminal = Terminal.find()
@@ -28,10 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     signals = Signals()
     try:
         owner = program_label(arguments.argv[0])
-        # Without death watch: our child may outlive us, so the lock has to.
+        # No death watch: if this process dies, its child may still be running.
         with open_client(arguments, owner, death_watch=False) as client:
-            lock = client.lock(arguments.name, priority=arguments.priority)
-            lease = lock.acquire(timeout=arguments.timeout)
+            lease = _acquire(client, arguments, terminal)
             signals.to_stream()
             supervisor = Supervisor(child, lease, on_lost, signals, terminal)
             try:
@@ -39,15 +39,23 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 if terminal is not None:
                     terminal.take_back()
-                lost = _give_back(lease)
+                lost = _release(lease)
     finally:
         child.dismiss()
     if on_lost.how == "term" and (supervisor.loss or lost):
-        code = codes.LEASE_LOST
+        code = exit_codes.LEASE_LOST
     if supervisor.loss or lost:
-        say(_epitaph(supervisor.loss or lost, on_lost.how, bool(supervisor.loss)))
-    _interrupt_neighbours(code, terminal)
+        write_error(_loss_message(supervisor.loss or lost, on_lost.how, bool(supervisor.loss)))
+    _interrupt_script(code, terminal)
     return code
+
+
+def _acquire(client: Client, arguments: argparse.Namespace, terminal: Terminal | None) -> Lease:
+    lock = client.lock(arguments.name, priority=arguments.priority)
+    if arguments.timeout == 0:
+        return lock.acquire(timeout=0)
+    with WaitingLine(client, arguments.name, terminal):
+        return lock.acquire(timeout=arguments.timeout)
 
 
 def _run_command(
@@ -63,41 +71,41 @@ def _run_command(
             "LOCKFAST_SESSION": lease.session,
         }
     )
-    supervisor.watch_over()
-    return child.status if child.status is not None else codes.LEASE_LOST
+    supervisor.supervise()
+    return child.status if child.status is not None else exit_codes.LEASE_LOST
 
 
-def _give_back(lease: Lease) -> str:
-    """Release; returns how the lease was lost if it turns out that it was."""
+def _release(lease: Lease) -> str:
+    """Release; return how the lease was lost if the store says that it was, else ""."""
     try:
         lease.release()
     except LeaseLostError as error:
         return f"lease on {error.name!r} (token {error.token}) was lost: {error.reason}"
     except OutcomeUnknownError as error:
-        say(str(error))
+        write_error(str(error))
     return ""
 
 
-def _epitaph(loss: str, how: str, noticed: bool) -> str:
-    if not noticed:
-        return f"{loss}; this came out only after the command had ended"
+def _loss_message(loss: str, how: str, while_running: bool) -> str:
+    if not while_running:
+        return f"{loss}; this was noticed only after the command had ended"
     if how == "term":
         return f"{loss}; the command was stopped"
     if how == "signal":
-        return f"{loss}; the command was told"
+        return f"{loss}; the command was sent the signal"
     return f"{loss}; the command went on without it"
 
 
-def _interrupt_neighbours(code: int, terminal: Terminal | None) -> None:
-    """Ctrl-C at a terminal that was the command's is for the script around us, too.
+def _interrupt_script(code: int, terminal: Terminal | None) -> None:
+    """After Ctrl-C in the command, interrupt the shell script that runs us as well.
 
-    A shell goes on with its script unless it was interrupted itself and its child died
-    of that; so we die of it, together with our group.
+    A shell stops its script only if it received SIGINT itself and its child died of SIGINT. The
+    command had the terminal, so neither happened; we send SIGINT to our group, us included.
     """
-    if code != codes.BY_SIGNAL + signal.SIGINT or terminal is None or not terminal.was_given:
+    if code != exit_codes.BY_SIGNAL + signal.SIGINT or terminal is None or not terminal.was_given:
         return
     if os.getpgrp() == os.getpid():
-        return  # the group is ours: there is no script
+        return  # an interactive shell started us in a group of our own: there is no script
     sys.stdout.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.killpg(0, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Signals to this process: first they end a wait, then they are a stream to read from."""
+"""Signals to this process: while we wait for the lock they interrupt, later they are a stream."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ENDING: Final = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""What ends us while we wait for the lock, and is the command's once it runs."""
+"""While we wait for the lock these end us; once the command runs they are passed on to it."""
 RUNNING: Final = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH)
-"""What concerns us only once the command runs."""
+"""Handled only once the command runs."""
 
 
 class Interrupted(BaseException):
-    """A signal ended what we were waiting for."""
+    """A signal ended a wait."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -31,7 +31,7 @@ class Interrupted(BaseException):
 
 
 def interrupt_on(*numbers: signal.Signals) -> None:
-    """Raise Interrupted on these signals, so that everything is given back on the way out."""
+    """Raise Interrupted on these signals, so that `finally` blocks release what is held."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -40,7 +40,7 @@ def interrupt_on(*numbers: signal.Signals) -> None:
 
 
 class Signals:
-    """All signals that matter to `run`, from before it waits until after its command ended."""
+    """The signals `run` handles, from before it waits until its command has ended."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -51,20 +51,20 @@ class Signals:
         _handle(ENDING, self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        # Only once: whoever gives everything back must not be interrupted in it.
+        # Only once: a second signal must not interrupt the clean-up after the first.
         if self._interrupting and number in ENDING:
             self._interrupting = False
             raise Interrupted(number)
 
     def to_stream(self) -> None:
-        """From here on nothing is interrupted, and `wait` returns what arrives."""
+        """From now on nothing is interrupted; `wait` returns the signals that arrive."""
         self._interrupting = False
         _handle(RUNNING, self._handle)
-        # We may write, and hand the terminal over, while another group has it.
+        # We must be able to write to the terminal, and to pass it on, from the background.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
     def wait(self, timeout: float) -> list[int]:
-        """The signals that have arrived; empty after `timeout` seconds or when interrupted."""
+        """The signals that have arrived; empty after `timeout` seconds or `interrupt()`."""
         poll = select.poll()
         poll.register(self._receiver, select.POLLIN)
         if not poll.poll(max(0.0, timeout) * 1000):
@@ -79,11 +79,11 @@ class Signals:
         try:
             self._sender.send(b"\0")
         except OSError:
-            return  # full is as good as interrupted, and closed has nobody waiting
+            return  # a full pipe wakes `wait` too, and a closed one has no reader
 
 
 def _handle(numbers: Iterable[signal.Signals], handler: signal._HANDLER) -> None:
     for number in numbers:
-        # What our parent ignores (nohup, a background job of a script) stays ignored.
+        # A signal ignored when we started (nohup, a script's background job) stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)

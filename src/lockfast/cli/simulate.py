@@ -1,17 +1,16 @@
-"""simulate: play a scenario in virtual time. check: judge a recorded history."""
+"""lockfast simulate: play a scenario in virtual time."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from lockfast.cli import codes
-from lockfast.cli.documents import write_json
+from lockfast.cli import exit_codes
 from lockfast.errors import UnsupportedError
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Tell what happens, and draw it; exit code 1 if a promise was broken."""
+    """Tell what happens and draw it; return 1 if a promise was broken."""
     try:
         import asimpy  # noqa: F401
     except ImportError:
@@ -33,34 +32,4 @@ def simulate(arguments: argparse.Namespace) -> int:
             arguments.scenario, arguments.seed, fenced=not arguments.no_guard, html=page
         )
     except (MixError, PageError) as error:
-        raise codes.Complaint(codes.USAGE, str(error)) from None
-
-
-def check(arguments: argparse.Namespace) -> int:
-    """Say which promises a history breaks; exit code 1 if there are any."""
-    from lockfast.sim.judge import HistoryError, judge_file
-
-    try:
-        judgement = judge_file(arguments.history, forgets=arguments.forgets)
-    except HistoryError as error:
-        raise codes.Complaint(codes.USAGE, str(error)) from None
-    if arguments.json:
-        write_json(
-            {
-                "operations": judgement.operations,
-                "problems": [problem._asdict() for problem in judgement.problems],
-                "undecided": judgement.undecided,
-            }
-        )
-    else:
-        for line in judgement.lines():
-            print(line)
-    if arguments.html is not None:
-        from lockfast.sim.timeline import PageError, write_page
-
-        title = Path(arguments.history).name
-        try:
-            write_page(arguments.html, judgement.entries, judgement.problems, title=title)
-        except PageError as error:
-            raise codes.Complaint(codes.USAGE, str(error)) from None
-    return judgement.code
+        raise exit_codes.CommandError(exit_codes.USAGE, str(error)) from None

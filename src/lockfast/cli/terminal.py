@@ -1,4 +1,4 @@
-"""Who may read the terminal: handing it to the command and back, as a shell does."""
+"""Job control: give the terminal's foreground to the command and take it back, as a shell does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class Terminal:
-    """Our controlling terminal, and which process group is in its foreground."""
+    """Our controlling terminal and its foreground process group."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -16,7 +16,7 @@ class Terminal:
 
     @classmethod
     def find(cls) -> Terminal | None:
-        """The controlling terminal; None if there is none, as under cron."""
+        """The controlling terminal; None if there is none, for example under cron."""
         try:
             return cls(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY))
         except OSError:
@@ -24,10 +24,10 @@ class Terminal:
 
     @staticmethod
     def is_all_ours() -> bool:
-        """Whether we are nobody's neighbour in a pipe.
+        """Whether standard input, output and error are all terminals.
 
-        In `lockfast run … | less` it is the pager that reads the keys, so there the
-        command gets the terminal only when it asks for it.
+        In `lockfast run … | less` the pager reads the keys; there the command gets the
+        foreground only when it asks for it.
         """
         return all(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
@@ -36,25 +36,25 @@ class Terminal:
         return self._given_to is not None
 
     def is_ours(self) -> bool:
-        """Whether our own group is in the foreground."""
+        """Whether our own process group is in the foreground."""
         try:
             return os.tcgetpgrp(self._descriptor) == self._own_group
-        except OSError:  # it hung up
+        except OSError:  # the terminal hung up
             return False
 
     def give(self, group: int) -> None:
-        """Let another group read it; Ctrl-C goes there from now on."""
+        """Put another process group in the foreground: it reads the keys and gets Ctrl-C."""
         with contextlib.suppress(OSError):
             os.tcsetpgrp(self._descriptor, group)
             self._given_to = group
 
     def take_back(self) -> None:
-        """Undo `give`, unless somebody else is in the foreground by now."""
+        """Undo `give`, unless a third process group is in the foreground by now."""
         if self._given_to is None:
             return
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._descriptor)
-            # A shell run by the command may have passed it on to a group that is gone.
+            # A shell run by the command may have given it to a group that no longer exists.
             if group == self._given_to or not _exists(group):
                 os.tcsetpgrp(self._descriptor, self._own_group)
 

@@ -19,6 +19,7 @@ from lockfast.core.commands import (
     SessionView,
 )
 from lockfast.core.deadlock import Cycle
+from lockfast.core.modes import SEMAPHORE
 from lockfast.errors import StoreError
 from lockfast.flow.client import Core
 from lockfast.flow.ending import end_session
@@ -39,13 +40,15 @@ class ClaimInfo(NamedTuple):
     mode: str
     state: str
     token: int | None
-    """None while it waits."""
+    """None while it waits, and for a permit of a semaphore, which has none."""
     priority: int
     value: str | None
     seconds: float
     """How long it has been holding, or waiting."""
     remaining: float
     """Until it ends by itself if its session is not renewed."""
+    permits: int | None = None
+    """How many permits of a semaphore it holds or waits for; None for any other kind."""
 
 
 class LockInfo(NamedTuple):
@@ -168,19 +171,21 @@ def lock_info(view: ResourceView) -> LockInfo:
 
 
 def _claim_info(claim: ClaimView, at: ResourceView) -> ClaimInfo:
-    mode = next((place.mode for place in claim.places if place[:2] == (at.kind, at.name)), "")
+    place = next((place for place in claim.places if place[:2] == (at.kind, at.name)), None)
+    is_permit = at.kind == SEMAPHORE
     return ClaimInfo(
         claim.owner,
         claim.session,
         claim.n,
         claim.actor,
-        mode,
+        place.mode if place is not None else "",
         claim.state,
-        claim.token or None,
+        None if is_permit else claim.token or None,
         claim.priority,
         claim.value,
         claim.for_ms / 1000,
         claim.left_ms / 1000,
+        place.weight if is_permit and place is not None else None,
     )
 
 

@@ -45,7 +45,8 @@ class Maintenance:
     def repair(self) -> Iterator[Diagnosis]:
         """Make a damaged namespace usable again; yield what was changed.
 
-        Intact claims stay. Tokens given afterwards are greater than all given before.
+        A change is a `note`, damage that remains is `bad`. Intact claims stay. Tokens given
+        afterwards are greater than all given before.
         """
         raise self._unsupported("doctor --repair")
 

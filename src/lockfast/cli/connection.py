@@ -1,4 +1,4 @@
-"""The client behind a command line, and how others see it."""
+"""The store and the client that a command line asks for, and the owner label it uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 from lockfast.api import settings
 from lockfast.api.blocking import Client, connect
-from lockfast.cli import codes
+from lockfast.cli import exit_codes
 from lockfast.errors import LimitError
 
 
@@ -19,18 +19,22 @@ def open_client(
     owner = arguments.owner or os.environ.get("LOCKFAST_OWNER") or default_owner
     try:
         return connect(
-            arguments.url or None,
+            url_of(arguments),
             ttl=getattr(arguments, "ttl", None),
             owner=owner,
             death_watch=death_watch,
         )
-    except (ValueError, LimitError) as error:  # of the environment's values
-        raise codes.Complaint(codes.USAGE, str(error)) from error
+    except (ValueError, LimitError) as error:  # a variable of the environment is wrong
+        raise exit_codes.CommandError(exit_codes.USAGE, str(error)) from error
 
 
 def url_of(arguments: argparse.Namespace) -> str:
     """The store's URL as the arguments and the environment give it; it may hold a password."""
-    return str(arguments.url or settings.default_url())
+    if arguments.url:
+        return str(arguments.url)
+    if arguments.url_file:
+        return settings.read_url_file(arguments.url_file, "--url-file")
+    return settings.default_url()
 
 
 def program_label(program: str) -> str:
@@ -39,12 +43,12 @@ def program_label(program: str) -> str:
 
 
 def person_label() -> str:
-    """Who is at the keyboard, for those whose lock they take."""
+    """User and host: who revokes a lock."""
     import getpass
 
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in many containers
+    except (KeyError, OSError):  # a user id without a name, as in many containers
         user = str(os.getuid())
     return _as_owner(f"{user}@{socket.gethostname()}")
 

@@ -1,4 +1,4 @@
-"""A command runs for as long as the lease lasts, and not longer."""
+"""Supervise a command: it may run for as long as the lease lasts, and no longer."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from lockfast.errors import LeaseLostError
 from lockfast.flow.holding import LeaseState
 from lockfast.runtimes.clock import now_ms
 
-LOOK_EVERY_S: Final = 1.0
-"""Waiting does not count the time a machine sleeps, the lease does: look now and then."""
-GROUP_LOOK_EVERY_S: Final = 0.02
-"""Nothing tells us when the last of the group is gone."""
+CHECK_EVERY_S: Final = 1.0
+"""poll() does not count the time a machine is suspended, the lease does: check it regularly."""
+GROUP_CHECK_EVERY_S: Final = 0.02
+"""The kernel does not report when the last process of a group is gone."""
 KILLING_S: Final = 0.1
-"""What is kept back for SIGKILL to take effect before the deadline."""
+"""Time reserved for SIGKILL to take effect before the deadline."""
 LATE_GRACE_S: Final = 1.0
-"""What a command gets whose lease was over before we could look: another may be at work."""
+"""Grace period of a command whose lease has already ended: another holder may be at work."""
 UNKILLABLE_S: Final = 5.0
+"""How long after SIGKILL we wait for the process group before we give up on it."""
 
 
 class OnLost(NamedTuple):
-    """What to do when the lease is lost, or is about to be."""
+    """What to do when the lease is lost or about to be."""
 
     how: str
     """term, signal or ignore."""
     number: signal.Signals
-    """What the command is told with."""
+    """The signal that the command is sent."""
     grace: float
     killing: float
 
@@ -41,12 +42,12 @@ class OnLost(NamedTuple):
 
     @property
     def death_signal(self) -> signal.Signals | None:
-        """What the kernel sends the command if we die and can do none of this."""
+        """The signal that the kernel sends the command if we die."""
         return {"term": signal.SIGKILL, "signal": self.number}.get(self.how)
 
 
 class Supervisor:
-    """Stands between a lease, a command, the signals we get and the terminal."""
+    """Connects a lease, a command, the signals we receive and the terminal."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Supervisor:
         terminal: Terminal | None,
     ) -> None:
         self.loss = ""
-        """Why the command was told to stop; "" if it was not."""
+        """Why the command was stopped or signalled; "" if it was not."""
         self._child = child
         self._lease = lease
         self._on_lost = on_lost
@@ -66,14 +67,14 @@ class Supervisor:
         self._kill_at: float | None = None
         self._killed_at: float | None = None
 
-    def watch_over(self) -> None:
-        """Return when the command has ended; if it had to be stopped, with its whole group."""
+    def supervise(self) -> None:
+        """Return when the command has ended or, if it had to be stopped, its whole group."""
         self._lease.on_lost(lambda _lease: self._signals.interrupt())
         while True:
             stopped_by = self._child.poll()
             if self._is_over():
                 return
-            self._look_at_lease()
+            self._check_lease()
             if stopped_by is not None:
                 self._follow_stop(stopped_by)
             for number in self._signals.wait(self._idle_s()):
@@ -89,25 +90,25 @@ class Supervisor:
 
     # ── the lease ────────────────────────────────────────────────────────────────────
 
-    def _look_at_lease(self) -> None:
+    def _check_lease(self) -> None:
         if self._kill_at is not None:
             if self._killed_at is None and _now() >= self._kill_at:
-                self._child.tell_all(signal.SIGKILL)
+                self._child.signal_group(signal.SIGKILL)
                 self._killed_at = _now()
         elif not self.loss and self._must_stop():
             self.loss = self._why()
             if self._on_lost.how == "signal":
-                self._child.tell(self._on_lost.number)
+                self._child.send_signal(self._on_lost.number)
             elif self._on_lost.how == "term":
                 self._kill_at = _now() + self._grace_left()
-                self._child.tell_all(signal.SIGTERM)
-                self._child.tell_all(signal.SIGCONT)  # who is stopped must hear it, too
+                self._child.signal_group(signal.SIGTERM)
+                self._child.signal_group(signal.SIGCONT)  # a stopped process would not see it
 
     def _must_stop(self) -> bool:
-        """Whether the lease is lost, or would be before the command has stopped.
+        """Whether the lease is lost, or would be lost before the command has stopped.
 
-        Keep-alives that succeed never let it come that near: they begin anew after a
-        third of the TTL, and the grace is at most half of it.
+        Successful renewals never let it come that close: they are due after a third of the
+        TTL, and the grace period is at most half of it.
         """
         if self._lease.state is LeaseState.LOST:
             return True
@@ -133,13 +134,13 @@ class Supervisor:
 
     def _idle_s(self) -> float:
         if self._kill_at is None:
-            idle = LOOK_EVERY_S
+            idle = CHECK_EVERY_S
             if not self.loss and self._on_lost.how != "ignore":
                 idle = min(idle, self._spare_s())
             return idle
         if self._child.status is not None or self._killed_at is not None:
-            return GROUP_LOOK_EVERY_S
-        return min(LOOK_EVERY_S, self._kill_at - _now())
+            return GROUP_CHECK_EVERY_S
+        return min(CHECK_EVERY_S, self._kill_at - _now())
 
     # ── signals and the terminal ─────────────────────────────────────────────────────
 
@@ -147,33 +148,33 @@ class Supervisor:
         if number == signal.SIGCHLD:
             return
         if number == signal.SIGCONT:
-            # Much may have happened while we were stopped: the lease comes first.
-            self._look_at_lease()
+            # The lease may have ended while we were stopped: check it first.
+            self._check_lease()
             terminal = self._terminal
             if terminal is not None and terminal.was_given and terminal.is_ours():
                 terminal.give(self._child.pid)
-        self._child.tell_all(number)
+        self._child.signal_group(number)
 
     def _follow_stop(self, number: signal.Signals) -> None:
-        """The command was stopped: as one job with it, we stop too, and our shell sees it."""
+        """Stop ourselves with the command, as one job, so that our shell notices."""
         terminal = self._terminal
         if terminal is None or self._kill_at is not None:
             return
         asks_for_terminal = number in (signal.SIGTTIN, signal.SIGTTOU)
         if asks_for_terminal and terminal.is_ours():
             terminal.give(self._child.pid)
-            self._child.tell_all(signal.SIGCONT)
+            self._child.signal_group(signal.SIGCONT)
             return
         terminal.take_back()
         if not asks_for_terminal:
             number = signal.SIGTSTP
         handler = signal.signal(number, signal.SIG_DFL)
-        # Here we stop, unless there is no shell that could continue us. What continues
-        # us is a SIGCONT, and that is for `_pass_on`.
+        # We stop here, unless no shell could continue us. The SIGCONT that continues us is
+        # handled by `_pass_on`.
         os.killpg(0, number)
         signal.signal(number, handler)
 
 
 def _now() -> float:
-    """Seconds on the clock of `lease.deadline`."""
+    """Now, in seconds on the clock of `lease.deadline`."""
     return now_ms() / 1000

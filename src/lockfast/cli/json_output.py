@@ -1,4 +1,4 @@
-"""JSON for programs."""
+"""JSON for programs: one document per line, in ASCII."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockfast.flow.admin import LockInfo
 
 
 def write_json(value: object) -> None:
-    """One document on one line, in ASCII, out at once."""
+    """Write one document on one line and flush it."""
     print(json.dumps(value, separators=(",", ":")), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Exit codes, and which error means which. Scripts rely on them: they never change."""
+"""Exit codes, and which error has which. Scripts rely on them: they never change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockfast.errors import (
 
 OK: Final = 0
 NO: Final = 1
-"""The answer is no: `show` of a free lock, `revoke` that found nobody."""
+"""The answer is no: `show` of a free lock, `revoke` that found no holder."""
 USAGE: Final = 2
 UNAVAILABLE: Final = 69
 INTERNAL: Final = 70
@@ -30,18 +30,18 @@ BY_SIGNAL: Final = 128
 """Plus the signal's number, as shells do."""
 
 
-class Complaint(Exception):
-    """Something to tell the user in one line, and the code to exit with."""
+class CommandError(Exception):
+    """One line for the user, and the exit code that goes with it."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
         super().__init__(message)
 
 
-def code_of(error: LockfastError) -> int:
+def exit_code_of(error: LockfastError) -> int:
     """The exit code for an error of the library."""
     if isinstance(error, LeaseLostError):
-        # Without a token it was a place in the line that was taken away.
+        # Without a token it was a waiting claim that was revoked.
         return NOT_OBTAINED if error.token is None else LEASE_LOST
     if isinstance(error, AcquireTimeoutError | DeadlockError | LimitError):
         return NOT_OBTAINED

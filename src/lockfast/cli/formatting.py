@@ -1,0 +1,145 @@
+"""Text for people: what a terminal may be sent, tables, durations, times.
+
+Whatever comes from a store, a history file or another user may contain anything. It reaches the
+terminal only through `write_line` and `write_error`, which escape it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+NARROWEST_COLUMN: Final = 8
+"""A column of a table is never cut to less than this."""
+
+
+def safe_text(text: str) -> str:
+    """`text` with every character escaped that could control a terminal or reorder a line.
+
+    Escape sequences, newlines, bidirectional overrides, zero-width characters, lone surrogates.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def write_line(line: str = "", *, flush: bool = False) -> None:
+    """Write one line to standard output, escaped."""
+    print(safe_text(line), flush=flush)
+
+
+def write_error(message: str) -> None:
+    """Write one line to standard error, escaped and marked as ours."""
+    print(f"lockfast: {safe_text(message)}", file=sys.stderr, flush=True)
+
+
+def write_note(text: str) -> None:
+    """Write to standard error what is neither output nor an error; newlines stay."""
+    print("\n".join(map(safe_text, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def write_prompt(text: str) -> None:
+    """Write a question to standard error, escaped, and stay on its line."""
+    print(safe_text(text), end="", file=sys.stderr, flush=True)
+
+
+class LogFormatter(logging.Formatter):
+    """Log records as lines that look like our other messages, escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"lockfast: {safe_text(record.getMessage())}"
+
+
+def shell_word(text: str) -> str:
+    """`text` quoted for a shell, and safe to show; needs bash or zsh if it has to be escaped."""
+    if safe_text(text) == text:
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{safe_text(escaped)}'"
+
+
+def terminal_width() -> int | None:
+    """How many columns standard output has; None if it is not a terminal."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> Iterator[str]:
+    """The rows as aligned lines; with a `width`, the widest columns are cut to fit it."""
+    lines = [list(header), *([safe_text(cell) for cell in row] for row in rows)]
+    widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
+    if width is not None:
+        floors = [max(NARROWEST_COLUMN, columns_of(title)) for title in header]
+        _narrow(widths, floors, width - 2 * (len(widths) - 1))
+    for line in lines:
+        cells = (_fit(cell, columns) for cell, columns in zip(line, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _narrow(widths: list[int], floors: Sequence[int], total: int) -> None:
+    """Cut the widest column again and again until the sum is `total`, if that is possible."""
+    while sum(widths) > total:
+        spare = [at for at in range(len(widths)) if widths[at] > floors[at]]
+        if not spare:
+            return
+        widths[max(spare, key=lambda at: widths[at])] -= 1
+
+
+def _fit(text: str, columns: int) -> str:
+    """`text` padded or cut to exactly so many columns; its beginning and its end stay."""
+    missing = columns - columns_of(text)
+    if missing >= 0:
+        return text + " " * missing
+    end = _tail(text, (columns - 1) // 2)
+    begin = _tail(text[::-1], columns - 1 - columns_of(end))[::-1]
+    return _fit(f"{begin}…{end}", columns)
+
+
+def _tail(text: str, columns: int) -> str:
+    """The longest end of `text` that takes at most so many columns."""
+    start = len(text)
+    while start > 0 and columns_of(text[start - 1 :]) <= columns:
+        start -= 1
+    return text[start:]
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in ("W", "F") else 1
+        for c in text
+    )
+
+
+def duration(seconds: float) -> str:
+    """A duration in at most two units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def local_time(at: float) -> str:
+    """Seconds since 1970 as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def local_time_ms(at: float) -> str:
+    """Seconds since 1970 as local time of day, with milliseconds."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 1000) % 1000:03}"
