@@ -201,7 +201,8 @@ def test_columns_fit_the_terminal(cli: Cli) -> None:
             start_job(cli, terminal, *LOCKFAST, "ls")
             lines = [terminal.line() for _ in range(4)]
         header, row = lines[1:3]
-        assert header.split() == ["NAME", "HOLDER", "HELD", "FOR", "ENDS", "IN", "WAITING", "TOKEN"]
+        titles = "NAME HOLDER HELD FOR ENDS IN WAITING" + " TOKEN" * (columns_wide > 80)
+        assert header.split() == titles.split()
         assert len(row.rstrip()) <= columns_wide
         assert ("…" in row) == (columns_wide == 80)
         assert row.startswith("orders/x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lockfast
+from lockfast.cli.app import COMMANDS
 from tests.cli.processes import LOCKFAST, Cli
 
 
@@ -35,8 +36,9 @@ def test_no_command_loads_asyncio(cli: Cli, arguments: list[str]) -> None:
 
 def test_version_and_help(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"lockfast {lockfast.__version__}\n"
-    for command in ([], ["run"], ["ls"], ["show"], ["sessions"], ["watch"], ["revoke"]):
-        done = cli.run(*command, "--help")
+    for command in ([], *([name] for name in COMMANDS)):
+        done = cli.run(*command, "--help", environment={"COLUMNS": "80"})
         assert done.returncode == 0
         assert done.stdout.startswith("usage: lockfast")
+        assert [line for line in done.stdout.splitlines() if len(line) > 79] == []
     assert "LOCKFAST_FENCE" in cli.run("run", "--help").stdout

@@ -42,12 +42,12 @@ def lock(holders: int, waiting: list[str], closed_for: float = 0.0) -> LockInfo:
     ("seen", "text"),
     [
         (None, "waiting 12 s for 'a'; the store does not answer"),
-        (lock(1, ["me"]), "waiting 12 s for 'a', held by alice for 1 min 02 s; position 1 of 1"),
+        (lock(1, ["me"]), "waiting 12 s for 'a', position 1 of 1, held for 1 min 02 s by alice"),
         (
             lock(3, ["x", "me", "y"]),
-            "waiting 12 s for 'a', held by alice and 2 more for 1 min 02 s; position 2 of 3",
+            "waiting 12 s for 'a', position 2 of 3, held for 1 min 02 s by 2 more and alice",
         ),
-        (lock(0, ["me"], 9.0), "waiting 12 s for 'a', closed for another 7.0 s; position 1 of 1"),
+        (lock(0, ["me"], 9.0), "waiting 12 s for 'a', position 1 of 1, closed for another 7.0 s"),
         (lock(0, []), "waiting 12 s for 'a'"),
     ],
 )
@@ -60,9 +60,9 @@ def test_it_names_the_holder_and_disappears(cli: Cli, terminal: Terminal) -> Non
     holder = cli.hold("a", "--owner", "alice")
     start_job(cli, terminal, *LOCKFAST, "run", "a", "--", "echo", "ran")
     assert terminal.line().startswith("[pid ")
-    seen = terminal.prompt("position 1 of 1")
+    seen = terminal.prompt(" by alice")
     assert seen.startswith(f"{CLEAR}waiting ")
-    assert "for 'a', held by alice for " in seen
+    assert "for 'a', position 1 of 1, held for " in seen
     holder.write("go")
     last = terminal.line()
     assert last.endswith(f"{CLEAR}ran")
@@ -71,10 +71,10 @@ def test_it_names_the_holder_and_disappears(cli: Cli, terminal: Terminal) -> Non
 
 def test_ctrl_c_leaves_a_clean_line(cli: Cli, terminal: Terminal) -> None:
     cli.environment["TERM"] = "xterm"
-    cli.hold("a")
+    cli.hold("a", "--owner", "alice")
     start_job(cli, terminal, *LOCKFAST, "run", "a", "--", "echo", "ran")
     assert terminal.line().startswith("[pid ")
-    terminal.prompt("position 1 of 1")
+    terminal.prompt(" by alice")
     terminal.type(CTRL_C)
     assert terminal.line().endswith(f"{CLEAR}[exit 130]")
     assert cli.show("a")["waiting_count"] == 0

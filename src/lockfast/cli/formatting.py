@@ -16,6 +16,10 @@ from typing import Final
 
 NARROWEST_COLUMN: Final = 8
 """A column of a table is never cut to less than this."""
+WIDE: Final = 100
+"""Terminals narrower than this are not shown the least important columns."""
+FREE_TEXT: Final = frozenset({"NAME", "HOLDER", "OWNER", "MODE", "STATE", "METADATA"})
+"""Columns that may be cut. Ids, tokens and numbers are useless unless complete."""
 
 
 def safe_text(text: str) -> str:
@@ -72,14 +76,25 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
+def without_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *titles: str
+) -> tuple[list[str], list[list[str]]]:
+    """The same table without some of its columns."""
+    keep = [at for at, title in enumerate(header) if title not in titles]
+    return [header[at] for at in keep], [[row[at] for at in keep] for row in rows]
+
+
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> Iterator[str]:
-    """The rows as aligned lines; with a `width`, the widest columns are cut to fit it."""
+    """The rows as aligned lines; with a `width`, columns of free text are cut to fit it."""
     lines = [list(header), *([safe_text(cell) for cell in row] for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
     if width is not None:
-        floors = [max(NARROWEST_COLUMN, columns_of(title)) for title in header]
+        floors = [
+            max(NARROWEST_COLUMN, len(title)) if title in FREE_TEXT else columns
+            for title, columns in zip(header, widths, strict=True)
+        ]
         _narrow(widths, floors, width - 2 * (len(widths) - 1))
     for line in lines:
         cells = (_fit(cell, columns) for cell, columns in zip(line, widths, strict=True))

@@ -7,15 +7,15 @@ from typing import Final
 DESCRIPTION: Final = "Locks between processes and machines, with a fencing token on every grant."
 LOCKFAST: Final = """\
 store:
-  --url URL, else the URL in --url-file FILE, else LOCKFAST_URL, else the URL in the
-  file LOCKFAST_URL_FILE, else a lock file of this user. A password in --url can be
-  seen in `ps` for a moment; in a file or the environment it cannot.
+  --url URL, else the URL in --url-file FILE, else LOCKFAST_URL, else the URL
+  in the file LOCKFAST_URL_FILE, else a lock file of this user. `ps` shows a
+  password in --url for a moment, but never one in a file or the environment.
 
 examples:
-  lockfast run nightly-report -- ./report.sh     run a command while holding a lock
-  lockfast ls                                    who holds what
-  lockfast show nightly-report                   who holds it, who waits, how to revoke it
-  lockfast COMMAND --help                        options, exit codes and examples
+  lockfast run nightly-report -- ./report.sh   run a command under a lock
+  lockfast ls                                  who holds which lock
+  lockfast show nightly-report                 its holder, its queue
+  lockfast COMMAND --help                      options, exit codes, examples
 """
 RUN: Final = """\
 CMD finds in its environment:
@@ -29,11 +29,12 @@ exit codes:
   the exit code of CMD, or 128 + n if signal n ended it
   2    wrong usage                  75   the lock was not obtained
   69   the store is unreachable     76   the lease was lost and CMD was stopped
-  77   the store denied access      126, 127   CMD is not executable, was not found
+  77   the store denied access      126  CMD is not executable
+                                    127  CMD was not found
 
 examples:
   lockfast run nightly-report -- ./report.sh --all
-  lockfast run deploy --no-wait -- make deploy || echo "another deploy is running"
+  lockfast run deploy --no-wait -- make deploy || echo "already running"
   lockfast run import --timeout 5m --ttl 60s --grace 20s -- python import.py
 """
 LS: Final = """\
@@ -57,23 +58,25 @@ examples:
   lockfast sessions --all --json | jq -r '.[] | select(.ended != "") | .owner'
 """
 DEADLOCKS: Final = """\
-Clients look for deadlocks themselves, after `deadlock_after` seconds of waiting, and end
-the wait of one of those involved. What this command shows is younger than that, or
-belongs to clients that look less often.
+Clients look for deadlocks themselves, after `deadlock_after` seconds of
+waiting, and end the wait of one of those involved. What this command shows
+is younger than that, or belongs to clients that look less often.
 
 exit codes: 0 if there are none, 1 if there are
 """
 WATCH: Final = """\
-With --json every line is an object with `what` and `position`. `what` is an event, or
-`gap` if events were missed; then `locks` is the state to continue from.
+With --json every line is an object with `what` and `position`. `what` is an
+event, or `gap` if events were missed; then `locks` is the state to continue
+from.
 
 examples:
   lockfast watch orders/
   lockfast watch --json | jq -r 'select(.what == "expired") | .owner'
 """
 REVOKE: Final = """\
-The next in the queue gets the lock at once. The holder receives your name and the reason
-with its next renewal, and may keep working until then: only a guard stops its writes.
+The next in the queue gets the lock at once. The holder receives your name
+and the reason with its next renewal, and may keep working until then: only a
+guard stops its writes.
 
 exit codes: 0 if something was revoked, 1 if there was nothing to revoke
 
@@ -83,19 +86,21 @@ examples:
   lockfast revoke --session 0f3a9c1b --reason "runaway job"
 """
 DOCTOR: Final = """\
-exit codes: 0 if the store is safe for locks, 2 if it is not, 69 if it is unreachable
+exit codes: 0 if the store is safe for locks, 2 if it is not, 69 if it is
+unreachable
 
 examples:
-  lockfast doctor redis://cache.internal            check the server and the namespace
-  lockfast doctor --repair redis://cache.internal   first repair rows that a crash damaged
+  lockfast doctor redis://cache.internal            check server and namespace
+  lockfast doctor --repair redis://cache.internal   and repair what is damaged
   lockfast doctor --dump sqlite:///var/lib/app/locks.db | less
 """
 RESET: Final = """\
-Every lock of the namespace is free afterwards, although its holder may still be working:
-only a guard stops its writes. Tokens keep rising. Use it if `lockfast doctor --repair`
-does not help.
+Every lock of the namespace is free afterwards, although its holder may still
+be working: only a guard stops its writes. Tokens keep rising. Use it if
+`lockfast doctor --repair` does not help.
 
-exit codes: 0 if the namespace was reset, 1 if you declined, 69 if the store is unreachable
+exit codes: 0 if the namespace was reset, 1 if you declined, 69 if the store
+is unreachable
 
 examples:
   lockfast reset staging --url redis://cache.internal
@@ -105,26 +110,30 @@ SIMULATE: Final = """\
 SCENARIO is one of
   turns  crash  pause  zombie  split-brain  failover  lost-reply  clock-jump
   thundering-herd  deadlock  priority  ttl-too-short  majority
-or a TOML file: your own, or one that a search wrote. Needs: pip install 'lockfast[sim]'
+or a TOML file: your own, or one that a search wrote.
+Needs: pip install 'lockfast[sim]'
 
-exit codes: 0 if every promise was kept, 1 if one was broken, 2 for wrong usage
+exit codes: 0 if every promise was kept, 1 if one was broken, 2 for wrong
+usage
 
 examples:
-  lockfast simulate zombie --seed 7              a refused write, and zombie-7.html
+  lockfast simulate zombie --seed 7              a guard refuses a write
   lockfast simulate zombie --seed 7 --no-guard   the same write is let through
 """
 CHECK: Final = """\
-Any program that uses Lockfast records a history if LOCKFAST_HISTORY names a file;
-processes on one machine may share it.
+Any program that uses Lockfast records a history if LOCKFAST_HISTORY names a
+file; processes on one machine may share it.
 
-exit codes: 0 if every promise was kept, 1 if one was broken, 2 if FILE is not a history
+exit codes: 0 if every promise was kept, 1 if one was broken, 2 if FILE is
+not a history
 
 examples:
-  LOCKFAST_HISTORY=h.jsonl python worker.py; lockfast check h.jsonl --html h.html
+  LOCKFAST_HISTORY=h.jsonl python worker.py
+  lockfast check h.jsonl --html h.html
 """
 COMPLETION: Final = """\
 examples:
-  source <(lockfast completion bash)                           in ~/.bashrc
-  source <(lockfast completion zsh)                            in ~/.zshrc, after compinit
+  source <(lockfast completion bash)      in ~/.bashrc
+  source <(lockfast completion zsh)       in ~/.zshrc, after compinit
   lockfast completion fish > ~/.config/fish/completions/lockfast.fish
 """

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from lockfast.cli import exit_codes
 from lockfast.cli.connection import open_client, program_label
-from lockfast.cli.formatting import duration, table, terminal_width, write_line, write_note
+from lockfast.cli.formatting import (
+    WIDE,
+    duration,
+    table,
+    terminal_width,
+    without_columns,
+    write_line,
+    write_note,
+)
 from lockfast.cli.json_output import lock_as_json, write_json
 from lockfast.core.modes import LOCK, SEMAPHORE, TREE
 from lockfast.flow.admin import ClaimInfo, LockInfo
@@ -32,11 +40,12 @@ def ls(arguments: argparse.Namespace) -> int:
 
 def lock_lines(locks: Sequence[LockInfo], width: int | None = None) -> Iterator[str]:
     """The locks as a table, with a column for the kind if any is not a plain lock."""
-    header: tuple[str, ...] = ("NAME", "HOLDER", "HELD FOR", "ENDS IN", "WAITING", "TOKEN")
-    rows: list[tuple[str, ...]] = [_lock_row(lock) for lock in locks]
-    if any(lock.kind != LOCK for lock in locks):
-        header = ("KIND", *header)
-        rows = [(lock.kind, *row) for lock, row in zip(locks, rows, strict=True)]
+    header = ["KIND", "NAME", "HOLDER", "HELD FOR", "ENDS IN", "WAITING", "TOKEN"]
+    rows = [[lock.kind, *_lock_row(lock)] for lock in locks]
+    if all(lock.kind == LOCK for lock in locks):
+        header, rows = without_columns(header, rows, "KIND")
+    if width is not None and width < WIDE:
+        header, rows = without_columns(header, rows, "TOKEN")
     return table(header, rows, width)
 
 

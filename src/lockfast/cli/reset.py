@@ -15,6 +15,7 @@ def reset(arguments: argparse.Namespace) -> int:
     """Delete every session and claim of the namespace, after confirmation."""
     namespace = arguments.namespace
     store = open_maintenance(parse_url(url_of(arguments)).in_namespace(namespace))
+    store.refuse_reset_if_unsupported()
     if not arguments.yes:
         require_terminal()
         ask_to_type(

@@ -6,7 +6,15 @@ import argparse
 
 from lockfast.cli import exit_codes
 from lockfast.cli.connection import open_client, program_label
-from lockfast.cli.formatting import duration, table, terminal_width, write_line, write_note
+from lockfast.cli.formatting import (
+    WIDE,
+    duration,
+    table,
+    terminal_width,
+    without_columns,
+    write_line,
+    write_note,
+)
 from lockfast.cli.json_output import write_json
 from lockfast.flow.admin import SessionInfo
 
@@ -23,7 +31,10 @@ def sessions(arguments: argparse.Namespace) -> int:
             header.append("METADATA")
             for row, each in zip(rows, found, strict=True):
                 row.append(each.metadata or "-")
-        for line in table(header, rows, terminal_width()):
+        width = terminal_width()
+        if width is not None and width < WIDE:
+            header, rows = without_columns(header, rows, "RENEWALS")
+        for line in table(header, rows, width):
             write_line(line)
     else:
         write_note("there are no sessions")

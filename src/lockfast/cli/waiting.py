@@ -78,27 +78,29 @@ class WaitingLine:
             self._name, lock, age_s, time.monotonic() - self._started_s, self._client.owner
         )
         self._shown = True
-        _write(f"\r\x1b[K{_cut(line, os.get_terminal_size(2).columns - 1)}")
+        # Room for the ^C that the terminal may echo: on a second line it would stay behind.
+        _write(f"\r\x1b[K{_cut(line, os.get_terminal_size(2).columns - 3)}")
 
 
 def waiting_text(
     name: str, lock: LockInfo | None, age_s: float, waited_s: float, owner: str
 ) -> str:
-    """For example: waiting 12 s for 'a', held by alice for 2 min 05 s; position 3 of 7."""
+    """For example: waiting 12 s for 'a', position 3 of 7, held for 2 min 05 s by alice.
+
+    The holder comes last: it is the longest part, and a narrow terminal cuts the end.
+    """
     text = f"waiting {duration(waited_s)} for {name!r}"
     if lock is None:
         return f"{text}; the store does not answer"
-    if lock.holders:
-        first = lock.holders[0]
-        text += f", held by {first.owner}"
-        if lock.holder_count > 1:
-            text += f" and {lock.holder_count - 1} more"
-        text += f" for {duration(first.seconds + age_s)}"
-    elif lock.closed_for > age_s:
-        text += f", closed for another {duration(lock.closed_for - age_s)}"
     positions = [at for at, claim in enumerate(lock.waiting, 1) if claim.owner == owner]
     if positions:
-        text += f"; position {positions[0]} of {lock.waiting_count}"
+        text += f", position {positions[0]} of {lock.waiting_count}"
+    if lock.holders:
+        first = lock.holders[0]
+        more = f"{lock.holder_count - 1} more and " if lock.holder_count > 1 else ""
+        text += f", held for {duration(first.seconds + age_s)} by {more}{first.owner}"
+    elif lock.closed_for > age_s:
+        text += f", closed for another {duration(lock.closed_for - age_s)}"
     return text
 
 

@@ -68,8 +68,15 @@ class Maintenance:
         """After a restore from a backup: lift tokens above all given before the restore."""
         raise self._unsupported("doctor --raise-epoch")
 
+    def refuse_reset_if_unsupported(self) -> None:
+        """Raise UnsupportedError before anybody is asked to confirm a reset."""
+        if type(self).reset is Maintenance.reset:
+            raise self._unsupported("reset")
+
     def _unsupported(self, command: str) -> UnsupportedError:
-        return UnsupportedError(f"lockfast {command}", f"{self.label} does not support it")
+        return UnsupportedError(
+            self.label, f"`lockfast {command}` is not available for this kind of store"
+        )
 
 
 def refuse_if_bad(label: str, findings: Iterable[Diagnosis]) -> None:
