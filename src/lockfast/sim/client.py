@@ -15,8 +15,9 @@ from lockfast.core.commands import (
     Renew,
     Renewed,
     Reply,
+    Revoke,
+    RevokeSession,
 )
-from lockfast.core.rows import session_key
 from lockfast.errors import (
     AcquireTimeoutError,
     DeadlockError,
@@ -30,7 +31,6 @@ from lockfast.flow.client import Core
 from lockfast.flow.convert import convert
 from lockfast.flow.holding import Ask, Holding, LeaseState
 from lockfast.flow.retained import Keep, Use
-from lockfast.sim.lockserver import SimStore
 from lockfast.sim.runtime import MS, Cancelled, Host
 
 if TYPE_CHECKING:
@@ -107,9 +107,8 @@ class SimClient:
 
     def connect(self) -> None:
         world = self.world
-        store = SimStore(self.host, world.network, lambda: world.server, self._saw)
         self.core = Core(
-            store,
+            world.service.connect(self.host, self._sends, self._saw),
             self.host,
             self.host,
             ttl_ms=world.ttl_ms,
@@ -286,6 +285,11 @@ class SimClient:
         self._asking.clear()
         self.host.crash()
 
+    def _sends(self, command: Command) -> None:
+        """Note what the command may take away, before anything can have happened."""
+        if isinstance(command, Revoke | RevokeSession):
+            self.world.note_revoke(command)
+
     def _saw(self, command: Command, reply: Reply) -> None:
         """Note when a claim is known to stand in line."""
         if type(command) is Enter:
@@ -303,15 +307,13 @@ class SimClient:
 
     def _check_deadline(self, session_id: str) -> None:
         """No client believes for longer than the store does, whatever their clocks."""
-        server = self.world.server
         if self.world.forgets:
             return  # the store may have forgotten this very keep-alive
-        row = server.table.rows.get(session_key(session_id))
+        theirs = self.world.service.session_ends_us(session_id)
         for session in self.core.sessions():
-            if session.id != session_id or session.snapshot.ended or row is None or row.ended:
+            if session.id != session_id or session.snapshot.ended or theirs is None:
                 continue
             ours = self.host.clock.tick_when(session.snapshot.deadline_ms * MS)
-            theirs = server.host.clock.tick_when(row.deadline_ms * MS)
             if ours > theirs:
                 self.world.problem(
                     "told",

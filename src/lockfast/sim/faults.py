@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from lockfast.sim.runtime import MS, Host
 
 if TYPE_CHECKING:
     from lockfast.sim.client import SimClient
+    from lockfast.sim.etcd.cluster import Member
     from lockfast.sim.world import World
 
 Knobs: TypeAlias = Mapping[str, Any]
+
+ALL: Final = frozenset(("memory", "etcd"))
+"""Every store that worlds are made of."""
 
 
 class Fault(NamedTuple):
@@ -25,6 +29,8 @@ class Fault(NamedTuple):
     knobs: Knobs
     forgets: bool = False
     """The store loses what it has acknowledged: at most one holder is not promised then."""
+    stores: frozenset[str] = ALL
+    """Which stores it can happen to."""
 
 
 def episodes(
@@ -44,6 +50,12 @@ def episodes(
 
 def some_client(world: World, rng: random.Random) -> SimClient:
     return world.clients[rng.randrange(len(world.clients))]
+
+
+def some_servers(world: World, rng: random.Random) -> list[str]:
+    """One server, some of them or all; of a single one that one, without a draw."""
+    names = [host.name for host in world.service.hosts]
+    return rng.sample(names, rng.randrange(1, len(names) + 1)) if len(names) > 1 else names
 
 
 # ── the network ──────────────────────────────────────────────────────────────────────
@@ -93,14 +105,16 @@ def partition(world: World, rng: random.Random, knobs: Knobs) -> None:
     """A client and the store do not hear each other."""
 
     def begin() -> Callable[[], None]:
-        client, server = some_client(world, rng).name, world.server.host.name
+        client = some_client(world, rng).name
+        pairs = [(client, server) for server in some_servers(world, rng)]
+        pairs += [(server, client) for client, server in pairs]
         world.note_fault("partition", client)
-        world.network.cut(client, server)
-        world.network.cut(server, client)
+        for pair in pairs:
+            world.network.cut(*pair)
 
         def mend() -> None:
-            world.network.mend(client, server)
-            world.network.mend(server, client)
+            for pair in pairs:
+                world.network.mend(*pair)
 
         return mend
 
@@ -111,7 +125,7 @@ def one_way(world: World, rng: random.Random, knobs: Knobs) -> None:
     """One hears the other, who hears nothing."""
 
     def begin() -> Callable[[], None]:
-        pair = [some_client(world, rng).name, world.server.host.name]
+        pair = [some_client(world, rng).name, some_servers(world, rng)[0]]
         rng.shuffle(pair)
         world.note_fault("one_way", pair[0])
         world.network.cut(*pair)
@@ -158,9 +172,9 @@ def store_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store is down for a while and comes back with all it had."""
 
     def begin() -> Callable[[], None]:
-        world.note_fault("store_crash", world.server.host.name)
-        world.server.crash()
-        return world.server.start
+        world.note_fault("store_crash", world.service.hosts[0].name)
+        world.service.crash()
+        return world.service.start
 
     episodes(world, rng, knobs, begin)
 
@@ -169,40 +183,42 @@ def amnesia(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store comes back with nothing."""
 
     def begin() -> Callable[[], None]:
-        world.note_fault("amnesia", world.server.host.name)
-        world.server.crash()
-        world.server.forget_all()
-        return world.server.start
+        service = world.table_service
+        world.note_fault("amnesia", service.hosts[0].name)
+        service.crash()
+        service.forget_all()
+        return service.start
 
     episodes(world, rng, knobs, begin)
 
 
 def power_loss(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store forgets what it had not written down yet."""
-    server = world.server
+    service = world.table_service
     for at in range(0, world.chaos_us, int(knobs["sync_ms"] * MS)):
-        world.later(at, lambda: server.sync())
+        world.later(at, service.sync)
 
     def begin() -> Callable[[], None]:
-        world.note_fault("power_loss", server.host.name, lost=server.forget_unsynced())
-        server.crash()
-        return server.start
+        host = service.hosts[0].name
+        world.note_fault("power_loss", host, lost=service.forget_unsynced())
+        service.crash()
+        return service.start
 
     episodes(world, rng, knobs, begin)
 
 
 def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store dies and a replica that lags behind takes its place, under another address."""
-    server = world.server
+    service, server = world.table_service, world.server
     for at in range(0, world.chaos_us, int(knobs["lag_ms"] * MS)):
-        world.later(at, lambda: server.sync())
+        world.later(at, server.sync)
 
     def begin() -> Callable[[], None]:
-        if world.server is not server:
+        if service.server is not server:
             return lambda: None
         world.note_fault("failover", server.host.name)
         server.crash()
-        return lambda: world.fail_over(server)
+        return world.fail_over
 
     # There is one replica.
     episodes(world, rng, {**knobs, "times": min(1, knobs["times"])}, begin)
@@ -212,8 +228,94 @@ def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
     """Each command takes the store a while, one after the other."""
 
     def begin() -> Callable[[], None]:
-        world.server.slow_us = int(knobs["each_ms"] * MS)
-        return lambda: setattr(world.server, "slow_us", 0)
+        world.service.slow_down(int(knobs["each_ms"] * MS))
+        return lambda: world.service.slow_down(0)
+
+    episodes(world, rng, knobs, begin)
+
+
+# ── a cluster of etcd ────────────────────────────────────────────────────────────────
+
+
+def leader_change(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The leader steps down; for a while nothing is agreed on, then leases start anew."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("leader_change", "etcd")
+        world.cluster.depose()
+        return world.cluster.elect
+
+    episodes(world, rng, knobs, begin)
+
+
+def member_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """One member is down; if it led, another is elected after a while."""
+
+    def begin() -> Callable[[], None]:
+        cluster = world.cluster
+        member = cluster.members[rng.randrange(len(cluster.members))]
+        if any(other.down or other.isolated for other in cluster.members):
+            return lambda: None
+        world.note_fault("member_crash", member.host.name)
+        member.crash()
+        _elect_another(world, rng, member)
+        return member.start
+
+    episodes(world, rng, knobs, begin)
+
+
+def member_cut_off(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """One member cannot reach the others, and answers clients from what it knows."""
+
+    def begin() -> Callable[[], None]:
+        cluster = world.cluster
+        member = cluster.members[rng.randrange(len(cluster.members))]
+        if any(other.down or other.isolated for other in cluster.members):
+            return lambda: None
+        world.note_fault("member_cut_off", member.host.name)
+        member.cut_off()
+        _elect_another(world, rng, member)
+        return member.rejoin
+
+    episodes(world, rng, knobs, begin)
+
+
+def _elect_another(world: World, rng: random.Random, member: Member) -> None:
+    if world.cluster.leader is member:
+        world.cluster.depose()
+        world.later(rng.randrange(1, 800 * MS), world.cluster.elect, undo=True)
+
+
+def member_lag(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The followers apply late what was agreed on."""
+
+    def begin() -> Callable[[], None]:
+        late_us = int(knobs["late_ms"] * MS)
+        world.cluster.lag({member: rng.randrange(late_us) for member in world.cluster.members})
+        return lambda: world.cluster.lag({})
+
+    episodes(world, rng, knobs, begin)
+
+
+def compaction(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Old revisions are forgotten, down to the latest ones."""
+
+    def compact() -> None:
+        revision = world.cluster.state.mvcc.revision - rng.randrange(3)
+        if revision > max(1, world.cluster.state.mvcc.compacted):
+            world.cluster.state.compact({"revision": str(revision)})
+
+    for _ in range(knobs["times"]):
+        world.later(rng.randrange(world.chaos_us), compact)
+
+
+def no_space(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The alarm NOSPACE: nothing is written, keys can still be deleted."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("no_space", "etcd")
+        world.cluster.state.no_space = True
+        return lambda: setattr(world.cluster.state, "no_space", False)
 
     episodes(world, rng, knobs, begin)
 
@@ -252,20 +354,29 @@ def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
         )
 
 
+_TABLE: Final = frozenset(("memory",))
+_ETCD: Final = frozenset(("etcd",))
+
 FAULTS: dict[str, Fault] = {
     "delay": Fault(delay, {"times": 2, "ms": (100, 2000), "late_ms": 250}),
     "loss": Fault(loss, {"times": 2, "ms": (50, 600), "share": 0.2}),
-    "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}),
+    "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}, stores=_TABLE),
     "reset": Fault(reset, {"times": 2, "ms": (50, 600), "share": 0.3}),
     "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}),
     "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}),
     "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
     "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
     "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}),
-    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, forgets=True),
-    "power_loss": Fault(power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, forgets=True),
-    "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, forgets=True),
+    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _TABLE),
+    "power_loss": Fault(power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, True, _TABLE),
+    "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, True, _TABLE),
     "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
+    "leader_change": Fault(leader_change, {"times": 2, "ms": (50, 900)}, stores=_ETCD),
+    "member_crash": Fault(member_crash, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),
+    "member_cut_off": Fault(member_cut_off, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),
+    "member_lag": Fault(member_lag, {"times": 2, "ms": (100, 900), "late_ms": 300}, stores=_ETCD),
+    "compaction": Fault(compaction, {"times": 12}, stores=_ETCD),
+    "no_space": Fault(no_space, {"times": 2, "ms": (20, 900)}, stores=_ETCD),
     "drift": Fault(drift, {"ppm": 12_000}),
     "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}),
 }

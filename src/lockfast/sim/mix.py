@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockfast.sim.faults import FAULTS
+from lockfast.sim.faults import ALL, FAULTS
 from lockfast.sim.workloads import WORKLOADS
+
+STORES = tuple(sorted(ALL, key=lambda store: store != "memory"))
+"""What worlds are made of, the lock table itself first."""
 
 
 class MixError(ValueError):
@@ -27,6 +30,7 @@ class Mix:
 
     workloads: Mapping[str, Mapping[str, Any]]
     faults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    store: str = "memory"
     clients: int = 4
     ttl_ms: int = 900
     chaos_ms: int = 800
@@ -39,6 +43,8 @@ class Mix:
     def __post_init__(self) -> None:
         if not self.workloads:
             raise MixError("a mix has at least one workload")
+        if self.store not in STORES:
+            raise MixError(f"there is no store {self.store!r}; there are {', '.join(STORES)}")
         for kind, given, known in (
             ("workload", self.workloads, WORKLOADS),
             ("fault", self.faults, FAULTS),
@@ -46,6 +52,8 @@ class Mix:
             for name, knobs in given.items():
                 if name not in known:
                     raise MixError(f"there is no {kind} {name!r}; there are {', '.join(known)}")
+                if kind == "fault" and self.store not in FAULTS[name].stores:
+                    raise MixError(f"the fault {name!r} does not happen to {self.store!r}")
                 for knob in knobs:
                     if knob not in known[name].knobs:
                         has = ", ".join(known[name].knobs)
@@ -63,10 +71,10 @@ class Mix:
         return any(FAULTS[name].forgets for name in self.faults)
 
     def __str__(self) -> str:
-        return " ".join((*self.workloads, *(f"+{name}" for name in self.faults)))
+        return " ".join((self.store, *self.workloads, *(f"+{name}" for name in self.faults)))
 
 
-_PLAIN = ("clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "operations", "fenced")
+_PLAIN = ("store", "clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "operations", "fenced")
 
 
 class Case(NamedTuple):
@@ -138,21 +146,28 @@ def _toml(value: object) -> str:
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value)
     raise MixError(f"{value!r} cannot be a knob")
 
 
-def mix_of_seed(seed: int) -> Mix:
+def mix_of_seed(seed: int, store: str = "memory") -> Mix:
     """The mix that the search runs for a seed: every workload meets every fault in turn."""
-    rng = random.Random(f"mix {seed}")
-    workloads, faults = list(WORKLOADS), [None, *FAULTS]
+    rng = random.Random(f"mix {seed}" if store == "memory" else f"mix {seed} {store}")
+    possible = [name for name, fault in FAULTS.items() if store in fault.stores]
+    workloads, faults = list(WORKLOADS), [None, *possible]
     chosen: dict[str, Mapping[str, Any]] = {workloads[seed % len(workloads)]: {}}
     if rng.random() < 0.15:
         chosen[rng.choice(workloads)] = {}
     first = faults[seed // len(workloads) % len(faults)]
     together: dict[str, Mapping[str, Any]] = {first: {}} if first is not None else {}
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
-        together[rng.choice(list(FAULTS))] = {}
+        together[rng.choice(possible)] = {}
     clients = rng.choice((3, 3, 3, 3, 4, 5))
     # A lease that lasts must outlive a fault that lasts, before all is healed.
     chaos_ms = 2500 if "long_holds" in chosen else 800
-    return Mix(chosen, together, clients=clients, chaos_ms=chaos_ms)
+    if store == "memory":
+        return Mix(chosen, together, clients=clients, chaos_ms=chaos_ms)
+    # A lease of etcd lasts whole seconds, and an election nearly as long.
+    ttl_ms = rng.choice((1000, 1500, 2000))
+    return Mix(chosen, together, store, clients, ttl_ms, chaos_ms=2 * chaos_ms)

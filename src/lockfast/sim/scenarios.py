@@ -273,7 +273,7 @@ async def failover(stage: Stage) -> None:
         server.crash()
 
     stage.at(60, die)
-    stage.at(110, lambda: stage.world.fail_over(server))
+    stage.at(110, stage.world.fail_over)
     await stage.together(
         (one, stage.turn_after(one, 20, 250)), (other, stage.turn_after(other, 130, 80))
     )

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from lockfast.core.commands import HOLDING, Command, Done, Renew, Reply, Revoke, RevokeSession
-from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.commands import Command, Done, Reply, Revoke, RevokeSession
 from lockfast.sim.checker import Problem
 from lockfast.sim.client import SimClient
+from lockfast.sim.etcd.cluster import Cluster
+from lockfast.sim.etcd.service import EtcdService
 from lockfast.sim.faults import FAULTS
 from lockfast.sim.history import Entry, History
 from lockfast.sim.lockserver import LockServer
@@ -26,12 +27,14 @@ from lockfast.sim.mix import Mix
 from lockfast.sim.network import Network
 from lockfast.sim.register import Register
 from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
+from lockfast.sim.services import Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
 
 PATIENCE_TTLS = 60
 """After this many TTLs whoever has not ended never will."""
 
 _REVOKES = (Revoke, RevokeSession)
+_SERVICES: dict[str, Callable[[World], Service]] = {"memory": TableService, "etcd": EtcdService}
 
 
 @dataclass
@@ -45,17 +48,20 @@ class Run:
     operations: int = 0
     messages: int = 0
     ended_us: int = 0
-    steps: list[tuple[int, Command, Reply]] = field(default_factory=list)
-    """What the store did, with the true instants."""
+    steps: list[Step] = field(default_factory=list)
+    """What the store did."""
 
     @property
     def trace(self) -> Iterator[str]:
         """The steps of the store, a line for each."""
-        for at, command, reply in self.steps:
-            yield (
-                f"{at} {type(command).__name__} {command[0]} {command[1:2]} "
-                f"{type(reply).__name__} {getattr(reply, 'token', '')}"
-            )
+        for at, request, reply in self.steps:
+            if isinstance(request, tuple):
+                yield (
+                    f"{at} {type(request).__name__} {request[0]} {request[1:2]} "
+                    f"{type(reply).__name__} {getattr(reply, 'token', '')}"
+                )
+            else:
+                yield f"{at} {request} {json.dumps(reply)}"
 
     def trace_hash(self) -> str:
         """Of everything the store did and every client was told, in order."""
@@ -80,12 +86,9 @@ class World:
         self.kernel = Kernel(seed)
         self.history = History()
         self.problems: list[Problem] = []
-        self.steps: list[tuple[int, Command, Reply]] = []
         self.hosts: dict[str, Host] = {}
         self.network = Network(self.kernel)
-        self.server = LockServer(self.host("store"), self.network, lagging=mix.forgets)
-        self.server.observers.append(self._observe)
-        self._replica = self.host("replica") if "failover" in mix.faults else None
+        self.service: Service = _SERVICES[mix.store](self)
         self.register = Register(
             self.host("resource"), self.network, self.history, fenced=mix.fenced
         )
@@ -98,7 +101,7 @@ class World:
         """How many clients, or tasks of theirs, are in the middle of something."""
         self._at_work = 0
         self._healed = False
-        self._noted_rows: object = self.server.table.rows
+        self._noted_rows: object = None
         self._noted = 0
 
     def host(self, name: str) -> Host:
@@ -112,6 +115,7 @@ class World:
     def run_story(self, story: Coroutine[Any, Any, None]) -> Run:
         """Let one thing happen, told from outside, instead of what the mix says of clients."""
         self.network.on_lost = self._note_lost
+        self._noted_rows = self.server.table.rows
         self.server.observers.append(self._note_store)
         self._plan_faults()
         try:
@@ -161,7 +165,7 @@ class World:
 
     def _result(self) -> Run:
         entries = sorted(self.history.entries, key=itemgetter("at"))
-        steps, self.steps = self.steps, []
+        steps, self.service.steps = self.service.steps, []
         return Run(
             self.mix,
             self.seed,
@@ -179,7 +183,7 @@ class World:
             client.disband()
         self.clients.clear()
         self.kernel.disband()
-        self.server.disband()
+        self.service.disband()
         self._noted_rows = None
 
     def _set_to_work(self, client: SimClient) -> None:
@@ -216,12 +220,8 @@ class World:
             if not task.done or task.error is not None:
                 self.problem("liveness", f"{task.host.name} could not close: {task.error!r}")
         self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
-        self.server.apply(Renew("nobody"))
-        rows = self.server.table.rows
-        assert isinstance(rows, MemoryRows)
-        for line in "chrvw":
-            for key, row in rows.scan(f"{line}\x1f", f"{line}\x20", 3):
-                self.problem("left behind", f"{key!r} {row}")
+        for what in self.service.left_behind():
+            self.problem("left behind", what)
 
     # ── for faults ───────────────────────────────────────────────────────────────────
 
@@ -248,8 +248,7 @@ class World:
         for undo in pending.values():
             undo()
         self.network.heal()
-        self.server.start()
-        self.server.slow_us = 0
+        self.service.heal()
         self.history.note(self.kernel.now, heal=True)
 
     def note_fault(self, what: str, on: str, **about: object) -> None:
@@ -269,10 +268,26 @@ class World:
             client.connect()
             self._set_to_work(client)
 
-    def fail_over(self, old: LockServer) -> None:
+    @property
+    def table_service(self) -> TableService:
+        """The service of a world with the lock table itself."""
+        assert isinstance(self.service, TableService), f"this is a world of {self.mix.store}"
+        return self.service
+
+    @property
+    def cluster(self) -> Cluster:
+        """The servers of a world of etcd."""
+        assert isinstance(self.service, EtcdService), f"this is a world of {self.mix.store}"
+        return self.service.cluster
+
+    @property
+    def server(self) -> LockServer:
+        """The lock server of such a world."""
+        return self.table_service.server
+
+    def fail_over(self) -> None:
         """The replica takes the dead server's place, with what it has heard."""
-        assert self._replica is not None
-        self.server = old.promote(self._replica)
+        self.table_service.fail_over()
         self.history.note(self.kernel.now, resumed="store")
 
     def _note_lost(self, source: Host, target: Host) -> None:
@@ -283,24 +298,23 @@ class World:
         rows = self.server.table.rows
         if rows is not self._noted_rows:
             self._noted_rows, self._noted = rows, 0
-            self.history.note(self.kernel.now, store="begins", holds=self._held_in_store())
+            self.history.note(self.kernel.now, store="begins", holds=self.table_service.held())
         for event in rows.events(self._noted, 100):
             self._noted = event.position
             if event.token and event.what in ("granted", "released", "expired", "revoked"):
                 about = {"token": event.token, "by": event.owner}
                 self.history.note(self.kernel.now, store=event.what, **about)
 
-    def _held_in_store(self) -> list[int]:
-        rows = self.server.table.rows
-        claims = (row for _, row in rows.scan("c\x1f", "c\x20", 1000))
-        return [claim.token for claim in claims if claim.state == HOLDING]
-
     # ── observing ────────────────────────────────────────────────────────────────────
 
-    def _observe(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
-        self.steps.append((self.kernel.now, command, reply))
+    def observe(self, command: Command, reply: Reply) -> None:
+        """The store has carried out a command: note what it took away from a client."""
         if not isinstance(command, _REVOKES):
             return
         if isinstance(reply, Done) and reply.found:
-            n = command.n if isinstance(command, Revoke) else 0
-            self.history.note(self.kernel.now, revoke=command.session, n=n)
+            self.note_revoke(command)
+
+    def note_revoke(self, command: Revoke | RevokeSession) -> None:
+        """From now on nobody can rely on what a command takes away."""
+        n = command.n if isinstance(command, Revoke) else 0
+        self.history.note(self.kernel.now, revoke=command.session, n=n)

@@ -8,8 +8,7 @@ carried out, some are not, and of some it stays unknown.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -64,8 +63,8 @@ class Stream:
         self,
         member: Member,
         host: Host,
-        deliver: Callable[[bytes], None],
-        ended: Callable[[bool], None],
+        deliver: Callable[[Json], None],
+        ended: Callable[[], None],
     ) -> None:
         self.watches = Watches(member.cluster.state.mvcc)
         self.wants_leader = False
@@ -82,9 +81,9 @@ class Stream:
             if not self._open:
                 return
             self._member.fill(line.get("result", {}).get("header"))
-            self._carry(json.dumps(line).encode() + b"\n")
+            self._carry(line)
 
-    def _carry(self, data: bytes) -> None:
+    def _carry(self, line: Json) -> None:
         network, member = self._member.cluster.network, self._member
         if network.loses(member.host, self._host):
             # What is lost is sent again until the connection counts as broken; the client
@@ -93,11 +92,11 @@ class Stream:
             return
         kernel = network.kernel
         self._last_us = max(self._last_us, kernel.now + network.transit_us())
-        kernel.arrive(self._last_us - kernel.now, self._host, partial(self._arrive, data))
+        kernel.arrive(self._last_us - kernel.now, self._host, partial(self._arrive, line))
 
-    def _arrive(self, data: bytes) -> None:
+    def _arrive(self, line: Json) -> None:
         if self._open:
-            self._deliver(data)
+            self._deliver(line)
 
     def fail(self, error: EtcdError) -> None:
         """End it with an error, said on its last line."""
@@ -116,7 +115,7 @@ class Stream:
     def _end(self) -> None:
         if self._open:
             self._open = False
-            self._ended(True)
+            self._ended()
 
     def close(self) -> None:
         """The client has closed it."""
@@ -229,8 +228,15 @@ class Member:
 class Cluster:
     """Several members, of which one leads most of the time."""
 
-    def __init__(self, hosts: Sequence[Host], network: Network) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        network: Network,
+        observe: Callable[[str, Json], None] = lambda path, answer: None,
+    ) -> None:
         self.network = network
+        self._observe = observe
+        """Told of every request that was carried out, and of what became of it."""
         self.state = State()
         self.term = 2
         self._chance = hosts[0].kernel.random
@@ -300,6 +306,7 @@ class Cluster:
                 status, made = 200, self.gateway.call(request.path, body)
         except EtcdError as error:
             status, made = error.status, error.body()
+        self._observe(request.path, made)
         self._spread()
         if answer:
             member.reply(request, status, made)
@@ -322,6 +329,13 @@ class Cluster:
                 self.network.kernel.after(member.lag_us, partial(member.advance, revision))
             elif member.applied < revision:
                 member.advance(revision)
+
+    def lag(self, late_us: Mapping[Member, int]) -> None:
+        """Have members apply what is agreed on later than the leader."""
+        for member in self.members:
+            member.lag_us = late_us.get(member, 0)
+            if not member.lag_us:
+                member.advance(self.state.mvcc.revision)
 
     # ── leases ───────────────────────────────────────────────────────────────────────
 
@@ -402,6 +416,14 @@ class Cluster:
         member.reply(request, error.status, error.body())
 
     # ── what happens to it ───────────────────────────────────────────────────────────
+
+    def disband(self) -> None:
+        """Let go of everything."""
+        for member in self.members:
+            member.streams.clear()
+        self._parked.clear()
+        self._expiring.clear()
+        del self.gateway
 
     def heal(self) -> None:
         """Every member runs, hears the others, and is up to date."""

@@ -1,0 +1,67 @@
+"""Worlds of etcd: the shipped store over a modelled cluster of three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from lockfast.core.commands import Command
+from lockfast.ports import Store
+from lockfast.sim.etcd.cluster import Cluster
+from lockfast.sim.etcd.transport import SimEtcdNetwork
+from lockfast.sim.runtime import Host
+from lockfast.sim.services import ObservedStore, OnReply, Step
+
+if TYPE_CHECKING:
+    from lockfast.sim.world import World
+
+MEMBERS: Final = 3
+
+
+class EtcdService:
+    """Three members, and clients with the store that ships."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.hosts = [world.host(f"m{number + 1}") for number in range(MEMBERS)]
+        self.steps: list[Step] = []
+        self.cluster = Cluster(self.hosts, world.network, self._observe)
+
+    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
+        return ObservedStore(open_etcd(host, self.cluster), on_send, on_reply)
+
+    def crash(self) -> None:
+        for member in self.cluster.members:
+            member.crash()
+        self.cluster.depose()
+
+    def start(self) -> None:
+        for member in self.cluster.members:
+            member.start()
+        self.cluster.elect()
+
+    def slow_down(self, each_us: int) -> None:
+        self.cluster.slow_us = each_us
+
+    def heal(self) -> None:
+        self.cluster.heal()
+
+    def session_ends_us(self, session: str) -> int | None:
+        return None
+
+    def left_behind(self) -> Iterator[str]:
+        state = self.cluster.state
+        for lease in state.leases.values():
+            yield f"lease {lease.id} with {sorted(lease.keys)}"
+
+    def disband(self) -> None:
+        self.cluster.disband()
+
+    def _observe(self, path: str, answer: object) -> None:
+        self.steps.append((self._world.kernel.now, path, answer))
+
+
+def open_etcd(host: Host, cluster: Cluster) -> Store:
+    from lockfast.stores.etcd import EtcdStore
+
+    return EtcdStore(SimEtcdNetwork(host, cluster))  # type: ignore[arg-type]

@@ -1,0 +1,172 @@
+"""The store's side of a world: servers on hosts of their own, and the stores that clients use.
+
+A service is what a world needs of a store, whichever it is. `TableService` runs the lock table
+itself behind the network; the others run the shipped code of a store over a model of its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from lockfast.core.commands import HOLDING, Command, Renew, Reply
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.rows import session_key
+from lockfast.ports import Deliver, Store, WakeListener, Wire
+from lockfast.sim.lockserver import LockServer, SimStore
+from lockfast.sim.runtime import MS, Host
+
+if TYPE_CHECKING:
+    from lockfast.sim.world import World
+
+OnReply: TypeAlias = Callable[[Command, Reply], None]
+Step: TypeAlias = tuple[int, Any, Any]
+"""What a server did: the true instant, the request, the reply."""
+
+
+class Service(Protocol):
+    """The servers of a world."""
+
+    steps: list[Step]
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """Where they run, the one that keeps the time first."""
+        ...
+
+    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
+        """The store of a client on a host."""
+        ...
+
+    def crash(self) -> None:
+        """Answer nothing until `start`; nothing is forgotten."""
+        ...
+
+    def start(self) -> None: ...
+
+    def slow_down(self, each_us: int) -> None:
+        """From now on take so long for each request, one after the other."""
+        ...
+
+    def heal(self) -> None:
+        """Undo whatever faults have done."""
+        ...
+
+    def session_ends_us(self, session: str) -> int | None:
+        """The true instant at which the store ends a session; None if that is not known."""
+        ...
+
+    def left_behind(self) -> Iterator[str]:
+        """What is still stored, a while after the last client has left."""
+        ...
+
+    def disband(self) -> None: ...
+
+
+class TableService:
+    """The lock table that ships, behind the network: the store of the memory worlds."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.server = LockServer(world.host("store"), world.network, lagging=world.forgets)
+        self._replica = world.host("replica") if "failover" in world.mix.faults else None
+        self.hosts = [self.server.host]
+        self.steps: list[Step] = []
+        self.server.observers.append(self._observe)
+
+    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
+        return SimStore(host, self._world.network, lambda: self.server, on_reply)
+
+    def crash(self) -> None:
+        self.server.crash()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def slow_down(self, each_us: int) -> None:
+        self.server.slow_us = each_us
+
+    def heal(self) -> None:
+        self.server.start()
+        self.server.slow_us = 0
+
+    def forget_all(self) -> None:
+        self.server.forget_all()
+
+    def sync(self) -> None:
+        self.server.sync()
+
+    def forget_unsynced(self) -> int:
+        return self.server.forget_unsynced()
+
+    def fail_over(self) -> None:
+        """The replica takes the dead server's place, with what it has heard."""
+        if self._replica is None or self.server.host is self._replica:
+            return
+        self.server = self.server.promote(self._replica)
+        self.hosts = [self.server.host]
+
+    def session_ends_us(self, session: str) -> int | None:
+        row = self.server.table.rows.get(session_key(session))
+        if row is None or row.ended:
+            return None
+        return self.server.host.clock.tick_when(row.deadline_ms * MS)
+
+    def left_behind(self) -> Iterator[str]:
+        self.server.apply(Renew("nobody"))
+        rows = self.server.table.rows
+        assert isinstance(rows, MemoryRows)
+        for line in "chrvw":
+            for key, row in rows.scan(f"{line}\x1f", f"{line}\x20", 3):
+                yield f"{key!r} {row}"
+
+    def held(self) -> list[int]:
+        """The tokens of all who hold, by the store's own reckoning."""
+        claims = (row for _, row in self.server.table.rows.scan("c\x1f", "c\x20", 1000))
+        return [claim.token for claim in claims if claim.state == HOLDING]
+
+    def disband(self) -> None:
+        self.server.disband()
+
+    def _observe(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
+        self.steps.append((self._world.kernel.now, command, reply))
+        self._world.observe(command, reply)
+
+
+class ObservedStore:
+    """A store whose client is told of each command that it sends and each reply that it gets."""
+
+    def __init__(self, inner: Store, on_send: Callable[[Command], None], on_reply: OnReply) -> None:
+        self._inner = inner
+        self._on_send = on_send
+        self._on_reply = on_reply
+        self.label = inner.label
+        self.capabilities = inner.capabilities
+
+    def caller_wire(self) -> Wire:
+        return _ObservedWire(self._inner.caller_wire(), self._on_send, self._on_reply)
+
+    def keeper_wire(self) -> Wire:
+        return _ObservedWire(self._inner.keeper_wire(), self._on_send, self._on_reply)
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return self._inner.wake_listener(session, deliver)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _ObservedWire:
+    def __init__(self, inner: Wire, on_send: Callable[[Command], None], on_reply: OnReply) -> None:
+        self._inner = inner
+        self._on_send = on_send
+        self._on_reply = on_reply
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        self._on_send(command)
+        reply = await self._inner.send(command, timeout_ms)
+        self._on_reply(command, reply)
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
