@@ -144,7 +144,7 @@ def test_a_history_survives_its_file(right: list[Entry], tmp_path: Path) -> None
 
 def test_a_file_that_is_no_history_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    path.write_text('{"at": 1}\n{"when": 2}\n', encoding="utf-8")
+    path.write_text('{"at": 1, "heal": true}\n{"when": 2}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"history\.jsonl:2: an entry is"):
         read_history(path)
     path.write_text("nonsense\n", encoding="utf-8")

@@ -11,7 +11,8 @@ from lockfast.cli.json_output import write_json
 
 def check(arguments: argparse.Namespace) -> int:
     """Print which promises a history breaks; return 1 if there are any."""
-    from lockfast.sim.judge import HistoryError, judge_file
+    from lockfast.sim.entries import HistoryError
+    from lockfast.sim.judge import judge_file
 
     try:
         judgement = judge_file(arguments.history, forgets=arguments.forgets)

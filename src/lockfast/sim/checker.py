@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.core.commands import Place
+from lockfast.sim.entries import HistoryError
 from lockfast.sim.history import Entry
 from lockfast.sim.model import COMPATIBLE
 
@@ -98,7 +99,7 @@ class Grant:
 def grants_of(entries: Iterable[Entry]) -> list[Grant]:
     """Every acquire of a history, with what became of it.
 
-    Raises ValueError for an answer that comes before its question.
+    Raises HistoryError for an answer that comes before its question.
     """
     found: dict[int, Grant] = {}
     conversions: dict[int, Conversion] = {}
@@ -115,7 +116,7 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
                 change.answered, change.outcome = entry["at"], entry["got"]
                 change.token = entry.get("token", 0)
             elif op not in asked:
-                raise ValueError(f"operation {op} is answered before it is asked: {entry}")
+                raise HistoryError(f"operation {op} is answered before it is asked")
         elif "ask" in entry:
             op, what = entry["op"], entry["ask"]
             asked.add(op)

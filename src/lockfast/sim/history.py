@@ -29,11 +29,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from lockfast.core.commands import Place
+from lockfast.sim.entries import Entries, HistoryError
 
 Entry: TypeAlias = dict[str, Any]
+
+LINE_MAX: Final = 1 << 20
+"""Bytes of one entry."""
 
 
 class History:
@@ -71,21 +74,26 @@ def write_history(entries: Iterable[Entry], path: Path) -> None:
 
 
 def read_history(path: Path) -> list[Entry]:
-    """Raises ValueError that names the line which is no entry."""
-    return list(_entries(path))
+    """Read a history from outside; raises HistoryError that names the line that is wrong."""
+    try:
+        return list(_entries(path))
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _entries(path: Path) -> Iterator[Entry]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
+    entries = Entries()
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LINE_MAX + 1):
+            number += 1
+            if len(line) > LINE_MAX:
+                raise HistoryError(f"{path}:{number}: longer than {LINE_MAX} bytes")
             if not line.strip():
                 continue
             try:
-                entry = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: not a JSON object: {error}") from None
-            if not isinstance(entry, dict) or not isinstance(entry.get("at"), int):
-                raise ValueError(f"{path}:{number}: an entry is an object with an integer `at`")
-            if "places" in entry:
-                entry["places"] = tuple(Place(*place) for place in entry["places"])
-            yield entry
+                yield entries.check(json.loads(line))
+            except HistoryError as error:
+                raise HistoryError(f"{path}:{number}: {error}") from None
+            except (ValueError, RecursionError) as error:
+                raise HistoryError(f"{path}:{number}: not a JSON object: {error}") from None

@@ -6,16 +6,14 @@ Needs nothing but the standard library.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from lockfast.sim.checker import Problem, check_history
+from lockfast.sim.entries import HistoryError
 from lockfast.sim.history import Entry, read_history
 from lockfast.sim.linear import Verdict, explain, unexplained
-
-
-class HistoryError(ValueError):
-    """The file is no history."""
 
 
 class Judgement(NamedTuple):
@@ -49,16 +47,12 @@ def judge_file(path: Path, *, forgets: bool = False) -> Judgement:
 
     With `forgets` its store may lose what it acknowledged: only tokens are judged then.
     """
+    entries = sorted(read_history(path), key=itemgetter("at"))
     try:
-        entries = sorted(read_history(path), key=lambda entry: int(entry["at"]))
         problems = check_history(entries, forgets=forgets)
         verdicts = {} if forgets else explain(entries)
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise HistoryError(str(error)) from None
-    except (KeyError, TypeError) as error:
-        raise HistoryError(f"{path}: an entry lacks {error}, or has something else there") from None
+    except HistoryError as error:
+        raise HistoryError(f"{path}: {error}") from None
     problems += [unexplained(at) for at, found in verdicts.items() if found is Verdict.IMPOSSIBLE]
     undecided = [at[1] for at, found in verdicts.items() if found is Verdict.UNKNOWN]
     return Judgement(entries, problems, undecided)

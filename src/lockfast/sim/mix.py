@@ -17,6 +17,19 @@ STORES = tuple(sorted(ALL, key=lambda store: store != "memory"))
 """What worlds are made of, the lock table itself first."""
 
 
+TEXT_MAX = 1 << 20
+"""Characters of a file."""
+KNOB_MAX = 1_000_000
+BOUNDS = {
+    "clients": (1, 1000),
+    "ttl_ms": (10, 3_600_000),
+    "chaos_ms": (1, 3_600_000),
+    "ageing_step_ms": (0, 3_600_000),
+    "operations": (0, 1_000_000),
+}
+"""The least and the most of what a world has."""
+
+
 class MixError(ValueError):
     """The file does not describe a mix."""
 
@@ -54,10 +67,19 @@ class Mix:
                     raise MixError(f"there is no {kind} {name!r}; there are {', '.join(known)}")
                 if kind == "fault" and self.store not in FAULTS[name].stores:
                     raise MixError(f"the fault {name!r} does not happen to {self.store!r}")
-                for knob in knobs:
+                for knob, value in knobs.items():
                     if knob not in known[name].knobs:
                         has = ", ".join(known[name].knobs)
                         raise MixError(f"{kind} {name!r} has no knob {knob!r}; it has {has}")
+                    usual = known[name].knobs[knob]
+                    if not _is_alike(value, usual):
+                        raise MixError(
+                            f"{kind} {name!r}: {knob} is {str(value)[:60]}, expected "
+                            f"something like {usual}, at most {KNOB_MAX}"
+                        )
+        for name, (low, high) in BOUNDS.items():
+            if not low <= getattr(self, name) <= high:
+                raise MixError(f"{name} is {getattr(self, name)}, not within {low} and {high}")
 
     def knobs_of_workload(self, name: str) -> dict[str, Any]:
         return {**WORKLOADS[name].knobs, **self.workloads[name]}
@@ -74,6 +96,25 @@ class Mix:
         return " ".join((self.store, *self.workloads, *(f"+{name}" for name in self.faults)))
 
 
+def _is_alike(value: object, usual: object) -> bool:
+    """Whether a knob is of the same kind as its default, and not beyond all bounds."""
+    if isinstance(usual, tuple):
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(usual)
+            and all(_is_alike(one, 1.0) for one in value)
+            and value[0] <= value[1]
+        )
+    if isinstance(usual, float):
+        return type(value) in (int, float) and 0 <= value <= KNOB_MAX  # type: ignore[operator]
+    return type(value) is int and 0 <= value <= KNOB_MAX
+
+
+def _check_section(section: object) -> None:
+    if not isinstance(section, dict):
+        raise MixError(f"expected a section, not {str(section)[:60]!r}")
+
+
 _PLAIN = ("store", "clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "operations", "fenced")
 
 
@@ -87,19 +128,25 @@ class Case(NamedTuple):
 
 def read_case(text: str) -> Case:
     """A mix, with a seed or without, from TOML; raises MixError that says what is wrong."""
+    if len(text) > TEXT_MAX:
+        raise MixError(f"longer than {TEXT_MAX} characters")
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise MixError(f"not TOML: {error}") from None
     seed, why = table.pop("seed", None), table.pop("why", "")
-    if not isinstance(seed, int | None) or not isinstance(why, str):
+    if type(seed) not in (int, type(None)) or not isinstance(why, str):
         raise MixError(f"seed is a number and why a text, not {seed!r} and {why!r}")
     sections = [table.pop(name, {}) for name in ("world", "workloads", "faults")]
     if table:
         raise MixError(
             f"unknown {next(iter(table))!r}; there are seed, why, [world], [workloads], [faults]"
         )
+    for section in sections:
+        _check_section(section)
     world, workloads, faults = sections
+    for section in (*workloads.values(), *faults.values()):
+        _check_section(section)
     for name, value in world.items():
         if name not in _PLAIN:
             raise MixError(f"[world] has no {name!r}; it has {', '.join(_PLAIN)}")
@@ -111,7 +158,8 @@ def read_case(text: str) -> Case:
 
 def read_case_file(path: Path) -> Case:
     try:
-        return read_case(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            return read_case(file.read(TEXT_MAX + 1))
     except OSError as error:
         raise MixError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

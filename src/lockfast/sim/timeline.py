@@ -124,7 +124,7 @@ def _axes(scale: _Scale, y_of: dict[str, int], height: int) -> Iterator[str]:
         yield f'<line class="lane" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y}" y2="{y}"/>'
         yield f'<text x="8" y="{y + 4}">{escape(lane)}</text>'
     span = max(1, scale.end - scale.start)
-    step = next(s for k in range(9) for s in (10**k, 2 * 10**k, 5 * 10**k) if span / s <= 12)
+    step = next(s for k in range(18) for s in (10**k, 2 * 10**k, 5 * 10**k) if span / s <= 12)
     for at in range(scale.start, scale.end + 1, step):
         x = scale.x(at)
         yield f'<line class="lane" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8}" y2="{height - 16}"/>'
