@@ -24,7 +24,7 @@ exec(compile(sys.stdin.read(), page, "exec"), names)
 
 def test_there_is_code_to_run() -> None:
     """README and the guide show code."""
-    assert {"README.md", "docs/index.md"} <= set(WITH_CODE)
+    assert {"README.md", "docs/guide.md"} <= set(WITH_CODE)
 
 
 @pytest.mark.parametrize("name", WITH_CODE)

@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 PAGE = ROOT / "docs" / "guarantees.md"
 REFERENCE = re.compile(r"(?:tests|src/lockfast/conformance)/[\w./-]+\.py::\w+(?:::\w+)?")
 PROMISES = ("G1 grant", "G2 told", "G3 fence", "G4 alive")
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "redis", "etcd")
 
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split("|")]

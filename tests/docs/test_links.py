@@ -41,3 +41,14 @@ def test_words_of_dev_exist() -> None:
     mentioned = {word for name in NAMES for word in DEV.findall((ROOT / name).read_text("utf-8"))}
     assert mentioned
     assert mentioned <= known
+
+
+def test_the_index_has_every_page() -> None:
+    """Whoever adds a page links it from docs/index.md."""
+    index = ROOT / "docs" / "index.md"
+    linked = {
+        (index.parent / target.partition("#")[0]).resolve()
+        for target in LINK.findall(prose_of(index))
+    }
+    pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - {index.resolve()}
+    assert sorted(pages - linked) == []
