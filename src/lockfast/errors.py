@@ -185,3 +185,7 @@ class OutcomeUnknownError(StoreError):
 
 class StoreMisconfiguredError(StoreError):
     """The store would break our promises as it is set up; nothing was written."""
+
+
+SURELY_NOT_DONE = (StoreUnavailableError, StoreMisconfiguredError)
+"""Errors of a request that never reached the store, or that it did not carry out."""

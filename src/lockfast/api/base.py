@@ -194,6 +194,8 @@ class LeaseBase:
         if holding is None or holding.phase is RELEASED or holding.session is None:
             return
         if holding.phase is Phase.OVER:
+            if use is None:
+                holding.session.work_has_stopped(holding)
             return
         if use is not None:
             if use.over:

@@ -23,6 +23,7 @@ from lockfast.core.commands import (
     Reply,
 )
 from lockfast.errors import (
+    SURELY_NOT_DONE,
     AcquireTimeoutError,
     DeadlockError,
     LeaseLostError,
@@ -82,14 +83,13 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
             if core.lock_order is not None:
                 core.lock_order.took(core, holding)
             return True
-    except UnsupportedError:
-        # Refused before anything was sent: there is nothing to give back.
-        if holding.session is not None:
-            holding.session.forget(holding)
-        raise
     except BaseException:
-        if holding.session is not None:
-            holding.session.abandon(holding)
+        session = holding.session
+        if session is not None and holding.may_be_stored:
+            session.abandon(holding)
+        elif session is not None:
+            session.forget(holding)
+            session.end_if_unused()
         raise
 
 
@@ -117,12 +117,20 @@ async def _enter(
     retry_ms = RETRY_MS
     while True:
         opening = None if session.snapshot.opened else session.opening()
+        was_stored = holding.may_be_stored
+        holding.may_be_stored = True
         try:
             reply = await core.wire.send(
                 holding.enter(timeout_ms != 0, opening),
                 min(retry.left_ms(sent_ms), core.connect_timeout_ms),
             )
-        except (StoreUnavailableError, OutcomeUnknownError) as error:
+        except LockfastError as error:
+            if isinstance(error, (*SURELY_NOT_DONE, UnsupportedError)):
+                holding.may_be_stored = was_stored
+                if opening is not None:
+                    session.opening_refused()
+            if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
+                raise
             # Both are safe to send again: the claim's number makes it one claim.
             trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
             if trouble is not None:
@@ -138,7 +146,7 @@ async def _enter(
             sent_ms = runtime.now_ms()
             continue
         if isinstance(reply, Ended):
-            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+            session.end_as_told(reply)
             logger.warning("%s; entering %r again", session.snapshot.ended, holding.ask.name)
             session = core.enlist(holding)
             sent_ms = runtime.now_ms()
@@ -166,14 +174,16 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
     """
     session = holding.session
     assert session is not None
-    dead = session.listener.dead(ahead)
     try:
+        dead = session.listener.dead(ahead)
         for other in dead:
             await end_session(
                 core.runtime, core.wire.send, Expel(other, PROCESS_DIED), core.connect_timeout_ms
             )
-    except StoreError:
-        return False  # nothing is wrong with what we know: it is in use
+    except Exception as error:
+        # The lock is in use; whether its holder lives cannot be told now.
+        logger.warning("cannot end dead sessions ahead of %r: %s", holding.ask.name, error)
+        return False
     return bool(dead)
 
 
@@ -275,6 +285,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     assert session is not None
     if session.state_of(holding) is LOST:
         check_process(holding)
+        session.work_has_stopped(holding)
         raise lost_error(holding)
     if holding.phase is RELEASED:
         return
@@ -290,7 +301,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
             session.forget(holding)
             return
         if isinstance(reply, Ended):
-            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+            session.end_as_told(reply)
         elif isinstance(reply, Gone):
             session.over(holding, reply.reason, reply.by)
         else:

@@ -97,7 +97,7 @@ def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None
     elif isinstance(reply, Queued):
         session.queued(holding, reply)
     elif isinstance(reply, Ended):
-        session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        session.end_as_told(reply)
         raise lost_error(holding)
     elif isinstance(reply, Gone):
         session.over(holding, reply.reason, reply.by)
@@ -121,7 +121,7 @@ async def proclaim(core: Core, holding: Holding, value: str) -> None:
     assert session is not None
     reply = await core.request(Proclaim(session.id, holding.n, value))
     if isinstance(reply, Ended):
-        session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+        session.end_as_told(reply)
         raise lost_error(holding)
     if isinstance(reply, Gone):
         session.over(holding, reply.reason)

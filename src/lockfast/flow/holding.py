@@ -83,6 +83,8 @@ class Holding:
     looked_ms = 0
     """When it was last looked at for a deadlock."""
     hold_deadline_ms: int | None = None
+    may_be_stored = False
+    """An Enter may have reached the store, so the claim has to be given back there."""
     leaving = False
     """Its release is on the way: that the store has no record of it is no loss."""
     ahead: tuple[Blocker, ...] = ()

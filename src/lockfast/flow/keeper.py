@@ -32,17 +32,20 @@ from lockfast.core.commands import (
     SessionsReply,
     Wake,
 )
-from lockfast.errors import LockfastError
+from lockfast.errors import SURELY_NOT_DONE, LockfastError, StoreError
 from lockfast.flow import deadlock
 from lockfast.flow.ending import end_session
 from lockfast.flow.log import logger
+from lockfast.flow.retry import Backoff
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
 from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
 from lockfast.ports import PROCESS_DIED, WAKE_DIED, Wire
 
 REQUEST_MS_MAX: Final = 2000
-RETRY_FIRST_MS: Final = 20
-RETRY_MAX_MS: Final = 1000
+LISTEN_AGAIN_MS: Final = 100
+"""After a listener has failed. Meanwhile nobody can interrupt the keeper."""
+LOG_EVERY_MS: Final = 60_000
+"""A failure that lasts is logged this often."""
 JITTER: Final = 0.1
 """Keep-alives go up to a tenth early, so that those of a fleet do not march in step."""
 CLOSE_MS: Final = 2000
@@ -53,7 +56,12 @@ LOOK_SLACK_MS: Final = 1
 
 
 class Keeper:
-    """Keeps one session, from before it is opened until it is over."""
+    """Keeps one session, from before it is opened until it has ended.
+
+    Nothing that comes from outside may stop it: whatever a reply, a wake or a row of another
+    client makes it raise is logged, and it goes on. Otherwise one unreadable row would cost
+    its readers all their leases.
+    """
 
     def __init__(self, session: Session, wire: Wire) -> None:
         self._session = session
@@ -61,8 +69,13 @@ class Keeper:
         self._runtime = session.runtime
         self._renew_at_ms: int | None = None
         self._closing_until_ms: int | None = None
-        self._retry_at_ms = 0
-        self._retry_ms = RETRY_FIRST_MS
+        # One for each duty: a command that always fails must not keep the others from being
+        # sent, least of all the keep-alive.
+        self._renewing = Backoff(session.ttl_ms)
+        self._giving_back = Backoff(session.ttl_ms)
+        self._searching = Backoff(session.ttl_ms)
+        self._log_at_ms: dict[str, int] = {}
+        """Per duty, when its failure is worth a line in the log again."""
         self._silent_sessions = SilentSessions()
         self._connections = 0
 
@@ -77,28 +90,27 @@ class Keeper:
                 if session.closing and self._has_given_back():
                     # Before the store hears of it: from then on others may hold.
                     session.end("the client was closed")
-                    await self._close()
-                    break
+                    await self._close(Close(session.id))
+                    return
                 if session.snapshot.opened:
                     if self._runtime.now_ms() >= self._due_ms():
                         await self._renew_if_due()
                     if session.deadlock_at_ms is not None:
                         await self._find_deadlocks_if_due()
                 self._notice_ends()
-                if not session.alive():
-                    continue
-                for wake in await session.listener.listen(self._idle_ms()):
-                    await self._hear(wake)
-                for wake in session.take_inbox():
-                    await self._hear(wake)
-            else:
-                # Ended on our side only: let those behind us go on before the TTL is over.
-                # It is a loss and no release, so a `lock_delay` is kept.
+                if session.alive():
+                    for wake in await self._listen():
+                        await self._hear(wake)
+            if not session.ended_in_store:
+                # Let those behind us go on before the store ends the session itself. It is
+                # a loss and not a release, so `lock_delay` applies.
+                await self._let_work_stop()
                 await self._close(Expel(session.id, session.snapshot.ended))
-        except Exception as error:
-            # Nobody renews the session from here on, so nobody may take it for alive.
+        except BaseException as error:
+            # Nobody renews the session from here on, so nobody may believe that it lives.
             session.end(f"its keeper failed: {error!r}")
-            logger.warning("session %s is over: %s", session.id, session.snapshot.ended)
+            if isinstance(error, Exception):
+                logger.warning("session %s has ended: %s", session.id, session.snapshot.ended)
             raise
         finally:
             self._wire.close()
@@ -109,7 +121,16 @@ class Keeper:
         now_ms = self._runtime.now_ms()
         if self._closing_until_ms is None:
             self._closing_until_ms = now_ms + CLOSE_MS
-        return self._session.next_in_outbox() is None or now_ms >= self._closing_until_ms
+        return not self._session.owes() or now_ms >= self._closing_until_ms
+
+    async def _let_work_stop(self) -> None:
+        """Wait until the work under lost leases has stopped, at most for the margin.
+
+        A lease is lost a margin before the store ends it. That time is promised to the work
+        for stopping, so the successor is not let in earlier.
+        """
+        while (left_ms := self._session.work_left_ms()) > 0:
+            await self._session.work_stopped.wait(left_ms)
 
     # ── timing ───────────────────────────────────────────────────────────────────────
 
@@ -124,20 +145,25 @@ class Keeper:
                 due_ms = snapshot.deadline_ms
             deadlock_at_ms = session.deadlock_at_ms
             if deadlock_at_ms is not None and deadlock_at_ms < due_ms:
-                due_ms = min(due_ms, max(deadlock_at_ms, self._retry_at_ms))
-        if session.closing or session.next_in_outbox() is not None:
-            due_ms = self._retry_at_ms if due_ms is None else min(due_ms, self._retry_at_ms)
+                due_ms = min(due_ms, max(deadlock_at_ms, self._searching.at_ms))
+        elif snapshot.deadline_ms:
+            due_ms = snapshot.deadline_ms
+        outbox_ms = 0 if session.closing else session.outbox_due_ms()
+        if outbox_ms is not None:
+            outbox_ms = max(outbox_ms, self._giving_back.at_ms)
+            due_ms = outbox_ms if due_ms is None else min(due_ms, outbox_ms)
         return max(0, due_ms - self._runtime.now_ms()) if due_ms is not None else None
 
     def _due_ms(self) -> int:
         """When the next keep-alive is due: by itself, by a look, by a retry."""
         at_ms = self._renew_at_ms
         if at_ms is None:
-            at_ms = self._renew_at_ms = self._next_renewal(self._runtime.now_ms())
+            # Counted from before the session was opened, however long that took.
+            at_ms = self._renew_at_ms = self._next_renewal(self._session.confirmed_at_ms())
         look_at_ms = self._session.look_at_ms
         if look_at_ms is not None and look_at_ms + LOOK_SLACK_MS < at_ms:
             at_ms = look_at_ms + LOOK_SLACK_MS
-        return at_ms if at_ms > self._retry_at_ms else self._retry_at_ms
+        return max(at_ms, self._renewing.at_ms)
 
     def _next_renewal(self, from_ms: int) -> int:
         every_ms = self._session.ttl_ms / RENEWALS_PER_TTL
@@ -148,19 +174,26 @@ class Keeper:
         nothing else is done meanwhile; it is tried again."""
         session = self._session
         budget_ms = min(session.ttl_ms // RENEWALS_PER_TTL, REQUEST_MS_MAX)
-        if session.snapshot.opened:
+        if session.snapshot.deadline_ms:
             left_ms = session.snapshot.deadline_ms - self._runtime.now_ms()
             budget_ms = min(left_ms, budget_ms)
         return max(1, budget_ms)
 
-    def _failed(self, error: LockfastError, doing: str) -> None:
-        logger.warning("%s of session %s failed: %s", doing, self._session.id, error)
-        self._retry_at_ms = self._runtime.now_ms() + self._retry_ms
-        self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS, self._session.ttl_ms // 10 + 1)
+    def _log_failure(self, error: Exception, doing: str) -> None:
+        """At most once a minute while it lasts."""
+        now_ms = self._runtime.now_ms()
+        if now_ms >= self._log_at_ms.get(doing, 0):
+            self._log_at_ms[doing] = now_ms + LOG_EVERY_MS
+            told = error if isinstance(error, LockfastError) else repr(error)
+            logger.warning("%s of session %s failed: %s", doing, self._session.id, told)
 
-    def _succeeded(self) -> None:
-        self._retry_at_ms = 0
-        self._retry_ms = RETRY_FIRST_MS
+    def _failed(self, error: Exception, doing: str, backoff: Backoff) -> None:
+        self._log_failure(error, doing)
+        backoff.failed(self._runtime.now_ms())
+
+    def _succeeded(self, doing: str, backoff: Backoff) -> None:
+        self._log_at_ms.pop(doing, None)
+        backoff.succeeded()
 
     # ── duties ───────────────────────────────────────────────────────────────────────
 
@@ -177,21 +210,25 @@ class Keeper:
                 Renew(session.id, proof.count, proof.checksum, proof.lowest, proof.waiting),
                 self._budget_ms(),
             )
-            if isinstance(reply, Renewed) and not reply.matches:
+            if isinstance(reply, Ended):
+                session.end_as_told(reply)
+                return
+            if not isinstance(reply, Renewed):
+                raise StoreError("lockfast", f"the store answered {reply!r} to a keep-alive")
+            if not reply.matches:
                 await self._list(proof)
-        except LockfastError as error:
-            session.unconfirmed()
-            self._silent_sessions.forget()
-            self._failed(error, "keep-alive")
-            return
-        self._succeeded()
-        self._renew_at_ms = self._next_renewal(sent_ms)
-        if isinstance(reply, Ended):
-            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
-        elif isinstance(reply, Renewed) and session.renewed(sent_ms):
+            if not session.renewed(sent_ms):
+                return
             for n, look in reply.looks:
                 session.look_over(n, look, sent_ms)
-            await self._expel_the_silent(reply)
+        except Exception as error:
+            session.unconfirmed()
+            self._silent_sessions.forget()
+            self._failed(error, "keep-alive", self._renewing)
+            return
+        self._succeeded("keep-alive", self._renewing)
+        self._renew_at_ms = self._next_renewal(sent_ms)
+        await self._expel_the_silent(reply)
 
     async def _expel_the_silent(self, reply: Renewed) -> None:
         """End those ahead of us whose keep-alives have stopped, if the store does not see it."""
@@ -207,20 +244,21 @@ class Keeper:
         try:
             for session, renewals, still_ms in silent_sessions.silent(now_ms, self._session.ttl_ms):
                 found = await self._wire.send(Sessions(just_before(session), 1), self._budget_ms())
-                view = found.sessions[0] if isinstance(found, SessionsReply) else None
-                if view is None or view.session != session or still_ms < SLACK * view.ttl_ms:
-                    continue
+                views = found.sessions if isinstance(found, SessionsReply) else ()
+                ttls_ms = [view.ttl_ms for view in views if view.session == session]
+                if not ttls_ms or still_ms < SLACK * ttls_ms[0]:
+                    continue  # it has ended, or may just not be due yet
                 logger.warning("session %s is silent for %d ms: expelled", session, still_ms)
                 await self._expel(Expel(session, "its keep-alives stopped", renewals))
-        except LockfastError as error:
+        except Exception as error:
             silent_sessions.forget()
-            self._failed(error, "look at a silent session")
+            self._log_failure(error, "look at a silent session")
 
     async def _find_deadlocks_if_due(self) -> None:
         """Look whether a claim that waits too long is part of a deadlock, and end it."""
         session = self._session
         at_ms = session.deadlock_at_ms
-        if at_ms is None or self._runtime.now_ms() < max(at_ms, self._retry_at_ms):
+        if at_ms is None or self._runtime.now_ms() < max(at_ms, self._searching.at_ms):
             return
 
         async def send(command: Command) -> Reply:
@@ -233,8 +271,10 @@ class Keeper:
             for cycle in await deadlock.look(send, start) if start else ():
                 logger.warning("deadlock: %s", "; ".join(cycle.lines))
                 await deadlock.end(send, cycle)
-        except LockfastError as error:
-            self._failed(error, "look for deadlocks")
+        except Exception as error:
+            self._failed(error, "look for deadlocks", self._searching)
+        else:
+            self._succeeded("look for deadlocks", self._searching)
         if session.deadlock_at_ms is not None:
             # Long lines take long to look at: that must not be all we do.
             ended_ms = self._runtime.now_ms()
@@ -254,7 +294,7 @@ class Keeper:
         session = self._session
         session.take_back_dropped()
         while (item := session.next_in_outbox()) is not None:
-            if self._runtime.now_ms() < self._retry_at_ms:
+            if self._runtime.now_ms() < self._giving_back.at_ms:
                 return
             n, command = item
             sent_ms = self._runtime.now_ms()
@@ -263,18 +303,22 @@ class Keeper:
                     reply = await self._wire.send(command, self._budget_ms())
                     if isinstance(command, Convert):
                         session.conversion_taken_back(command, reply, sent_ms)
-            except LockfastError as error:
-                self._failed(error, "leave")
+            except Exception as error:
+                self._failed(error, "leave", self._giving_back)
                 return
             session.given_back(n, command)
-            self._succeeded()
+            self._succeeded("leave", self._giving_back)
 
     async def _open(self) -> bool:
         """Make sure the store has the session, so that a leave that overtakes its enter counts."""
         session = self._session
         opening = session.opening()
         if isinstance(opening, Open):
-            reply = await self._wire.send(opening, self._budget_ms())
+            try:
+                reply = await self._wire.send(opening, self._budget_ms())
+            except SURELY_NOT_DONE:
+                session.opening_refused()
+                raise
             if not isinstance(reply, Done):
                 return False
             session.opened()
@@ -286,42 +330,55 @@ class Keeper:
             for holding in session.outlived(self._runtime.now_ms()):
                 session.outlive(holding)
 
-    async def _hear(self, wake: Wake) -> None:
+    async def _listen(self) -> list[Wake]:
+        """Wait until something is due, and return what was heard."""
         session = self._session
-        if wake.what == WAKE_EVENTS:
-            for changed in list(session.events_changed):
-                changed()
-            return
-        if wake.what == WAKE_WANTED:
-            session.wanted(wake.n)
-            return
-        sent_ms = self._runtime.now_ms()
+        idle_ms = self._idle_ms()
         try:
-            if wake.what == WAKE_DIED:
+            heard = list(await session.listener.listen(idle_ms))
+        except Exception as error:
+            self._log_failure(error, "listening")
+            pause_ms = LISTEN_AGAIN_MS if idle_ms is None else min(LISTEN_AGAIN_MS, idle_ms)
+            await self._runtime.signal().wait(pause_ms)
+            heard = []
+        return heard + session.take_inbox()
+
+    async def _hear(self, wake: Wake) -> None:
+        """Find out what a wake is about."""
+        session = self._session
+        try:
+            if wake.what == WAKE_EVENTS:
+                for changed in list(session.events_changed):
+                    changed()
+            elif wake.what == WAKE_WANTED:
+                session.wanted(wake.n)
+            elif wake.what == WAKE_DIED:
                 await self._expel(Expel(wake.session, PROCESS_DIED))
-                return
-            reply = await self._wire.send(Look(session.id, wake.n), self._budget_ms())
-        except LockfastError as error:
+            else:
+                await self._look(wake.n)
+        except Exception as error:
             # The next keep-alive finds out what this wake was about.
-            self._failed(error, "look")
-            return
+            self._log_failure(error, "look")
+
+    async def _look(self, n: int) -> None:
+        session = self._session
+        sent_ms = self._runtime.now_ms()
+        reply = await self._wire.send(Look(session.id, n), self._budget_ms())
         if isinstance(reply, Ended):
-            session.end(f"session {session.id} is over: {reply.reason}", reply.by)
-        elif isinstance(reply, Granted | Queued) or (isinstance(reply, Gone) and wake.n):
-            session.look_over(wake.n, reply, sent_ms)
+            session.end_as_told(reply)
+        elif isinstance(reply, Granted | Queued) or (isinstance(reply, Gone) and n):
+            session.look_over(n, reply, sent_ms)
 
     async def _expel(self, command: Expel) -> None:
         """End the session of another client."""
         await end_session(self._runtime, self._wire.send, command, self._budget_ms())
 
-    async def _close(self, command: Command | None = None) -> None:
+    async def _close(self, command: Command) -> None:
         """End the session in the store, if it can be reached in time."""
         session = self._session
         if not session.was_sent():
             return
         try:
-            await end_session(
-                self._runtime, self._wire.send, command or Close(session.id), CLOSE_MS
-            )
-        except LockfastError as error:
-            logger.warning("session %s could not be closed: %s", session.id, error)
+            await end_session(self._runtime, self._wire.send, command, CLOSE_MS)
+        except Exception as error:
+            self._log_failure(error, "keep-alive" if isinstance(command, Expel) else "close")

@@ -14,6 +14,7 @@ from lockfast.core.commands import (
     Blocker,
     Command,
     Convert,
+    Ended,
     Granted,
     Leave,
     Open,
@@ -32,6 +33,7 @@ from lockfast.flow.holding import (
     LeaseState,
     Phase,
 )
+from lockfast.flow.log import logger
 from lockfast.ports import Runtime, Signal, WakeListener
 
 if TYPE_CHECKING:
@@ -94,11 +96,15 @@ class Presence:
         "_looked_up_to",
         "_metadata",
         "_next_n",
+        "_not_before_ms",
         "_opening_sent_ms",
+        "_openings",
         "_outbox",
+        "_working",
         "closing",
         "deadlock_after_ms",
         "deadlock_at_ms",
+        "ended_in_store",
         "events_changed",
         "gone",
         "id",
@@ -114,6 +120,7 @@ class Presence:
         "runtime",
         "snapshot",
         "ttl_ms",
+        "work_stopped",
     )
 
     def __init__(self, runtime: Runtime, ttl_ms: int, owner: str, metadata: str):
@@ -140,7 +147,15 @@ class Presence:
         self.events_changed: list[Callable[[], None]] = []
         self.on_end: list[Callable[[], None]] = []
         self._metadata = metadata
+        self.ended_in_store = False
+        """The store said that the session has ended, so it need not be told."""
+        self.work_stopped = runtime.signal()
+        """Set when no work goes on under a lease that was lost with the session."""
+        self._working: dict[int, Holding] = {}
+        """Claims that were held when the session ended, and may still be in use."""
         self._opening_sent_ms: int | None = None
+        self._openings = 0
+        """How many attempts to open the session may have reached the store."""
         self._holdings: dict[int, Holding] = {}
         self._held: dict[int, Holding] = {}
         """Of these, those that hold: few, where many wait."""
@@ -148,6 +163,8 @@ class Presence:
         """Of each line we wait in, our claims in the order they entered."""
         self._bounded: dict[int, Holding] = {}
         self._outbox: dict[int, Command] = {}
+        self._not_before_ms: dict[int, int] = {}
+        """Of some in the outbox: when they may be sent at the earliest."""
         self._dropped: deque[Holding] = deque()
         self._dropped_uses: deque[tuple[Keep, Use]] = deque()
         self._inbox: list[Wake] = []
@@ -165,14 +182,21 @@ class Presence:
             self.listener.close()
 
     def opening(self) -> Open | None:
-        """To ride with a command as long as the session is not known to be open."""
+        """The command to open the session, or None if the store is known to have it.
+
+        It rides with the first claims. Each one returned is answered by `opened`, or by
+        `opening_refused` if it surely did not reach the store.
+        """
         if self.snapshot.opened:
             return None
         with self.mutex:
+            self._openings += 1
             if self._opening_sent_ms is None:
                 # Counted from the first attempt: a later one finds the session open
                 # and does not renew it.
                 self._opening_sent_ms = self.runtime.now_ms()
+                deadline_ms = self._opening_sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
+                self.snapshot = self.snapshot._replace(deadline_ms=deadline_ms)
         return Open(
             self.id,
             self.ttl_ms,
@@ -182,16 +206,28 @@ class Presence:
             self.listener.process,
         )
 
+    def opening_refused(self) -> None:
+        """One attempt to open the session surely did not reach the store."""
+        with self.mutex:
+            self._openings -= 1
+            if not self._openings and not self.snapshot.opened and not self.snapshot.ended:
+                self._opening_sent_ms = None
+                self.snapshot = self.snapshot._replace(deadline_ms=0)
+
+    def end_if_unused(self) -> None:
+        """End a session that never reached the store and that nobody uses, with its keeper."""
+        with self.mutex:
+            unused = self._opening_sent_ms is None and not self._holdings
+        if unused:
+            self.end("it never reached the store")
+
     def opened(self) -> None:
         """The store has the session."""
         with self.mutex:
             snapshot = self.snapshot
             if snapshot.opened or snapshot.ended:
                 return
-            sent_ms = self._opening_sent_ms
-            assert sent_ms is not None
-            deadline_ms = sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
-            self.snapshot = snapshot._replace(opened=True, deadline_ms=deadline_ms)
+            self.snapshot = snapshot._replace(opened=True)
         self.listener.interrupt()
 
     # ── claims move on ────────────────────────────────────────────────────────────────
@@ -225,7 +261,7 @@ class Presence:
             if self.deadlock_at_ms is None or look_ms < self.deadlock_at_ms:
                 self.deadlock_at_ms = look_ms
                 sooner = True
-            self.listener.watch_over(holding.n, reply.ahead)
+            self._watch_over(holding.n, reply.ahead)
         if sooner:
             self.listener.interrupt()
 
@@ -301,7 +337,7 @@ class Presence:
         with self.mutex:
             holding.changed = None
             holding.converting = False
-            self.listener.watch_over(holding.n, ())
+            self._watch_over(holding.n, ())
 
     def _hold(self, holding: Holding, reply: Granted, sent_ms: int) -> Callable[[], None] | None:
         holding.phase = HELD
@@ -352,7 +388,15 @@ class Presence:
                 line.pop(holding.n, None)
                 if not line:
                     del self._lines[place[:2]]
-        self.listener.watch_over(holding.n, ())
+        self._watch_over(holding.n, ())
+
+    def _watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
+        """Have the listener report if one of these processes dies."""
+        try:
+            self.listener.watch_over(n, blockers)
+        except Exception as error:
+            # What others say of their processes may be unreadable. They end by their TTL.
+            logger.warning("cannot watch the processes ahead of claim %d: %r", n, error)
 
     def _is_foremost(self, holding: Holding) -> bool:
         return any(
@@ -372,16 +416,17 @@ class Presence:
         snapshot = self.snapshot
         if snapshot.ended:
             return False
-        if not snapshot.opened or self.runtime.now_ms() < snapshot.deadline_ms:
+        if not snapshot.deadline_ms or self.runtime.now_ms() < snapshot.deadline_ms:
             return True
         # A keep-alive may have been answered since we read: decide under the mutex,
         # so that a lease once seen as lost is never seen as held again.
         with self.mutex:
             snapshot = self.snapshot
             now_ms = self.runtime.now_ms()
-            if not snapshot.ended and now_ms < snapshot.deadline_ms:
+            if not snapshot.ended and (not snapshot.deadline_ms or now_ms < snapshot.deadline_ms):
                 return True
-            effects = self._end(f"session {self.id} was not renewed in time")
+            missed = "renewed" if snapshot.opened else "opened"
+            effects = self._end(f"session {self.id} was not {missed} in time")
         carry_out(effects)
         return False
 
@@ -405,13 +450,33 @@ class Presence:
 
     def outlive(self, holding: Holding) -> None:
         """The claim has held as long as it may: it is over, and is given back."""
+        ask = holding.ask
         with self.mutex:
+            if holding.phase is not HELD or holding.hold_deadline_ms is None:
+                return
+            # Its work may go on until it looks, so this is a loss and no release: the
+            # successor is let in after the margin, or once the work has stopped.
+            self._not_before_ms[holding.n] = holding.hold_deadline_ms + margin_ms(ask.max_hold_ms)
+            self._outbox[holding.n] = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
             effects = self._finish(holding, "its max_hold is over")
-            if effects or holding.phase is OVER:
-                # Its work may go on until it looks: a loss and no release.
-                ask = holding.ask
-                self._outbox[holding.n] = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
         carry_out(effects)
+        self.listener.interrupt()
+
+    def work_has_stopped(self, holding: Holding) -> None:
+        """Nobody works under this lost lease any more, so its successor may be let in.
+
+        Also called by finalizers, so it takes no mutex.
+        """
+        if self._not_before_ms.pop(holding.n, None) is not None:
+            self.listener.interrupt()
+        if self._working.pop(holding.n, None) is not None and not self._working:
+            self.work_stopped.set()
+
+    def work_left_ms(self) -> int:
+        """How long lost leases may still be worked under before the store ends them."""
+        if not self._working or self.closing:
+            return 0
+        return self.snapshot.deadline_ms + margin_ms(self.ttl_ms) - self.runtime.now_ms()
 
     def renewed(self, sent_ms: int) -> bool:
         """A keep-alive sent at `sent_ms` was answered; False if that came too late."""
@@ -435,6 +500,15 @@ class Presence:
         with self.mutex:
             self.snapshot = self.snapshot._replace(confirmed=False)
 
+    def confirmed_at_ms(self) -> int:
+        """The instant from which the store counts the present TTL, at the earliest."""
+        return self.snapshot.deadline_ms - self.ttl_ms + margin_ms(self.ttl_ms)
+
+    def end_as_told(self, told: Ended) -> None:
+        """The store says that the session has ended."""
+        self.ended_in_store = True
+        self.end(f"session {self.id} is over: {told.reason}", told.by)
+
     def end(self, reason: str, by: str = "") -> None:
         """The session is over: every lease is lost, every waiting claim enters anew."""
         with self.mutex:
@@ -447,6 +521,7 @@ class Presence:
             self.snapshot = self.snapshot._replace(
                 ended=reason, by=by, ended_ms=self.runtime.now_ms()
             )
+            self._working = dict(self._held)
             effects += self.on_end
             effects.append(self.listener.interrupt)
         # Also what a call before this one did not get to, because it was interrupted.
@@ -454,16 +529,21 @@ class Presence:
             effects += self._finish(holding, self.snapshot.ended, self.snapshot.by)
             self._holdings.pop(holding.n, None)
         self._outbox.clear()
+        self._not_before_ms.clear()
         return effects
 
     def close(self, on_gone: Callable[[], None] | None = None) -> bool:
         """Have the keeper give everything back and stop; False if it has stopped already."""
         with self.mutex:
             self.closing = True
+            self._not_before_ms.clear()
             if self.gone or not self.keeping:
                 return False
+            if self.snapshot.ended and not self.was_sent():
+                return False  # the keeper has nothing to do but to stop
             if on_gone is not None:
                 self.on_gone.append(on_gone)
+        self.work_stopped.set()
         self.listener.interrupt()
         return True
 

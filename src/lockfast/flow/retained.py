@@ -77,6 +77,8 @@ class Keep:
         self._mutex = self._core.runtime.mutex()
         self._holding: Holding | None = None
         self._users: list[Use] = []
+        self._losers: list[Use] = []
+        """Users that lost the lock and have not stopped yet."""
         self._line: deque[_Waiter] = deque()
         self._leading = False
         self._arrivals = 0
@@ -253,6 +255,7 @@ class Keep:
                 return
             if use in self._users:
                 self._users.remove(use)
+            self._stop_work(use)
             session = holding.session
             assert session is not None
             lost = session.state_of(holding) is LeaseState.LOST
@@ -304,6 +307,7 @@ class Keep:
                 return
             if use in self._users:
                 self._users.remove(use)
+            self._stop_work(use)
             self._serve()
             surplus = self._surplus()
             if surplus is None:
@@ -311,6 +315,17 @@ class Keep:
             use.over = True
         if surplus is not None:
             self._abandon(surplus)
+
+    def _stop_work(self, use: Use) -> None:
+        """A user that may have lost the lock has stopped; with the last of them, its successor
+        elsewhere need not be kept waiting."""
+        if use in self._losers:
+            self._losers.remove(use)
+        holding = use.holding
+        others = (*self._users, *self._losers)
+        if holding is not None and not any(other.holding is holding for other in others):
+            assert holding.session is not None
+            holding.session.work_has_stopped(holding)
 
     def _on_wanted(self, holding: Holding) -> None:
         """Others wait for the lock; on whichever thread heard it."""
@@ -340,6 +355,10 @@ class Keep:
             for use in users:
                 held = use.holding is not None and use.holding.phase is Phase.HELD
                 (self._users if held else lost).append(use)
+            self._losers += lost
+            holding = self._holding
+            if holding is not None and holding.session is not None and not lost:
+                holding.session.work_has_stopped(holding)
             self._appoint()
         carry_out([callback for use in lost for callback in use.on_over])
 

@@ -1,4 +1,4 @@
-"""Sending a request again while there is time."""
+"""Sending a request again: until a deadline, or for ever with growing pauses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from lockfast.errors import StoreError
 from lockfast.ports import Runtime
 
 RETRY_MS: Final = 20
+BACKOFF_MAX_MS: Final = 1000
 
 
 class Retry:
@@ -36,3 +37,19 @@ class Retry:
         # The last try is often cut short, and knows no more than that.
         what = f"{error.what} (before that: {self._before})"
         return type(error)(error.store, what, error.advice)
+
+
+class Backoff:
+    """When a duty that failed may be tried again: each pause is twice the one before."""
+
+    def __init__(self, ttl_ms: int) -> None:
+        self._pause_max_ms = min(BACKOFF_MAX_MS, ttl_ms // 10 + 1)
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self.at_ms = 0
+        self._pause_ms = RETRY_MS
+
+    def failed(self, now_ms: int) -> None:
+        self.at_ms = now_ms + self._pause_ms
+        self._pause_ms = min(2 * self._pause_ms, self._pause_max_ms)

@@ -60,6 +60,7 @@ class Session(Presence):
             if self.closing or self.snapshot.ended:
                 return False
             holding.session = self
+            holding.may_be_stored = False
             holding.n = n = self._next_n
             if holding.phase is not ENTERING:
                 # It was granted before, in a session that is over.
@@ -244,15 +245,26 @@ class Session(Presence):
         return bool(self._outbox or self._dropped or self._dropped_uses)
 
     def next_in_outbox(self) -> tuple[int, Command] | None:
+        """The next that may be sent now."""
         if not self._outbox:
             return None
         with self.mutex:
-            return next(iter(self._outbox.items()), None)
+            now_ms = self.runtime.now_ms() if self._not_before_ms else 0
+            for n, command in self._outbox.items():
+                if self._not_before_ms.get(n, 0) <= now_ms:
+                    return n, command
+        return None
+
+    def outbox_due_ms(self) -> int | None:
+        """When the next in the outbox may be sent; None if it is empty."""
+        with self.mutex:
+            return min((self._not_before_ms.get(n, 0) for n in self._outbox), default=None)
 
     def given_back(self, n: int, command: Command) -> None:
         with self.mutex:
             if self._outbox.get(n) is command:
                 del self._outbox[n]
+                self._not_before_ms.pop(n, None)
 
     def has_bounded(self) -> bool:
         """Whether a claim of ours ends by its max_hold."""

@@ -92,7 +92,7 @@ class Watcher:
                 session.opened()
             reply = await self._core.request(Watch(session.id, True))
             if isinstance(reply, Ended):
-                session.end(f"session {session.id} is over: {reply.reason}", reply.by)
+                session.end_as_told(reply)
                 continue
             self._session = session
             return session
