@@ -72,7 +72,7 @@ def _(stack: ExitStack) -> None:
 
 @bug("a client that is closed still believes", promise="exclusion")
 def _(stack: ExitStack) -> None:
-    async def wrong(self: Keeper, command: c.Command | None = None) -> None:
+    async def wrong(self: Keeper, command: c.Command) -> None:
         ended = self._session.snapshot
         if ended.ended == "the client was closed":
             self._session.snapshot = ended._replace(ended="")
