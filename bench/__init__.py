@@ -1,5 +1,5 @@
 """Lockfast measured against a floor and against other locks: `./dev bench`.
 
-Everything is interleaved in one run and stated as a ratio, because the machine
-and its mood change from run to run. A figure never decides whether a build passes.
+Contestants are measured in turn within one run and stated as ratios, because machines and
+their load change from run to run. A figure never decides whether a build passes.
 """

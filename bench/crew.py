@@ -1,8 +1,8 @@
-"""Real processes that contend for one lock, and the orders they carry out.
+"""Real processes that contend for one lock, and the orders they execute.
 
-An order is a function of the contestant that each member opened for itself; its
-result travels back. Instants are CLOCK_MONOTONIC, which all processes of a
-machine share.
+Each member opens the contestant's lock itself. An order is a function that is called with
+that lock in the member's process; its result is sent back. Instants are CLOCK_MONOTONIC,
+which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Crew", "CrewError", "Hold", "Member", "acquire", "of_each", "release
 
 ANSWER_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-# Wide enough for two holders at once to be seen, short beside any hand-over.
+# Long enough to notice two holders at once, short compared with any hand-over.
 HOLD_NS = 20_000
 
 Result = TypeVar("Result")
 
 
 class CrewError(Exception):
-    """A member failed, or did not answer in time: its figures would mean nothing."""
+    """A member failed or did not answer in time; its figures would be meaningless."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Hold:
 
 
 def acquire(lock: Contestant) -> int:
-    """The instant at which the lock was ours."""
+    """Acquire; return the instant at which the lock was held."""
     lock.acquire()
     return time.monotonic_ns()
 
 
 def release(lock: Contestant) -> int:
-    """The instant just before we began to give the lock back."""
+    """Release; return the instant just before."""
     releasing_ns = time.monotonic_ns()
     lock.release()
     return releasing_ns
@@ -80,13 +80,13 @@ class Member:
         context = multiprocessing.get_context("spawn")
         self._kind = kind
         self._pipe, theirs = context.Pipe()
-        # A daemon: a run that is broken off leaves nobody behind, blocked in acquire.
+        # A daemon: an interrupted run leaves no process behind, blocked in acquire.
         self._process = context.Process(target=_serve, args=(theirs, kind, directory), daemon=True)
         self._process.start()
         theirs.close()
 
     def start(self, order: Callable[[Contestant], Result]) -> Callable[[], Result]:
-        """Give an order; the function returned waits for its result. Results come in order."""
+        """Send an order; return a function that waits for its result. Results arrive in order."""
         self._pipe.send(order)
 
         def result() -> Result:
@@ -119,7 +119,7 @@ class Member:
 
 
 class Crew:
-    """`size` processes with the same lock open, ready for orders when the crew is."""
+    """`size` processes that have the same lock open; ready once the block is entered."""
 
     def __init__(self, kind: type[Contestant], directory: Path, size: int) -> None:
         self.name = kind.name
@@ -128,7 +128,7 @@ class Crew:
         self.members = [Member(kind, directory) for _ in range(size)]
 
     def __enter__(self) -> Self:
-        # Everybody has the lock once: no first-time cost is left to be measured.
+        # Each member acquires the lock once, so that no first-time cost is measured.
         for member in self.members:
             member.carry_out(acquire)
             member.carry_out(release)
@@ -140,7 +140,7 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After a failure somebody may be blocked in acquire for ever.
+        # After a failure a member may be blocked in acquire for ever.
         is_fine = error is None and not self.has_failed
         for member in self.members:
             member.close(grace_s=STOP_TIMEOUT_S if is_fine else 0)
@@ -149,7 +149,7 @@ class Crew:
 def of_each(
     crews: Sequence[Crew], rounds: int, measure: Callable[[Crew], Result]
 ) -> dict[str, list[Result]]:
-    """What is measured of each crew in turn; without those of other libraries that fail."""
+    """Measure the crews in turn. Another library's crew that fails is left out from then on."""
     results: dict[str, list[Result]] = {crew.name: [] for crew in crews if not crew.has_failed}
     for crew in in_turn(crews, rounds):
         if crew.has_failed:
@@ -166,8 +166,8 @@ def of_each(
 
 
 def _serve(pipe: Connection, kind: type[Contestant], directory: Path) -> None:
-    """Carry out orders until the pipe is closed."""
-    # Ctrl-C is for the parent; we end with its end of the pipe.
+    """Execute orders until the pipe is closed."""
+    # Ctrl-C is handled by the parent; we end when it closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lock: Contestant | None = None
     while True:

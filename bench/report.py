@@ -1,4 +1,4 @@
-"""The figures as tables, and beside each target whether it was met."""
+"""The figures as tables, and whether each target was met."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report(figures: Embedded) -> str:
 
 
 def targets(figures: Embedded) -> list[Target]:
-    """The targets this run can judge: none without Lockfast, or without whom it is compared to."""
+    """The targets this run can judge: those whose contestants were measured."""
     return list(_judged(figures))
 
 
@@ -49,13 +49,13 @@ def _judged(figures: Embedded) -> Iterator[Target]:
     )
     if theirs := figures.uncontended.get(Filelock.name):
         ratio = ours.times(theirs)
-        yield Target("uncontended quicker than filelock", f"{ratio:.2f} × its time", ratio < 1)
+        yield Target("uncontended faster than filelock", f"{ratio:.2f} × its time", ratio < 1)
     for name in (Filelock.name, Portalocker.name):
         if name in figures.idle_ms:
             ratio = figures.idle_ms[name].median / figures.idle_ms[Lockfast.name].median
             yield Target(
-                f"idle hand-over at least {IDLE_TIMES_MIN:g} × quicker than {name}",
-                f"{ratio:.0f} × quicker",
+                f"idle hand-over at least {IDLE_TIMES_MIN:g} × faster than {name}",
+                f"{ratio:.0f} × faster",
                 ratio >= IDLE_TIMES_MIN,
             )
     order = figures.order[Lockfast.name]
@@ -93,7 +93,7 @@ def _idle(figures: Embedded) -> str:
         for name, took in figures.idle_ms.items()
     ]
     return table(
-        "Idle hand-over: the holder releases, until the one waiter has it",
+        "Idle hand-over: from the holder's release to the only waiter's grant",
         ("", "median ms", "p99 ms", "× lockfast", "samples"),
         rows,
     )
@@ -125,7 +125,7 @@ def _order(figures: Embedded) -> str:
         for name, order in figures.order.items()
     ]
     return table(
-        f"Grants that went to the longest waiter, {MANY} processes lined up",
+        f"Grants that went to the longest waiter, {MANY} processes in the queue",
         ("", "grants", "share"),
         rows,
     )
@@ -140,7 +140,7 @@ def _targets(figures: Embedded) -> str:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """First column to the left, the others to the right."""
+    """A table: the first column left-aligned, the others right-aligned."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = [title]

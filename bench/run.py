@@ -1,4 +1,4 @@
-"""`./dev bench [embedded | redis | etcd | retained]`, and how much of it to measure."""
+"""The command `./dev bench [embedded | redis | etcd | retained]`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = Plan(rounds=2, pairs_per_round=100, handovers_per_round=2, grants_per_pr
 
 
 def main() -> int:
-    """0 whatever the figures say; 1 if a lock failed or did not exclude."""
+    """Return 0 whatever the figures are; 1 if a lock failed or two processes held it at once."""
     arguments = _parser().parse_args()
     if arguments.what == "retained":
         return _retained(arguments)
@@ -54,7 +54,7 @@ def _embedded(arguments: argparse.Namespace, plan: Plan) -> int:
 
 
 def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
-    # Imported here: the others do without a Redis library.
+    # Imported here: the other benchmarks need no Redis library.
     from bench.redis import report_redis, run_redis, targets_redis
 
     return _run(
@@ -68,7 +68,7 @@ def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
 
 
 def _etcd(arguments: argparse.Namespace, plan: Plan) -> int:
-    # Imported here: the others do without an etcd server.
+    # Imported here: the other benchmarks need no etcd server.
     from bench.etcd import report_etcd, run_etcd, targets_etcd
 
     return _run(
@@ -103,7 +103,7 @@ def _run(
     targets_of: Callable[[F], Sequence[Any]],
     contentions_of: Callable[[F], Sequence[Mapping[str, Contention]]],
 ) -> int:
-    """Measure, print, and write down if asked to."""
+    """Measure, print, and write JSON if asked to."""
     try:
         figures = measure()
     except CrewError as error:

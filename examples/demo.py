@@ -1,9 +1,9 @@
-"""A lock taken over from a stopped process, told step by step.
+"""A lock taken over from a suspended process, step by step.
 
-Three processes share a lock and a ledger. One of them is stopped in the middle of its
-work, for longer than its lease lasts. When it goes on, it still has a write to make.
+Three processes share a lock and a ledger. One of them is suspended in the middle of its
+work, for longer than its lease lasts. When it continues, it still has a write to make.
 
-Exits with 0 only if everything went as told. Leaves a picture, `demo-timeline.svg`.
+Exits with 0 only if everything happened as promised. Draws `demo-timeline.svg`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import lockfast
 
-# Run as a file, Python looks for modules beside this one only.
+# Run as a script, Python searches for modules in this directory only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from examples.timeline import Lease, Mark, Span, Timeline, draw
 
@@ -32,12 +32,12 @@ NAMES = ("ada", "ben", "cleo")
 SLOW, SLOW_TURN, TURNS = "ada", 2, 4
 TTL = 2.0
 PATIENCE = 20.0
-"""The story takes five seconds. If it takes this long, something is wrong."""
+"""The story takes five seconds. After this many, something is wrong."""
 PICTURE = Path("demo-timeline.svg")
 
 
 class WentWrong(Exception):
-    """The story did not go as told."""
+    """Something did not happen as promised."""
 
 
 def require(condition: bool, what: str) -> None:
@@ -59,7 +59,7 @@ class Event(NamedTuple):
 
 
 class Crew:
-    """The processes of the demo and what they have told so far, in order of time."""
+    """The processes of the demo, and the events they have reported so far."""
 
     def __init__(self) -> None:
         self.started_ns = time.monotonic_ns()
@@ -75,8 +75,8 @@ class Crew:
         for name in NAMES:
             slow_turn = SLOW_TURN if name == SLOW else 0
             words = [name, directory, TURNS, TTL, slow_turn]
-            # A process group each: Ctrl-C reaches us alone, and we end them. If we are
-            # killed, their pipes break; a stopped one is then ended by the kernel.
+            # One process group each: Ctrl-C reaches only us, and we end them. If we are
+            # killed, their pipes break, and the kernel ends a suspended one.
             self.processes[name] = subprocess.Popen(
                 [sys.executable, str(worker), *map(str, words)],
                 stdin=subprocess.PIPE,
@@ -98,15 +98,15 @@ class Crew:
         self._incoming.put(Event(self.now(), name, "ended", {}))
 
     def now(self) -> float:
-        """Seconds since the beginning; all processes of a machine share this clock."""
+        """Seconds since the start; all processes of a machine share this clock."""
         return (time.monotonic_ns() - self.started_ns) / 1e9
 
     def begin(self) -> None:
-        """Let the story's time begin now."""
+        """Start counting time now."""
         self.started_ns = time.monotonic_ns()
 
     def say(self, words: str) -> None:
-        """Put in a line of our own."""
+        """Add a line of the narrator."""
         self._note(Event(self.now(), "demo", "told", {"words": words}))
 
     def _note(self, event: Event) -> None:
@@ -114,18 +114,18 @@ class Crew:
         self._story.hear(event)
 
     def until_all(self, what: str) -> None:
-        """Wait until every process has told this, if it has not already."""
+        """Wait until every process has reported this event."""
         while {e.who for e in self.events if e.what == what} != set(NAMES):
             self.until(lambda event: event.what == what)
 
     def until(self, happened: Callable[[Event], bool]) -> Event:
-        """Wait until this happens; what has happened before does not count."""
+        """Wait for the next event of this kind; earlier ones do not count."""
         while True:
             left = self._deadline - time.monotonic()
             try:
                 event = self._incoming.get(timeout=max(0.0, min(left, Story.DELAY)))
             except queue.Empty:
-                require(left > 0, f"it was not over after {PATIENCE:g} s")
+                require(left > 0, f"the demo did not end within {PATIENCE:g} s")
                 self._story.tell(before=self.now() - Story.DELAY)
                 continue
             if event.what == "ended":
@@ -137,30 +137,30 @@ class Crew:
                 return event
 
     def answer(self, name: str) -> None:
-        """Give a process the line that it waits for."""
+        """Send a process the line that it waits for."""
         pipe = self.processes[name].stdin
         assert pipe is not None
         pipe.write("go\n")
         pipe.flush()
 
     def stop(self, name: str) -> None:
-        """Stop a process, and come back when the kernel says that it stands still."""
+        """Suspend a process; return when the kernel reports that it is stopped."""
         pid = self.processes[name].pid
         os.kill(pid, signal.SIGSTOP)
         _, status = os.waitpid(pid, os.WUNTRACED)
-        require(os.WIFSTOPPED(status), f"{name} ended instead of being stopped")
+        require(os.WIFSTOPPED(status), f"{name} ended instead of stopping")
         self._note(Event(self.now(), name, "stopped", {}))
 
-    def go_on(self, name: str) -> None:
+    def resume(self, name: str) -> None:
         self._note(Event(self.now(), name, "continued", {}))
         os.kill(self.processes[name].pid, signal.SIGCONT)
 
     def finish(self) -> None:
-        """Tell the rest of the story."""
+        """Print the remaining events."""
         self._story.tell(before=float("inf"))
 
     def end(self) -> None:
-        """Leave no process behind, whatever happened and whatever state they are in."""
+        """Kill every process, whatever state it is in."""
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -175,10 +175,10 @@ COLOUR_OF = dict(zip((*NAMES, "demo"), (34, 33, 32, 90), strict=True))
 
 
 class Story:
-    """Prints events in the order of time, one line each.
+    """Prints events in order of time, one line each.
 
-    Processes tell of themselves, each through its own pipe, so news may overtake each
-    other. They are held back for a moment and put in order.
+    Every process reports through its own pipe, so events may arrive out of order. They
+    are held back for a moment and sorted.
     """
 
     DELAY = 0.05
@@ -213,11 +213,11 @@ class Story:
             case "wrote":
                 return f"writes balance {values['balance']}: admitted by the guard"
             case "lost":
-                return "LOST: its first look says so; it tries to write all the same"
+                return "LOST: its first check says so; it tries to write anyway"
             case "refused":
                 return f"REFUSED by the guard: older than {values['floor']}, already admitted"
             case "done":
-                return "has done its work"
+                return "has finished its work"
             case "told":
                 return str(values["words"])
         return ""
@@ -234,7 +234,7 @@ def main() -> None:
             crew.finish()
         check(crew.events, directory, lease_end)
         PICTURE.write_text(draw(picture(crew.events, lease_end)), encoding="utf-8")
-    print(f"\nAs told. The picture is in {PICTURE.resolve()}")
+    print(f"\nEverything happened as promised. The picture is in {PICTURE.resolve()}")
 
 
 @contextlib.contextmanager
@@ -261,7 +261,7 @@ def make_ledger(directory: Path) -> None:
 
 
 def tell_story(crew: Crew, client: lockfast.Client) -> float:
-    """Direct the processes; returns when the stopped one's lease was over."""
+    """Direct the processes; return when the lease of the suspended one ended."""
     crew.until_all("ready")
     crew.begin()
     crew.say(f"three processes, one lock; a lease lasts {TTL:g} s unless it is renewed")
@@ -271,19 +271,20 @@ def tell_story(crew: Crew, client: lockfast.Client) -> float:
 
     crew.until(lambda event: event.what == "holds" and event.values["slow"])
     stop_outside_the_store(crew, client)
-    # Stopped, it renews no more: what is left of its lease now is all it has.
+    # It can no longer renew: what is left of its lease now is all it has.
     [holder] = client.inspect("ledger").holders
     lease_end = crew.now() + holder.remaining
-    crew.say(f"has stopped {SLOW} (SIGSTOP); its lease ends in {holder.remaining:.2f} s")
-    crew.answer(SLOW)  # it lies in the pipe until the process goes on
+    crew.say(f"suspends {SLOW} (SIGSTOP); its lease ends in {holder.remaining:.2f} s")
+    crew.answer(SLOW)  # stays in the pipe until the process continues
 
     heir = crew.until(holds)
-    crew.say(f"{heir.who} took over {max(0.0, heir.at - lease_end) * 1000:.0f} ms after that end")
+    late_ms = max(0.0, heir.at - lease_end) * 1000
+    crew.say(f"{heir.who} took over {late_ms:.0f} ms after the end of that lease")
     crew.until(lambda event: event.what == "wrote")
     crew.until(holds)
     crew.until(holds)
-    crew.say(f"lets {SLOW} go on (SIGCONT)")
-    crew.go_on(SLOW)
+    crew.say(f"continues {SLOW} (SIGCONT)")
+    crew.resume(SLOW)
 
     crew.until_all("done")
     return lease_end
@@ -302,10 +303,10 @@ def by_time(event: Event) -> float:
 
 
 def stop_outside_the_store(crew: Crew, client: lockfast.Client) -> None:
-    """Stop the slow process in its own work, not in one of the store's transactions.
+    """Suspend the slow process in its own work, not inside a step of the store.
 
-    Stopped in there, it would stop the others too, until it goes on: the store says so
-    then, and names it. A transaction takes some 30 µs, so this hardly ever happens.
+    Suspended inside a step it would block the others until it continues; the store then
+    raises an error that names it. A step takes microseconds, so this hardly ever happens.
     """
     for _ in range(10):
         crew.stop(SLOW)
@@ -313,12 +314,12 @@ def stop_outside_the_store(crew: Crew, client: lockfast.Client) -> None:
             client.lock("probe").acquire(timeout=0.5).release()
             return
         except lockfast.StoreUnavailableError:
-            crew.go_on(SLOW)
+            crew.resume(SLOW)
     raise WentWrong(f"{SLOW} was inside the store ten times in a row")
 
 
 def check(events: list[Event], directory: Path, lease_end: float) -> None:
-    """Hold the story to what was promised."""
+    """Compare what happened with what is promised."""
     grants = sorted((e for e in events if holds(e)), key=by_time)
     lost = [e for e in events if e.what == "lost"]
     refused = [e for e in events if e.what == "refused"]
@@ -332,7 +333,10 @@ def check(events: list[Event], directory: Path, lease_end: float) -> None:
     require(heir.at > lease_end - 0.01, "the lease was held to its end")
     require(heir.at < lease_end + 0.3, "the lock was taken over within TTL + 0.3 s")
 
-    require([(e.who, e.token) for e in lost] == [(SLOW, slow.token)], "the stopped one is told")
+    require(
+        [(e.who, e.token) for e in lost] == [(SLOW, slow.token)],
+        "the suspended process learns of its loss",
+    )
     require(lost[0].values["state"] == "lost", "the lease says so itself")
     require(
         [(e.who, e.token) for e in refused] == [(SLOW, slow.token)],
@@ -352,9 +356,9 @@ def check(events: list[Event], directory: Path, lease_end: float) -> None:
 
 
 def picture(events: list[Event], lease_end: float) -> Timeline:
-    """The story as a picture."""
+    """The events as a picture."""
     timeline = Timeline(
-        "One lock, three processes, one of them stopped",
+        "One lock, three processes, one of them suspended",
         f"Lock “ledger” on the embedded store, TTL {TTL:g} s. Every write passes a guard in the "
         "ledger's own database.",
         NAMES,
@@ -388,4 +392,4 @@ if __name__ == "__main__":
         print("\ninterrupted; no process was left behind", file=sys.stderr)
         sys.exit(130)
     except WentWrong as wrong:
-        sys.exit(f"\nNot as told: {wrong}")
+        sys.exit(f"\nNot as promised: {wrong}")

@@ -1,10 +1,10 @@
-"""One process of the demo: turn by turn it takes the lock and adds 1 to a balance.
+"""One process of the demo: in each turn it acquires the lock and adds 1 to a balance.
 
     python examples/demo_worker.py NAME DIRECTORY TURNS TTL [SLOW_TURN]
 
-What it does is told on standard output, one JSON object per line. On its slow turn it
-waits for an answer (a line on standard input) between reading and writing: that is
-where the demo stops it.
+It reports what it does on standard output, one JSON object per line. In its slow turn it
+waits for an answer (a line on standard input) between reading and writing: that is where
+the demo suspends it.
 """
 
 import json
@@ -30,8 +30,8 @@ def take_turn(lock: lockfast.Lock, ledger: sqlite3.Connection, slow: bool) -> No
         else:
             lease.lost.wait(WORK_SECONDS)  # work that ends early if the lease is lost
         if lease.lost.is_set():
-            # A careful program stops here, with `lease.check()`. This one goes on, as
-            # if it had been stopped a moment later: between this look and its write.
+            # A careful program stops here, with `lease.check()`. This one continues, as
+            # if it had been suspended a moment later: between this check and its write.
             tell("lost", token=lease.token, state=lease.state)
         with ledger:  # one transaction: the guard's check and the write
             SqliteGuard(ledger).admit("ledger", lease.token)
@@ -44,7 +44,7 @@ def take_turn(lock: lockfast.Lock, ledger: sqlite3.Connection, slow: bool) -> No
 def tell(what: str, **values: object) -> None:
     try:
         print(json.dumps({"at_ns": time.monotonic_ns(), "what": what, **values}), flush=True)
-    except BrokenPipeError:  # the demo is gone, and so are we
+    except BrokenPipeError:  # the demo has ended
         os._exit(1)
 
 
@@ -67,7 +67,7 @@ def main(name: str, directory: str, turns: str, ttl: str, slow_turn: str = "0") 
                 turn += 1
             except lockfast.StaleTokenError as refused:
                 tell("refused", token=refused.token, floor=refused.floor, error=str(refused))
-                slow_turn = "0"  # the answer is known by now: do this turn again
+                slow_turn = "0"  # the answer has arrived: repeat this turn
     ledger.close()
     tell("done")
 

@@ -1,9 +1,9 @@
-"""The parts of Lockfast that most programs need, in the order one meets them.
+"""The parts of Lockfast that most programs need, in the order you will need them.
 
     python examples/quickstart.py
 
-It uses a lock file in a temporary directory. Without a URL, `lockfast.connect()` uses
-the file of this user, which all of this user's processes share.
+It uses a lock file in a private temporary directory. Without a URL, `lockfast.connect()`
+uses a lock file that all processes of this user share.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from lockfast.guards import SqliteGuard
 def hold_a_lock(client: lockfast.Client) -> None:
     with client.lock("nightly-report") as lease:
         print(f"we hold {lease.name!r} with token {lease.token}")
-        lease.check()  # raises LeaseLostError if it is no longer ours
+        lease.check()  # raises LeaseLostError if the lock is no longer ours
 
-    taken = client.lock("nightly-report").try_acquire()
-    if taken is not None:  # None: somebody else holds it
-        with taken:
+    lease_or_none = client.lock("nightly-report").try_acquire()
+    if lease_or_none is not None:  # None: another holder has it
+        with lease_or_none:
             print("it was free")
 
 
@@ -43,7 +43,7 @@ def name_by_argument(client: lockfast.Client) -> None:
 
 
 def stop_when_lost(client: lockfast.Client) -> None:
-    """Somebody takes the lock away while we work: we are told, by whom and why."""
+    """The lock is revoked while we work; the error says by whom and why."""
     try:
         with client.lock("long-job") as lease:
             client.revoke("long-job", reason="the disk must be free by noon")
@@ -55,11 +55,11 @@ def stop_when_lost(client: lockfast.Client) -> None:
 
 
 def guard_the_resource(client: lockfast.Client) -> None:
-    """The resource has the last word: a token that has been succeeded is refused there."""
+    """A guard at the resource refuses a token once a newer one was admitted."""
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE payments (amount INTEGER)")
     with client.lock("payments") as lease:
-        late_token = lease.token  # imagine that its holder is stopped here, for long
+        late_token = lease.token  # imagine that its holder is suspended here
     with client.lock("payments") as lease, database:
         SqliteGuard(database).admit("payments", lease.token)
         database.execute("INSERT INTO payments VALUES (10)")
@@ -73,7 +73,7 @@ def guard_the_resource(client: lockfast.Client) -> None:
     database.close()
 
 
-def look_around(client: lockfast.Client) -> None:
+def inspect_locks(client: lockfast.Client) -> None:
     with client.lock("orders/42"):
         for lock in client.list("orders/"):
             for holder in lock.holders:
@@ -94,7 +94,7 @@ def main() -> None:
             name_by_argument(client)
             stop_when_lost(client)
             guard_the_resource(client)
-            look_around(client)
+            inspect_locks(client)
         asyncio.run(same_with_asyncio(url))
 
 

@@ -14,7 +14,7 @@ BELOW = 116
 
 
 class Span(NamedTuple):
-    """Something a process did for a while; instants are seconds."""
+    """Something that lasted from `start` to `end`, in seconds."""
 
     lane: str
     start: float
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """One grant: `end` is when it was over, `believed_until` when its holder knew."""
+    """One grant: `end` is when it ended, `believed_until` when its holder noticed."""
 
     lane: str
     token: int
@@ -32,7 +32,7 @@ class Lease(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something a process did at an instant."""
+    """Something that happened at one instant."""
 
     lane: str
     at: float
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Timeline:
-    """What is to be drawn."""
+    """What to draw."""
 
     title: str
     subtitle: str

@@ -1,4 +1,4 @@
-"""A client dies while it holds the lock: the lease ends by itself and the next one goes on.
+"""A client dies while it holds the lock: the lease expires and the next client gets it.
 
 python examples/models/crashing_client.py
 """
@@ -10,7 +10,7 @@ from lock_server import TTL, Client, LockServer  # type: ignore[import-not-found
 
 
 class Dying(Process):  # type: ignore[misc]  # asimpy ships no types
-    """Takes the lock and is never heard of again."""
+    """Acquires the lock and crashes."""
 
     def init(self, server: LockServer) -> None:
         self.server = server
@@ -19,7 +19,7 @@ class Dying(Process):  # type: ignore[misc]  # asimpy ships no types
         token = await self.server.acquire()
         self.log("dying", f"holds with token {token}")
         await self.timeout(1)
-        self.log("dying", "crashes, without giving it back")
+        self.log("dying", "crashes without releasing it")
 
 
 def main() -> list[tuple[float, str, str]]:

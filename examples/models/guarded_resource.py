@@ -1,7 +1,7 @@
-"""A client pauses past its lease and writes all the same: the resource has the last word.
+"""A client pauses past its lease and writes anyway: only a guard at the resource stops it.
 
-Without a guard the late write destroys the newer one. With a guard that remembers the highest
-token it has seen, it is refused.
+Without a guard the late write overwrites the newer one. A guard that remembers the highest token
+it has seen refuses it.
 
     python examples/models/guarded_resource.py
 """
@@ -13,7 +13,7 @@ from lock_server import TTL, LockServer  # type: ignore[import-not-found]
 
 
 class Resource:
-    """Something that many write to, one at a time."""
+    """Something that many clients write to, one at a time."""
 
     def __init__(self, guarded: bool) -> None:
         self.guarded = guarded
@@ -29,7 +29,7 @@ class Resource:
 
 
 class Writer(Process):  # type: ignore[misc]  # asimpy ships no types
-    """Takes the lock, pauses, writes, without looking whether it still holds."""
+    """Acquires the lock, pauses, and writes without checking that it still holds the lock."""
 
     def init(self, name: str, server: LockServer, resource: Resource, pause: int) -> None:
         self.name, self.server, self.resource, self.pause = name, server, resource, pause

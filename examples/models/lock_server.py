@@ -1,6 +1,6 @@
-"""A lock server with leases, in fifty lines of asimpy: one holder at a time, the rest in line.
+"""A lock server with leases, in fifty lines of asimpy: one holder, the rest queue.
 
-A lease ends at release or when its time is over, whichever comes first. Run it:
+A lease ends at release or when its TTL is over, whichever comes first. Run it:
 
     python examples/models/lock_server.py
 """
@@ -15,7 +15,7 @@ TTL = 10
 
 
 class LockServer:
-    """Grants the lock for `TTL`; every grant has a number above all before it."""
+    """Grants the lock for `TTL`; every grant has a token greater than all before it."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -31,7 +31,7 @@ class LockServer:
         return turn
 
     def release(self, token: int) -> None:
-        # Only the holder of this very token: a late release must not end another's lease.
+        # Compare the token: a late release must not end another client's lease.
         if token == self.holder:
             self.holder = 0
             self._settle()

@@ -1,7 +1,7 @@
 """A majority of independent lock servers: any two majorities share a server, so one holder.
 
-The client proposes a token to all; a server accepts only one above its last, and only when its
-lease is free. Whoever a majority accepts holds. One server may be down, and nothing is lost.
+The client proposes a token to all servers. A server accepts only a token above its last, and only
+if its lease is free. The client holds the lock if a majority accepts. One server may be down.
 
     python examples/models/majority.py
 """
@@ -16,7 +16,7 @@ TTL = 20
 
 
 class Server:
-    """One of several: knows only what it accepted itself."""
+    """One of several servers; it knows only what it accepted itself."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -36,7 +36,7 @@ class Server:
 
 
 class Client(Process):  # type: ignore[misc]  # asimpy ships no types
-    """Asks all, holds if a majority says yes, else gives back and tries again later."""
+    """Asks all servers, holds the lock if a majority accepts, else releases and retries later."""
 
     def init(self, name: str, servers: list[Server], seed: int) -> None:
         self.name, self.servers, self.random = name, servers, random.Random(seed)
