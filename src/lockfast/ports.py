@@ -73,6 +73,9 @@ class Wire(Protocol):
 
 WAKE_DIED = "died"
 """What an listener says of a process it watched over; the wake names its session."""
+WAKE_MISSED = "missed"
+"""What a listener reports after it has connected: wakes sent before that are lost, so the
+keeper has to check every claim, and every claim whose enter is under way."""
 PROCESS_DIED = "its process died"
 """Why the session of such a process is ended."""
 

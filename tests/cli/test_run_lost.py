@@ -55,10 +55,10 @@ def revoke(cli: Cli, name: str) -> None:
 def shut_gate(cli: Cli) -> Process:
     """Somebody who keeps the store from every write, as one that hangs would."""
     script = (
-        "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX, 1);"
+        "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX);"
         "print('shut', flush=True); sys.stdin.readline()"
     )
-    keeper = cli.start_program(*python(script), f"{cli.path}-gate")
+    keeper = cli.start_program(*python(script), f"{cli.path}-head")
     assert keeper.line() == "shut"
     return keeper
 

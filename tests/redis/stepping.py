@@ -6,7 +6,8 @@ from lockfast.core import commands as c
 from lockfast.core.lines import FAR_MS
 from lockfast.stores.redis.address import parse
 from lockfast.stores.redis.codec import decode_wakes, reply_to
-from lockfast.stores.redis.wire import BlockingWire, Shard
+from lockfast.stores.redis.protocol import ScriptProtocol
+from lockfast.stores.redis.wire import BlockingWire
 from lockfast.stores.registry import parse_url
 
 
@@ -22,8 +23,8 @@ class ScriptSteps:
         """How many of these granted the lock to another."""
         self.lined_up = 0
         """How many of these stood in line, or would have."""
-        self._shard = Shard(address)
-        self._wire = BlockingWire(self._shard)
+        self._protocol = ScriptProtocol(address)
+        self._wire = BlockingWire(self._protocol)
         self._watched = watched
         self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
 
@@ -39,9 +40,9 @@ class ScriptSteps:
         return self._step(command, now_ms, wall_us)
 
     def _step(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        found, wakes = self._shard.checked(
-            self._wire.exchange(command, 10_000, f"{now_ms} {wall_us}")
-        )
+        answer = self._wire.exchange(command, 10_000, f"{now_ms} {wall_us}")
+        self._protocol.check(answer)
+        found, wakes = answer
         if isinstance(found, int) or found[0] in "qb":
             self.shortcuts += 1
             self.hand_overs += bool(wakes)

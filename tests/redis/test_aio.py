@@ -25,11 +25,11 @@ PONG: Final = b"+PONG\r\n"
 class Ends(NamedTuple):
     """Both ends of one connection."""
 
-    peer: aio._Peer
+    peer: aio.AsyncConnection
     server: socket.socket
 
     async def ask(self, packed: bytes = PING, within_s: float = PATIENCE_S) -> Any:
-        return await self.peer.ask(packed, asyncio.get_running_loop().time() + within_s)
+        return await self.peer.request(packed, asyncio.get_running_loop().time() + within_s)
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def connected() -> AsyncIterator[Ends]:
     ours, server = socket.socketpair()
     with server:
         loop = asyncio.get_running_loop()
-        peer = aio._Peer(Address("redis", path="redis"), loop)
+        peer = aio.AsyncConnection(Address("redis", path="redis"), loop)
         await loop.create_unix_connection(lambda: peer, sock=ours)
         try:
             yield Ends(peer, server)
@@ -60,8 +60,8 @@ def run(story: Story) -> None:
 def test_replies_go_to_those_who_asked_in_order() -> None:
     async def story(ends: Ends) -> None:
         until_s = asyncio.get_running_loop().time() + PATIENCE_S
-        first = ends.peer.ask(PING, until_s)
-        second = ends.peer.ask(PING, until_s)
+        first = ends.peer.request(PING, until_s)
+        second = ends.peer.request(PING, until_s)
         ends.server.send(b"+first\r\n+sec")
         assert await first == "first"
         ends.server.send(b"ond\r\n")
@@ -129,7 +129,7 @@ def test_a_connection_that_ends_before_the_answer_leaves_a_doubt() -> None:
 @pytest.mark.parametrize("said", [b"what?\r\n", PONG + PONG])
 def test_an_answer_that_makes_no_sense_ends_the_connection(said: bytes) -> None:
     async def story(ends: Ends) -> None:
-        asked = ends.peer.ask(PING, asyncio.get_running_loop().time() + PATIENCE_S)
+        asked = ends.peer.request(PING, asyncio.get_running_loop().time() + PATIENCE_S)
         ends.server.send(said)
         try:
             assert await asked == "PONG"

@@ -6,7 +6,7 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
-from lockfast.stores.redis import RedisStore
+from lockfast.stores.redis.store import RedisStore
 from tests.servers.redis import RedisServer
 
 

@@ -183,7 +183,7 @@ def test_the_rights_in_the_docs_are_enough_and_all_needed(server: RedisServer) -
         for right in ("hset", "zadd", "rpush", "publish", "time", "zrevrangebylex"):
             own.run("ACL", "SETUSER", "locks", f"-{right}")
             before = own.run("HGETALL", keys_of("acl")[0].decode())
-            with pytest.raises(StoreMisconfiguredError, match="does not let this user"):
+            with pytest.raises(StoreMisconfiguredError, match="does not allow this user"):
                 send(url, ENTER)
             assert own.run("HGETALL", keys_of("acl")[0].decode()) == before
             own.run("ACL", "SETUSER", "locks", f"+{right}")
@@ -259,4 +259,4 @@ def test_a_scheme_that_is_not_there() -> None:
 def test_no_password_in_any_text() -> None:
     store = open_store("redis://user:s3cret@host:1/0", "threads")
     assert "s3cret" not in store.label
-    assert "s3cret" not in repr(store.shard.address)  # type: ignore[attr-defined]
+    assert "s3cret" not in repr(store.protocol.address)  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from time import monotonic
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.connection import Connection
+from lockfast.stores.redis.resp import pack
+from lockfast.stores.redis.scripts import channel_of
 from tests.redis.stepping import ScriptSteps
 from tests.redis.watching import PATIENCE_S
 from tests.servers.redis import RedisServer
@@ -58,17 +61,21 @@ def test_tokens_handed_over_are_exact(server: RedisServer, wall_us: int, watched
     sessions = [f"s{i} of {steps.namespace}".replace(" ", "-") for i in range(3)]
     until_s = monotonic() + PATIENCE_S
     path = str(server.socket)
-    listener = Connection(Address(path, path=path), until_s)
+    listener = Connection(Address(path, path=path), until_s, checked=False)
     for session in sessions:
-        listener.exchange(pack("SUBSCRIBE", f"inbox {session}"), until_s)
+        listener.exchange(pack("SUBSCRIBE", channel_of(steps.namespace, session)), until_s)
         steps.apply(c.Open(session, 60_000, "owner", inbox=f"inbox {session}"), 1000, wall_us)
         steps.apply(c.Enter(session, 1, PLACES), 1000, wall_us)
     for i, session in enumerate(sessions[1:], 1):
         now_ms, token = 1000 + i, wall_us + i
         _, wakes = steps.apply(c.Leave(sessions[i - 1], 1, PLACES), now_ms, wall_us)
         assert wakes == [c.Wake(f"inbox {session}", session, 1, "granted", token)]
-        told = ["message", f"inbox {session}", f"{session} 1 granted {token}"]
-        assert listener.receive(until_s) == told
+        _, channel, told = listener.receive(until_s)
+        assert channel == channel_of(steps.namespace, session)
+        said, _, code = told.rpartition(" ")
+        assert said == f"{session} 1 granted {token}"
+        secret = f"inbox {session}"
+        assert code == hashlib.sha1(f"{secret}{said}{secret}".encode()).hexdigest()
         views, _ = steps.apply(c.Claims(session), now_ms, wall_us)
         assert isinstance(views, c.ClaimsReply)
         assert [view.token for view in views.claims] == [token]

@@ -8,7 +8,8 @@ import pytest
 
 from lockfast.errors import StoreUnavailableError
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import Connection, pack, pack_four
+from lockfast.stores.redis.connection import Connection
+from lockfast.stores.redis.resp import pack, pack_four
 from tests.servers.redis import RedisServer
 
 PATIENCE_S = 30.0

@@ -11,7 +11,8 @@ from typing import NamedTuple, Self
 
 from lockfast.core import commands as c
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.connection import Connection
+from lockfast.stores.redis.resp import pack
 from lockfast.stores.redis.scripts import Script, script_of
 from tests.servers.redis import RedisServer
 
@@ -37,7 +38,7 @@ class Monitor:
     def __enter__(self) -> Self:
         until_s = monotonic() + PATIENCE_S
         path = str(self._server.socket)
-        self._connection = Connection(Address(path, path=path), until_s)
+        self._connection = Connection(Address(path, path=path), until_s, checked=False)
         assert self._connection.exchange(pack("MONITOR"), until_s) == "OK"
         return self
 
@@ -67,17 +68,27 @@ class Monitor:
         greetings = ("CLIENT", "INFO", "EVAL", "SUBSCRIBE", "SCRIPT")
         return [seen for seen in self.seen() if seen.by != "lua" and seen.command not in greetings]
 
+    def by_callers(self) -> list[Seen]:
+        """Commands that callers sent: those of clients, without what keepers check."""
+        return not_by_keepers(self.by_clients())
+
+
+def not_by_keepers(seen: list[Seen]) -> list[Seen]:
+    checks = {script_of(kind).sha.decode() for kind in (c.Renew, c.Claims)}
+    return [one for one in seen if one.first not in checks]
+
 
 @contextlib.contextmanager
 def until_heard(server: RedisServer, sessions: int = 1) -> Iterator[None]:
     """Wait at the end of the block until so many new sessions hear what they are told.
 
-    Each looks once when its subscription stands: what was published before, it did not hear.
+    Each sends a keep-alive once it has subscribed, to find what it may have missed; if claims
+    come and go at that instant, it reads them as well.
     """
     with Monitor(server) as monitor:
         yield
         seen = monitor.seen()
-        while calls_of(script_of(c.Look), seen) < sessions:
+        while calls_of(script_of(c.Renew), seen) < sessions:
             seen += monitor.seen()
 
 

@@ -10,10 +10,12 @@ import pytest
 
 import lockfast
 from lockfast.core import commands as c
+from lockfast.ports import WAKE_MISSED
 from lockfast.runtimes.threads import run
 from lockfast.stores.redis.address import parse
+from lockfast.stores.redis.protocol import ScriptProtocol
 from lockfast.stores.redis.wake_listener import RedisWakeListener
-from lockfast.stores.redis.wire import BlockingWire, Shard
+from lockfast.stores.redis.wire import BlockingWire
 from lockfast.stores.registry import parse_url
 from tests.servers.redis import RedisServer
 
@@ -28,16 +30,13 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-def test_an_ear_looks_at_its_session_when_it_opens(server: RedisServer) -> None:
-    shard = Shard(parse(parse_url(server.url())))
-    wire = BlockingWire(shard)
-    listener = RedisWakeListener(shard, "s", lambda wake: None)
+def test_a_listener_that_has_connected_asks_for_a_check(server: RedisServer) -> None:
+    address = parse(parse_url(server.url()))
+    wire = BlockingWire(ScriptProtocol(address))
+    listener = RedisWakeListener(address, "s", lambda wake: None)
     run(wire.send(c.Open("s", 60_000, "owner", inbox=listener.inbox), 5000))
     run(wire.send(c.RevokeSession("s", "admin", "enough"), 5000))
-    wakes = run(listener.listen(5000))
-    assert [wake.n for wake in wakes] == [0]
-    told = run(wire.send(c.Look("s", wakes[0].n), 5000))
-    assert isinstance(told, c.Ended)
+    assert [wake.what for wake in run(listener.listen(5000))] == [WAKE_MISSED]
     listener.close()
     wire.close()
 

@@ -24,7 +24,8 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import Connection, pack
+from lockfast.stores.redis.connection import Connection
+from lockfast.stores.redis.resp import pack
 
 START_S: Final = 20.0
 _READY: Final = "ready to accept connections"
@@ -154,7 +155,7 @@ class RedisServer:
         """One command by hand; an error reply is raised as it is."""
         address = Address(str(self.socket), path=str(self.socket), username=user, password=password)
         until_s = monotonic() + 10
-        connection = Connection(address, until_s)
+        connection = Connection(address, until_s, checked=False)
         try:
             reply = connection.exchange(pack(*arguments), until_s)
         finally:

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Final
 
 MODULUS: Final = 4_294_967_296
-_PRIME: Final = 67_108_859
+FACTOR: Final = 40_503
+PRIME: Final = 67_108_859
 """The largest prime below 2^26: its square fits the 53 bits of a Lua number."""
 
 
 def mix(n: int, token: int) -> int:
     """One claim's share; `token` is 0 while it waits."""
-    x = (n * 40_503 + token) % _PRIME
+    x = (n * FACTOR + token) % PRIME
     return x * x % MODULUS
 
 

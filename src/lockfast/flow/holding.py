@@ -87,6 +87,8 @@ class Holding:
     """An Enter may have reached the store, so the claim has to be given back there."""
     leaving = False
     """Its release is on the way: that the store has no record of it is no loss."""
+    look_when_queued = False
+    """A wake for it may have been missed while its enter was under way."""
     ahead: tuple[Blocker, ...] = ()
     """Who was in the way of a claim that did not want to wait."""
     reason = ""

@@ -39,7 +39,7 @@ from lockfast.flow.log import logger
 from lockfast.flow.retry import Backoff
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
 from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
-from lockfast.ports import PROCESS_DIED, WAKE_DIED, Wire
+from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_MISSED, Wire
 
 REQUEST_MS_MAX: Final = 2000
 LISTEN_AGAIN_MS: Final = 100
@@ -352,6 +352,11 @@ class Keeper:
                     changed()
             elif wake.what == WAKE_WANTED:
                 session.wanted(wake.n)
+            elif wake.what == WAKE_MISSED:
+                # A keep-alive sent at once finds what changed for claims that hold or wait;
+                # a claim whose enter is under way is looked at once it is known to wait.
+                session.wakes_missed()
+                self._renew_at_ms = self._runtime.now_ms()
             elif wake.what == WAKE_DIED:
                 await self._expel(Expel(wake.session, PROCESS_DIED))
             else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockfast.core.commands import (
+    WAKE_LOOK,
     Blocker,
     Command,
     Convert,
@@ -246,12 +247,17 @@ class Presence:
     def queued(self, holding: Holding, reply: Queued) -> None:
         """The store says the claim waits."""
         now_ms = self.runtime.now_ms()
+        looks = False
         with self.mutex:
             if holding.phase is ENTERING:
                 holding.phase = WAITING
                 holding.since_ms = now_ms
                 for place in holding.ask.places:
                     self._lines.setdefault(place[:2], {})[holding.n] = None
+                if holding.look_when_queued:
+                    holding.look_when_queued = False
+                    self._inbox.append(Wake("", self.id, holding.n, WAKE_LOOK))
+                    looks = True
             elif holding.phase is not WAITING and not holding.converting:
                 return
             sooner = (holding.converting or self._is_foremost(holding)) and self._look_by(
@@ -262,7 +268,7 @@ class Presence:
                 self.deadlock_at_ms = look_ms
                 sooner = True
             self._watch_over(holding.n, reply.ahead)
-        if sooner:
+        if sooner or looks:
             self.listener.interrupt()
 
     def over(self, holding: Holding, reason: str, by: str = "") -> None:

@@ -204,6 +204,13 @@ class Session(Presence):
             self._inbox.append(wake)
         self.listener.interrupt()
 
+    def wakes_missed(self) -> None:
+        """The listener has just connected: what was granted to a claim before, it did not hear."""
+        with self.mutex:
+            for holding in self._holdings.values():
+                if holding.phase is ENTERING:
+                    holding.look_when_queued = True
+
     def take_inbox(self) -> list[Wake]:
         if not self._inbox:
             return []

@@ -24,13 +24,13 @@ ENTRY_POINTS: Final = "lockfast.stores"
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "memory": "lockfast.stores.open_memory:open_store",
-    "sqlite": "lockfast.stores.sqlite:open_store",
-    "redis": "lockfast.stores.open_redis:open_store",
-    "rediss": "lockfast.stores.open_redis:open_store",
-    "unix": "lockfast.stores.open_redis:open_store",
-    "valkey": "lockfast.stores.open_redis:open_store",
-    "valkeys": "lockfast.stores.open_redis:open_store",
-    "valkey+unix": "lockfast.stores.open_redis:open_store",
+    "sqlite": "lockfast.stores.open_sqlite:open_store",
+    "redis": "lockfast.stores.redis:open_store",
+    "rediss": "lockfast.stores.redis:open_store",
+    "unix": "lockfast.stores.redis:open_store",
+    "valkey": "lockfast.stores.redis:open_store",
+    "valkeys": "lockfast.stores.redis:open_store",
+    "valkey+unix": "lockfast.stores.redis:open_store",
     "etcd": "lockfast.stores.open_etcd:open_store",
     "etcds": "lockfast.stores.open_etcd:open_store",
 }

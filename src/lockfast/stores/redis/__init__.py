@@ -1,36 +1,32 @@
-"""The Redis store: the lock table as Lua scripts, each command one script and one round trip."""
+"""The Redis store: the lock table as Lua scripts, each command one script and one round trip.
+
+URLs: redis://, rediss://, unix://, valkey://, valkeys://, valkey+unix://, as
+[user:password@]host[:port][/db] or as a path. Options: namespace=default,
+eviction=refuse|allow, spin=on|off; with TLS also ca=, cert=, key= (files) and verify=on|off.
+"""
 
 from __future__ import annotations
 
-from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
-from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.wake_listener import RedisWakeListener
-from lockfast.stores.redis.wire import BlockingWire, Shard
+from lockfast.ports import Store
+from lockfast.stores.diagnosis import Maintenance
+from lockfast.stores.redis.address import parse
+from lockfast.stores.registry import Face, StoreUrl
 
 
-class RedisStore:
-    """A client's way to a server, for callers that block."""
+def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
+    """Open the store; `death_watch` is of no use here: servers do not see processes."""
+    address = parse(url)
+    if face == "asyncio":
+        from lockfast.stores.redis.aio import AsyncRedisStore
 
-    capabilities = Capabilities()
+        return AsyncRedisStore(address)
+    from lockfast.stores.redis.store import RedisStore
 
-    def __init__(self, address: Address) -> None:
-        self.label = address.label
-        self.shard = Shard(address)
-        self._wires: set[Wire] = set()
+    return RedisStore(address)
 
-    def caller_wire(self) -> Wire:
-        return self._noted(BlockingWire(self.shard, self._wires.discard))
 
-    def keeper_wire(self) -> Wire:
-        return self._noted(BlockingWire(self.shard, self._wires.discard))
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    """Return the checks and repairs of a namespace; does not connect yet."""
+    from lockfast.stores.redis.maintenance import RedisMaintenance
 
-    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        return RedisWakeListener(self.shard, session, deliver)
-
-    def close(self) -> None:
-        for wire in list(self._wires):
-            wire.close()
-
-    def _noted(self, wire: Wire) -> Wire:
-        self._wires.add(wire)
-        return wire
+    return RedisMaintenance(parse(url))

@@ -1,4 +1,8 @@
-"""Where a Redis server is and how to get in, taken from a URL."""
+"""The address of a Redis server and the credentials for it, taken from a URL.
+
+No error of this module repeats a part of the URL other than its label: a password that was
+not escaped may have ended up anywhere in it.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +15,41 @@ from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
 PORT: Final = 6379
-OPTIONS: Final = ("namespace", "eviction", "ca", "cert", "key", "verify")
+OPTIONS: Final = ("namespace", "eviction", "spin", "ca", "cert", "key", "verify")
 
 
 class Address(NamedTuple):
-    """One server, one database in it, one namespace in that."""
+    """One namespace in one database of one server."""
 
     label: str
     host: str = "localhost"
     port: int = PORT
     path: str = ""
-    """Of a Unix socket, in place of host and port."""
+    """The path of a Unix socket, instead of host and port."""
     db: int = 0
     username: str = ""
     password: str = ""
     namespace: str = DEFAULT_NAMESPACE
     tls: ssl.SSLContext | None = None
     allows_eviction: bool = False
-    """The operator says that losing keys for want of memory is acceptable."""
+    """The operator accepts that the server may evict locks when it is short of memory."""
+    spins: bool = True
+    """Poll for a reply before blocking (blocking API only; see stores/stream.py)."""
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
 
 
 def parse(url: StoreUrl) -> Address:
-    """The address in a URL; raises StoreMisconfiguredError where it makes no sense."""
+    """Return the address in a URL; raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
     namespace = url.namespace or DEFAULT_NAMESPACE
-    common = Address(url.label, namespace=namespace, allows_eviction=_allows_eviction(url))
+    common = Address(
+        url.label,
+        namespace=namespace,
+        allows_eviction=_allows_eviction(url),
+        spins=url.flag("spin", True),
+    )
     if url.scheme in ("unix", "valkey+unix", "redis+unix"):
         return _parse_unix(url, common)
     return _parse_tcp(url, common)
@@ -50,7 +61,9 @@ def _parse_tcp(url: StoreUrl, common: Address) -> Address:
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", server)
     if found is None or int(found[2] or 1) not in range(1, 65536):
         raise StoreMisconfiguredError(
-            url.label, "names no server", "write redis://host:6379/0, the port and /0 if need be"
+            url.label,
+            "names no server",
+            "write redis://host:6379/0",
         )
     username, password = _credentials(credentials)
     return common._replace(
@@ -79,19 +92,23 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
 
 
 def _credentials(text: str) -> tuple[str, str]:
-    """`user:password`; without a colon it is the user alone, as the label shows it."""
+    """Split `user:password`; without a colon it is the user alone, as the label shows it."""
     username, _, password = text.partition(":")
     return username, password
 
 
 def _database(url: StoreUrl, text: str) -> int:
     if text and not text.isdecimal():
-        raise StoreMisconfiguredError(url.label, f"{text!r} is no database", "write a number")
+        raise StoreMisconfiguredError(
+            url.label, "names a database that is not a number", "write redis://host/0"
+        )
     return int(text or 0)
 
 
 def _allows_eviction(url: StoreUrl) -> bool:
     choice = url.options.get("eviction", "refuse")
     if choice not in ("refuse", "allow"):
-        raise StoreMisconfiguredError(url.label, f"eviction={choice!r} is neither refuse nor allow")
+        raise StoreMisconfiguredError(
+            url.label, "has an eviction= other than refuse or allow", "write eviction=refuse"
+        )
     return choice == "allow"

@@ -1,7 +1,8 @@
 """The Redis store for asyncio: one connection per client, shared by all its tasks.
 
-Requests go out as they come and replies arrive in the same order, so tasks need not wait
-for each other. Keeper and listener have threads and connections of their own, as in every face.
+Requests are sent as they come and replies arrive in the same order, so tasks need not wait
+for each other. Keeper and wake listener have their own threads and connections, as in the
+blocking API. It runs on any event loop and uses nothing but the loop's public methods.
 """
 
 from __future__ import annotations
@@ -12,55 +13,51 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-import hiredis
-
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import Wire
-from lockfast.stores.redis import RedisStore
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import has_more
 from lockfast.stores.redis.connection import (
-    PENDING,
-    check_greeting,
-    greeting,
-    new_reader,
-    not_let_in,
+    check_handshake,
+    handshake,
+    handshake_failed,
     tune,
     unreachable,
 )
 from lockfast.stores.redis.errors import is_script_missing
-from lockfast.stores.redis.wire import Shard
-from lockfast.stores.stream import in_doubt, not_sent, unreadable
+from lockfast.stores.redis.protocol import ScriptProtocol
+from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader
+from lockfast.stores.redis.store import RedisStore
+from lockfast.stores.stream import FRAME_BYTES_MAX, in_doubt, not_sent, unreadable
 
 
 class AsyncRedisStore(RedisStore):
-    """As RedisStore, with callers that give way while a request is under way."""
+    """A client's connections to one namespace, for the asyncio API."""
 
     def caller_wire(self) -> Wire:
-        return self._noted(AsyncWire(self.shard, self._wires.discard))
+        return self._noted(AsyncWire(self.protocol, self._wires.discard))
 
 
-class _Asked(NamedTuple):
-    """A request that is under way."""
+class _Request(NamedTuple):
+    """A request that was sent and is not answered."""
 
     reply: asyncio.Future[Any]
     until_s: float
+    bytes_max: int
 
 
-class _Peer(asyncio.Protocol):
-    """The server's end: replies are handed to those who asked, in order."""
+class AsyncConnection(asyncio.Protocol):
+    """One connection of one event loop; replies go to the requests in order."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.loop = loop
         self.is_usable = True
         self._transport: asyncio.Transport | None = None
-        self._reader = new_reader()
-        self._asked: deque[_Asked] = deque()
+        self._reader = ReplyReader()
+        self._requests: deque[_Request] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        """When the timer fires; uvloop's handles do not all tell."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not checked by type: uvloop's transports are not derived from asyncio.Transport.
@@ -70,33 +67,41 @@ class _Peer(asyncio.Protocol):
             tune(opened)
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+        reader, requests = self._reader, self._requests
+        reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not PENDING:
-                asked = self._asked.popleft()
-                if not asked.reply.done():  # else whoever asked has gone meanwhile
-                    asked.reply.set_result(reply)
-        except (hiredis.ProtocolError, IndexError) as error:
-            self._end(unreadable(self.address.label, repr(error)))
+            while True:
+                reader.bytes_max = requests[0].bytes_max if requests else FRAME_BYTES_MAX
+                if (reply := reader.gets()) is PENDING:
+                    break
+                if not requests:
+                    raise ProtocolError("a reply to no request")
+                waiter = requests.popleft().reply
+                if not waiter.done():  # else the task was cancelled
+                    waiter.set_result(reply)
+        except ProtocolError as error:
+            self._end(unreadable(self.address.label, error))
         if not self.is_usable:
             self._close_when_done()
 
     def connection_lost(self, error: Exception | None) -> None:
-        in_the_dark = in_doubt(self.address.label, error)
-        in_the_dark.__cause__ = error
-        self._end(in_the_dark)
+        broken = in_doubt(self.address.label, error)
+        broken.__cause__ = error
+        self._end(broken)
 
-    def ask(self, packed: bytes, until_s: float) -> asyncio.Future[Any]:
-        """Send a command; the future has its reply, which may be an exception.
+    def request(
+        self, packed: bytes, until_s: float, bytes_max: int = FRAME_BYTES_MAX
+    ) -> asyncio.Future[Any]:
+        """Send a command; the future gets its reply, which may be a ReplyError.
 
-        Once `until_s` has passed it is given up, and nobody else is sent this way.
+        At `until_s` the future fails, and the connection takes no more requests.
         """
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address.label)
         self._transport.write(packed)
         reply = self.loop.create_future()
-        self._asked.append(_Asked(reply, until_s))
-        # One timer for all: to make one for each request would cost as much as the request.
+        self._requests.append(_Request(reply, until_s, bytes_max))
+        # One timer for all requests: a timer each would cost as much as the request.
         if self._timer is None or until_s < self._timer_s:
             self._set_timer(until_s)
         return reply
@@ -105,28 +110,28 @@ class _Peer(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_s = at_s
-        self._timer = self.loop.call_at(at_s, self._look_at_clock)
+        self._timer = self.loop.call_at(at_s, self._check_deadlines)
 
-    def _look_at_clock(self) -> None:
-        """Give up what is due; the others are looked at when they would be."""
+    def _check_deadlines(self) -> None:
+        """Fail the requests whose deadline has passed; set the timer for the next."""
         self._timer = None
         now_s = self.loop.time()
-        waiting = [asked for asked in self._asked if not asked.reply.done()]
-        for asked in waiting:
-            if asked.until_s <= now_s:
-                _give_up(asked.reply, in_doubt(self.address.label, TimeoutError()))
+        waiting = [request for request in self._requests if not request.reply.done()]
+        for request in waiting:
+            if request.until_s <= now_s:
+                _fail(request.reply, in_doubt(self.address.label, TimeoutError()))
                 self.retire()
-        later = [asked.until_s for asked in waiting if not asked.reply.done()]
+        later = [request.until_s for request in waiting if not request.reply.done()]
         if later:
             self._set_timer(min(later))
 
     def retire(self) -> None:
-        """Take no more requests, and close once those under way are answered or given up."""
+        """Take no more requests; close once those under way are answered or have failed."""
         self.is_usable = False
         self.loop.call_soon(self._close_when_done)
 
     def _close_when_done(self) -> None:
-        if all(asked.reply.done() for asked in self._asked):
+        if all(request.reply.done() for request in self._requests):
             self.abort()
 
     def abort(self) -> None:
@@ -139,106 +144,99 @@ class _Peer(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._asked:
-            asked = self._asked.popleft()
-            if not asked.reply.done():
-                _give_up(asked.reply, error)
+        while self._requests:
+            waiter = self._requests.popleft().reply
+            if not waiter.done():
+                _fail(waiter, error)
 
 
-def _give_up(asked: asyncio.Future[Any], error: Exception) -> None:
-    asked.set_exception(error)
-    # Whoever asked may be gone, or never have got to wait: asyncio must not complain of that.
-    asked.exception()
+def _fail(waiter: asyncio.Future[Any], error: Exception) -> None:
+    waiter.set_exception(error)
+    # Its task may be gone: asyncio must not report that nobody retrieved the exception.
+    waiter.exception()
 
 
 class AsyncWire:
-    """Commands of the tasks of one event loop."""
+    """Commands from the tasks of one event loop."""
 
     def __init__(
-        self, shard: Shard, on_close: Callable[[AsyncWire], None] = lambda wire: None
+        self, protocol: ScriptProtocol, on_close: Callable[[AsyncWire], None] = lambda wire: None
     ) -> None:
-        self._shard = shard
+        self._protocol = protocol
         self._on_close = on_close
-        self._peer: _Peer | None = None
+        self._connection: AsyncConnection | None = None
         self._connecting: asyncio.Lock | None = None
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_ms / 1000
-        found = await self._exchange(command, loop, until_s)
-        if has_more(found):
-            # As BlockingWire._go_on.
-            with contextlib.suppress(StoreError):
-                while loop.time() < until_s and has_more(
-                    await self._exchange(command, loop, until_s)
-                ):
-                    pass
-        return self._shard.reply(command, found)
-
-    async def _exchange(
-        self, command: Command, loop: asyncio.AbstractEventLoop, until_s: float
-    ) -> Any:
-        packed = self._shard.packed(command)
-        peer = self._peer
-        if peer is None or not peer.is_usable or peer.loop is not loop:
-            peer = await self._connected(loop, until_s)
-        found = await peer.ask(packed, until_s)
+        protocol = self._protocol
+        connection = self._connection
+        if connection is None or not connection.is_usable or connection.loop is not loop:
+            connection = await self._connected(loop, until_s)
+        packed = protocol.packed(command)
+        bytes_max = protocol.bytes_max(command)
+        found = await connection.request(packed, until_s, bytes_max)
         if isinstance(found, Exception) and is_script_missing(str(found)):
-            loaded = peer.ask(self._shard.loading(command), until_s)
-            found = await peer.ask(packed, until_s)
+            # Surely not carried out. Load and call together: a script may be flushed again.
+            loaded = connection.request(protocol.loading(command), until_s)
+            found = await connection.request(packed, until_s, bytes_max)
             await loaded
-        return found
+        try:
+            return protocol.reply(command, found)
+        except OutcomeUnknownError:
+            # The answer makes no sense: requests and replies may be out of step.
+            connection.abort()
+            raise
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> _Peer:
-        """The connection, made by the first of those who need it now."""
-        former = self._peer
+    async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
+        """Return the connection; the first task that needs it makes it for all."""
+        former = self._connection
         if self._connecting is None or (former is not None and former.loop is not loop):
             self._connecting = asyncio.Lock()
             self._drop()
-        label = self._shard.address.label
+        label = self._protocol.address.label
         try:
             async with asyncio.timeout_at(until_s), self._connecting:
-                if self._peer is None or not self._peer.is_usable:
-                    self._peer = await self._connect(loop, until_s)
-                return self._peer
+                if self._connection is None or not self._connection.is_usable:
+                    self._connection = await self._connect(loop, until_s)
+                return self._connection
         except TimeoutError as error:
             raise StoreUnavailableError(label, "could not be reached in time") from error
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, until_s: float) -> _Peer:
-        shard = self._shard
-        address = shard.address
-        peer = _Peer(address, loop)
+    async def _connect(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
+        address = self._protocol.address
+        connection = AsyncConnection(address, loop)
         try:
             if address.path:
-                await loop.create_unix_connection(lambda: peer, address.path)
+                await loop.create_unix_connection(lambda: connection, address.path)
             else:
                 await loop.create_connection(
-                    lambda: peer, address.host, address.port, ssl=address.tls
+                    lambda: connection, address.host, address.port, ssl=address.tls
                 )
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
             raise unreachable(address, error) from error
-        first = not shard.is_known
         try:
-            commands = greeting(address, first=first)
-            replies = await asyncio.gather(*[peer.ask(packed, until_s) for packed in commands])
-            check_greeting(address, replies, first=first)
+            replies = await asyncio.gather(
+                *[connection.request(packed, until_s) for packed in handshake(address)]
+            )
+            check_handshake(address, replies)
         except BaseException as error:
-            peer.abort()
-            why = not_let_in(address, error)
+            connection.abort()
+            why = handshake_failed(address, error)
             if why is None:
                 raise
             raise why from error
-        shard.is_known = True
-        return peer
+        return connection
 
     def _drop(self) -> None:
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            # Of another loop, which may be closed: then there is nothing left to close.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # Its loop may be closed, and its transport with it.
             with contextlib.suppress(RuntimeError):
-                peer.loop.call_soon_threadsafe(peer.abort)
+                connection.loop.call_soon_threadsafe(connection.abort)
 
     def close(self) -> None:
         self._on_close(self)

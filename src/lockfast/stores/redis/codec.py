@@ -1,4 +1,8 @@
-"""Commands as arguments of their scripts, and the scripts' answers as replies."""
+"""Commands as the arguments of their scripts, and the scripts' answers as replies.
+
+Answers are validated here: what a server sends is checked for its shape, its types and its
+range before the rest of the program sees it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ Arguments: TypeAlias = tuple[Argument, ...]
 # ── commands ─────────────────────────────────────────────────────────────────────────
 
 Plain: TypeAlias = tuple[str, str, str, str]
-"""What a script needs of a claim on one lock, as the rows have it."""
+"""The arguments of a claim on one lock without options, in the form the rows have."""
 
 _USUAL_OPTIONS: Final = (0, 0, 0, 0, 1)
 _PLAIN: Final = (*_USUAL_OPTIONS, None, None, 0)
@@ -23,7 +27,7 @@ _LOCK_MODES: Final = MODES_OF_KIND[LOCK]
 
 
 def _plain_enter(command: c.Enter) -> Plain | None:
-    """The claim, if it is on one lock and asks for nothing else, as most do."""
+    """Return the arguments if the claim is on one lock and has no options, as most have."""
     places = command[2]
     if len(places) == 1 and command[5:] == _PLAIN:
         kind, name, mode, weight, limit = places[0]
@@ -35,7 +39,7 @@ def _plain_enter(command: c.Enter) -> Plain | None:
 
 
 def _plain_leave(command: c.Leave) -> Plain | None:
-    """The claim, if it was on one lock and nobody is kept out of it from now on."""
+    """Return the arguments if the claim is on one lock, which is not to be closed."""
     session, n, places, close_ms = command
     if len(places) == 1 and not close_ms and places[0][0] == LOCK:
         claim = f"c\x1f{session}\x1f{n}"
@@ -47,7 +51,7 @@ PLAIN: Final[dict[type, Callable[[Any], Plain | None]]] = {
     c.Enter: _plain_enter,
     c.Leave: _plain_leave,
 }
-"""By type of command, what makes a plain claim of it, if it is one."""
+"""By type of command: returns the arguments of a plain claim, or None if it is not plain."""
 
 
 def _enter(command: c.Enter) -> Arguments:
@@ -104,93 +108,206 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
         command.limit,
     ),
 }
-"""By type of command, what makes the arguments of its script; plain claims have their own."""
+"""By type of command: returns the arguments of its script. Plain claims have their own."""
+
+BYTES_MAX: Final[dict[type, int]] = {
+    # A keep-alive answers for up to 64 waiting claims and the 16 ahead of each.
+    c.Renew: 8 << 20,
+    # What these return grows with what is stored.
+    **dict.fromkeys((c.Claims, c.Inspect, c.Listing, c.Sessions, c.Events), 128 << 20),
+}
+"""By type of command, the largest answer that is read; FRAME_BYTES_MAX for all others."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────
+
+TOKEN_MAX: Final = 1 << 53
+_INT, _STR, _LIST = (int,), (str,), (list,)
+_TEXT_OR_NONE: Final = (str, type(None))
+_BLOCKER: Final = (_STR, _INT, _STR, _STR, _INT, _INT, _INT, _INT, _INT)
+_PLACE: Final = (_STR, _STR, _STR, _INT, _INT, _INT)
+_CLAIM: Final = (
+    *(_STR, _INT, _STR, _STR, _LIST, _STR, _INT, _INT, _TEXT_OR_NONE, _INT, _INT),
+    *(_STR, _STR, _INT, _STR),
+)
+_RESOURCE: Final = (_STR, _STR, _STR, _LIST, _LIST, _INT, _INT, _INT, _INT)
+_SESSION: Final = (_STR, _STR, _STR, _STR, _INT, _INT, _INT, _INT, _STR, _STR)
+_EVENT: Final = (_INT, _INT, _STR, _STR, _STR, _STR, _STR, _INT, _STR, _INT, _STR)
+
+
+class AnswerError(ValueError):
+    """An answer that no script of ours gives."""
+
+
+def _record(found: Any, kinds: tuple[tuple[type, ...], ...]) -> Any:
+    """Return `found` if it is a list of values of these types, within the range of numbers."""
+    if type(found) is not list or len(found) != len(kinds):
+        raise AnswerError(f"{found!r:.80} is no list of {len(kinds)} values")
+    for value, kind in zip(found, kinds, strict=True):
+        if type(value) not in kind:
+            raise AnswerError(f"{value!r:.80} is no {kind[0].__name__}")
+        if kind is _INT and not -TOKEN_MAX <= value <= TOKEN_MAX:
+            raise AnswerError(f"{value!r:.80} is out of range")
+    return found
+
+
+def _token(value: int) -> int:
+    if not 1 <= value <= TOKEN_MAX:
+        raise AnswerError(f"{value!r:.80} is no token")
+    return value
 
 
 def _blockers(found: list[Any]) -> tuple[c.Blocker, ...]:
     return tuple(
         c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms)
-        for session, n, owner, process, renewals, held, token, for_ms, _ in found
+        for session, n, owner, process, renewals, held, token, for_ms, _ in (
+            _record(one, _BLOCKER) for one in found
+        )
     )
 
 
-def _claim_view(found: list[Any]) -> c.ClaimView:
-    places = tuple(c.Place(*place[:5]) for place in found[4])
-    before, after = found[:4], found[5:]
-    fields: Any = (*before, places, *after)
+def _claim_view(found: Any) -> c.ClaimView:
+    before, places, after = found[:4], _record(found, _CLAIM)[4], found[5:]
+    fields: Any = (
+        *before,
+        tuple(c.Place(*_record(place, _PLACE)[:5]) for place in places),
+        *after,
+    )
     return c.ClaimView(*fields)
 
 
-def _resource_view(found: list[Any]) -> c.ResourceView:
-    _, kind, name, holders, waiting, *counts = found
+def _resource_view(found: Any) -> c.ResourceView:
+    _, kind, name, holders, waiting, *counts = _record(found, _RESOURCE)
     return c.ResourceView(
         kind, name, tuple(map(_claim_view, holders)), tuple(map(_claim_view, waiting)), *counts
     )
 
 
-def _one_ahead(found: list[Any]) -> tuple[c.Blocker]:
-    session, n, owner, process, renewals, held, token, for_ms = found[1:9]
-    return (c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms),)
+def _granted(found: list[Any]) -> c.Granted:
+    _, token, for_ms, mode, wanted = _record(found, (_STR, _INT, _INT, _STR, _INT))
+    return c.Granted(_token(token), for_ms, mode, bool(wanted))
 
 
 def _queued(found: list[Any]) -> c.Queued:
-    _, blockers, look_ms = found
+    _, blockers, look_ms = _record(found, (_STR, _LIST, _INT))
     return c.Queued(_blockers(blockers), look_ms if look_ms > 0 else FAR_MS)
 
 
+def _busy(found: list[Any]) -> c.Busy:
+    return c.Busy(_blockers(_record(found, (_STR, _LIST))[1]))
+
+
+def _first_ahead(found: list[Any]) -> tuple[c.Blocker]:
+    """The blocker in a shortcut's answer, which has its fields in a row."""
+    session, n, owner, process, renewals, held, token, for_ms, _ = _record(found[1:], _BLOCKER)
+    return (c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms),)
+
+
+def _queued_shortly(found: list[Any]) -> c.Queued:
+    return c.Queued(_first_ahead(found), found[-1])
+
+
+def _busy_shortly(found: list[Any]) -> c.Busy:
+    return c.Busy(_first_ahead(found))
+
+
+def _refused(found: list[Any]) -> c.Refused:
+    return c.Refused(*_record(found, (_STR, _STR, _STR, _INT, _INT))[1:])
+
+
+def _gone(found: list[Any]) -> c.Gone:
+    return c.Gone(*_record(found, (_STR, _STR, _STR))[1:])
+
+
+def _ended(found: list[Any]) -> c.Ended:
+    return c.Ended(*_record(found, (_STR, _STR, _STR))[1:])
+
+
+def _done(found: list[Any]) -> c.Done:
+    kinds = (_STR, _INT, _INT) if len(found) == 3 else (_STR, _INT)
+    return c.Done(*map(bool, _record(found, kinds)[1:]))
+
+
 def _renewed(found: list[Any]) -> c.Renewed:
-    looks: Any = tuple((n, decode(look)) for n, look in found[2])
-    return c.Renewed(bool(found[1]), looks)
+    _, matches, looks = _record(found, (_STR, _INT, _LIST))
+    decoded: list[tuple[int, c.Granted | c.Queued | c.Gone]] = []
+    for look in looks:
+        n, how = _record(look, (_INT, _LIST))
+        reply = decode(how)
+        if not isinstance(reply, c.Granted | c.Queued | c.Gone):
+            raise AnswerError(f"{how!r:.80} does not say how a claim stands")
+        decoded.append((n, reply))
+    return c.Renewed(bool(matches), tuple(decoded))
+
+
+def _claims(found: list[Any]) -> c.ClaimsReply:
+    return c.ClaimsReply(tuple(map(_claim_view, _record(found, (_STR, _LIST))[1])))
+
+
+def _listed(found: list[Any]) -> c.ListingReply:
+    _, resources, more = _record(found, (_STR, _LIST, _INT))
+    return c.ListingReply(tuple(map(_resource_view, resources)), bool(more))
+
+
+def _sessions(found: list[Any]) -> c.SessionsReply:
+    _, sessions, more = _record(found, (_STR, _LIST, _INT))
+    views = tuple(c.SessionView(*_record(session, _SESSION)) for session in sessions)
+    return c.SessionsReply(views, bool(more))
+
+
+def _events(found: list[Any]) -> c.EventsReply:
+    _, events, end, oldest, more = _record(found, (_STR, _LIST, _INT, _INT, _INT))
+    return c.EventsReply(
+        tuple(c.Event(*_record(event, _EVENT)) for event in events), end, oldest, bool(more)
+    )
 
 
 _DECODERS: Final[dict[str, Callable[[list[Any]], c.Reply]]] = {
-    "D": lambda found: c.Done(bool(found[1])),
-    "G": lambda found: c.Granted(found[1], found[2], found[3], bool(found[4])),
+    "D": _done,
+    "G": _granted,
     "Q": _queued,
-    "q": lambda found: c.Queued(_one_ahead(found), found[9]),
-    "B": lambda found: c.Busy(_blockers(found[1])),
-    "b": lambda found: c.Busy(_one_ahead(found)),
-    "R": lambda found: c.Refused(*found[1:]),
-    "X": lambda found: c.Gone(*found[1:]),
-    "E": lambda found: c.Ended(*found[1:]),
+    "q": _queued_shortly,
+    "B": _busy,
+    "b": _busy_shortly,
+    "R": _refused,
+    "X": _gone,
+    "E": _ended,
     "N": _renewed,
-    "C": lambda found: c.ClaimsReply(tuple(map(_claim_view, found[1]))),
+    "C": _claims,
     "V": _resource_view,
-    "L": lambda found: c.ListingReply(tuple(map(_resource_view, found[1])), bool(found[2])),
-    "S": lambda found: c.SessionsReply(
-        tuple(c.SessionView(*session) for session in found[1]), bool(found[2])
-    ),
-    "T": lambda found: c.EventsReply(
-        tuple(c.Event(*event) for event in found[1]), found[2], found[3], bool(found[4])
-    ),
+    "L": _listed,
+    "S": _sessions,
+    "T": _events,
 }
 
 
-def decode(found: list[Any]) -> c.Reply:
-    """The reply in a script's answer."""
-    return _DECODERS[found[0]](found)
-
-
-def has_more(found: Any) -> bool:
-    """Whether a session was ended that has claims left: the same command goes on with them."""
-    return type(found) is list and found[0] == "D" and len(found) == 3 and found[2] == 1
+def decode(found: Any) -> c.Reply:
+    """Return the reply in a script's answer. Raises AnswerError."""
+    decoder = None
+    if type(found) is list and found and type(found[0]) is str:
+        decoder = _DECODERS.get(found[0])
+    if decoder is None:
+        raise AnswerError(f"{found!r:.80} is no answer to a command")
+    return decoder(found)
 
 
 _DONE: Final = c.Done()
 
 
 def reply_to(command: c.Command, found: Any) -> c.Reply:
-    """As `decode`, also for a number: what the shortcuts of enter and leave answer."""
+    """Return the reply in the answer to `command`. Raises AnswerError.
+
+    Besides what `decode` takes, it takes the numbers that the shortcuts answer with: a
+    token to enter, 1 to leave.
+    """
     if type(found) is int:
         if type(command) is c.Enter:
-            return c.Granted(found, 0, command.places[0].mode)
-        return _DONE
+            return c.Granted(_token(found), 0, command.places[0].mode)
+        if type(command) is c.Leave and found == 1:
+            return _DONE
     return decode(found)
 
 
 def decode_wakes(found: list[Any]) -> list[c.Wake]:
-    """The wakes that a script hands back when it is given a clock."""
+    """Return the wakes that a script hands back when the test gives it a clock."""
     return [c.Wake(*wake) for wake in found]

@@ -1,7 +1,7 @@
-"""A connection of our own: packed commands out, hiredis replies in, nothing tried twice.
+"""One connection of the blocking API: a packed command out, its reply in, no retries.
 
-Whoever has its outcome in doubt throws the connection away: a late reply must never be
-taken for the answer to another command.
+If the outcome of a command is in doubt the connection is closed: a late reply must never be
+taken for the answer to the next command.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-import hiredis
-
 from lockfast.errors import (
     OutcomeUnknownError,
     StoreError,
@@ -22,40 +20,30 @@ from lockfast.errors import (
 )
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import translate
-from lockfast.stores.redis.scripts import inbox_of, keys_of, probe
-from lockfast.stores.stream import Stream, in_doubt, left_s, not_sent, unreadable
+from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader, pack
+from lockfast.stores.redis.scripts import channel_of, keys_of, probe
+from lockfast.stores.stream import (
+    FRAME_BYTES_MAX,
+    Stream,
+    in_doubt,
+    left_s,
+    not_sent,
+    unreadable,
+)
 
-PENDING: Final = object()
-"""What a reader returns while a reply is not complete."""
 EVICTING: Final = "allkeys-"
-"""Policies that take keys without a TTL, as all of ours are. Others never touch them."""
+"""Policies that evict keys without a TTL, as all of ours are. The others never touch them."""
 
 
-def new_reader() -> Any:
-    return hiredis.Reader(encoding="utf-8", errors="replace", notEnoughData=PENDING)
+# ── the handshake, the same for both APIs ────────────────────────────────────────────
 
 
-_pack: Any = hiredis.pack_command  # its stub knows one argument only
+def handshake(address: Address, *, checked: bool = True) -> list[bytes]:
+    """Return the commands to send on a new connection.
 
-
-def pack(*arguments: str | bytes | int) -> bytes:
-    packed: bytes = _pack(arguments)
-    return packed
-
-
-def pack_four(a: str, b: str, c: str, d: str) -> bytes:
-    """Four arguments as `pack` packs them, without the count before them, and in half the time."""
-    text = f"${len(a)}\r\n{a}\r\n${len(b)}\r\n{b}\r\n${len(c)}\r\n{c}\r\n${len(d)}\r\n{d}\r\n"
-    if text.isascii():
-        return text.encode()
-    return pack(a, b, c, d)[len(b"*4\r\n") :]
-
-
-# ── the greeting, the same for both faces ────────────────────────────────────────────
-
-
-def greeting(address: Address, *, first: bool) -> list[bytes]:
-    """What is sent on a new connection; `first`: of this store, with a look at the server."""
+    `checked`: with those that check the server. Every connection does so, not only the
+    first: a failover or a change of the configuration may have put another server here.
+    """
     commands = []
     if address.username:
         commands.append(pack("AUTH", address.username, address.password))
@@ -64,23 +52,21 @@ def greeting(address: Address, *, first: bool) -> list[bytes]:
     if address.db:
         commands.append(pack("SELECT", address.db))
     commands.append(pack("CLIENT", "SETNAME", "lockfast"))
-    if first:
+    if checked:
         commands.append(pack("INFO", "memory"))
         keys = keys_of(address.namespace)
-        channel = inbox_of(address.namespace, "probe")
+        channel = channel_of(address.namespace, "probe")
         commands.append(pack("EVAL", probe().body, len(keys), *keys, channel))
     return commands
 
 
-def check_greeting(address: Address, replies: Sequence[Any], *, first: bool) -> None:
-    """Raise unless the server let us in and is fit to keep locks."""
-    needed = list(replies)
-    info = None
-    if first:
-        info = needed.pop(-2)
-    # To have a name is a courtesy to whoever reads CLIENT LIST.
-    needed.pop(-2 if first else -1)
-    for reply in needed:
+def check_handshake(address: Address, replies: Sequence[Any], *, checked: bool = True) -> None:
+    """Raise unless the server accepted us and is safe for locks."""
+    required = list(replies)
+    info = required.pop(-2) if checked else None
+    # SETNAME only helps whoever reads CLIENT LIST; its failure is ignored.
+    required.pop(-2 if checked else -1)
+    for reply in required:
         if isinstance(reply, Exception):
             raise translate(str(reply), address.label)
     if isinstance(info, str) and not address.allows_eviction:
@@ -88,13 +74,13 @@ def check_greeting(address: Address, replies: Sequence[Any], *, first: bool) -> 
         if policy.startswith(EVICTING):
             raise StoreMisconfiguredError(
                 address.label,
-                f"maxmemory-policy is {policy}, so the server may drop locks that are held",
-                "set noeviction (or a volatile- policy), or write ?eviction=allow",
+                f"maxmemory-policy is {policy}, so the server may evict locks that are held",
+                "set noeviction or a volatile- policy, or accept the risk with ?eviction=allow",
             )
 
 
 def info_field(info: str, name: str) -> str:
-    """One value of an INFO reply; "" if it is not there."""
+    """Return one value of an INFO reply; "" if it is missing."""
     for line in info.splitlines():
         if line.startswith(f"{name}:"):
             return line[len(name) + 1 :].strip()
@@ -105,19 +91,19 @@ def info_field(info: str, name: str) -> str:
 
 
 def unreachable(address: Address, error: BaseException) -> StoreError:
-    """Why there is no connection."""
+    """The error for a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreMisconfiguredError(
             address.label,
-            f"its certificate is not accepted ({error.verify_message})",
-            "write ?ca=file, or have the certificate renewed",
+            f"its certificate was not accepted ({error.verify_message})",
+            "name the authority that signed it with ?ca=FILE, or renew the certificate",
         )
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
-        # An alert of the other side: it is ours that is not accepted.
+        # An alert of the server: it did not accept our certificate.
         return StoreMisconfiguredError(
             address.label,
             f"wants another certificate of this client ({error.reason})",
-            "write ?cert=file&key=file",
+            "name one with ?cert=FILE&key=FILE",
         )
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(address.label, "did not answer in time")
@@ -125,13 +111,13 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
     return StoreUnavailableError(address.label, f"cannot be reached ({reason})")
 
 
-def not_let_in(
+def handshake_failed(
     address: Address, error: BaseException, alert: ssl.SSLError | None = None
 ) -> StoreError | None:
-    """Why a connection that was made did not last until the end of the greeting.
+    """The error for a connection that broke during the handshake; None: `error` itself.
 
-    None: for `error`, as it is. With TLS the other side may take offence at our certificate
-    only after it has let us in; what it says then is an `alert`.
+    With TLS 1.3 the server may refuse our certificate after our side of the TLS handshake
+    is complete; what it sends then is an `alert`.
     """
     if isinstance(error.__cause__, ssl.SSLError):
         alert = error.__cause__
@@ -148,40 +134,42 @@ def not_let_in(
 class Connection:
     """One stream of commands and replies, for one thread at a time."""
 
-    def __init__(self, address: Address, until_s: float, *, first: bool = False) -> None:
+    def __init__(self, address: Address, until_s: float, *, checked: bool = True) -> None:
         self.address = address
-        self._reader = new_reader()
+        self._reader = ReplyReader()
         try:
-            self.stream = Stream(_open(address, left_s(until_s)))
+            self.stream = Stream(_open(address, left_s(until_s)), spins=address.spins)
         except OSError as error:
             raise unreachable(address, error) from error
         try:
-            commands = greeting(address, first=first)
-            replies = self.exchange_all(commands, until_s)
-            check_greeting(address, replies, first=first)
+            replies = self.exchange_all(handshake(address, checked=checked), until_s)
+            check_handshake(address, replies, checked=checked)
         except BaseException as error:
-            why = not_let_in(address, error, self._alert())
+            why = handshake_failed(address, error, self._alert())
             self.close()
             if why is None:
                 raise
             raise why from error
 
-    def exchange(self, packed: bytes, until_s: float) -> Any:
-        """Send one command and wait for its reply, which may be an exception."""
-        # As long as the last byte is not out, the server cannot have carried it out.
+    def exchange(self, packed: bytes, until_s: float, bytes_max: int = FRAME_BYTES_MAX) -> Any:
+        """Send one command and wait for its reply, which may be a ReplyError."""
+        # Until the last byte is sent the server cannot have carried it out.
         try:
             self.stream.send(packed, until_s)
         except OSError as error:
             raise not_sent(self.address.label, error) from error
-        return self.receive(until_s)
+        return self.receive(until_s, bytes_max)
 
-    def exchange_all(self, commands: Sequence[bytes], until_s: float) -> list[Any]:
-        """Send some commands in one go."""
-        first = self.exchange(b"".join(commands), until_s)
-        return [first, *(self.receive(until_s) for _ in commands[1:])]
+    def exchange_all(
+        self, commands: Sequence[bytes], until_s: float, bytes_max: int = FRAME_BYTES_MAX
+    ) -> list[Any]:
+        """Send several commands together and wait for their replies."""
+        first = self.exchange(b"".join(commands), until_s, bytes_max)
+        return [first, *(self.receive(until_s, bytes_max) for _ in commands[1:])]
 
-    def receive(self, until_s: float) -> Any:
+    def receive(self, until_s: float, bytes_max: int = FRAME_BYTES_MAX) -> Any:
         reader = self._reader
+        reader.bytes_max = bytes_max
         try:
             while (reply := reader.gets()) is PENDING:
                 data = self.stream.receive(until_s)
@@ -191,18 +179,18 @@ class Connection:
             return reply
         except OSError as error:
             raise in_doubt(self.address.label, error) from error
-        except hiredis.ProtocolError as error:
+        except ProtocolError as error:
             raise unreadable(self.address.label, error) from error
 
     def take(self) -> Any:
-        """A reply that is there already, or PENDING; for a connection that only listens."""
+        """Return a reply that has been fed, or PENDING; for a connection that only listens."""
         return self._reader.gets()
 
     def feed(self, data: bytes) -> None:
         self._reader.feed(data)
 
     def _alert(self) -> ssl.SSLError | None:
-        """What the other side said before it hung up, if it speaks TLS."""
+        """Return the TLS alert that the server sent before it closed, if any."""
         if self.address.tls is not None:
             try:
                 self.stream.receive_nowait()
@@ -240,7 +228,7 @@ def _open(address: Address, timeout_s: float) -> socket.socket:
 
 
 def tune(opened: socket.socket) -> None:
-    """No delay for small requests, and word of a server that is gone without a good-bye."""
+    """Send small requests without delay, and detect a server that vanished without closing."""
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):

@@ -7,52 +7,65 @@ from typing import Final
 
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 
-_NO_RIGHT: Final = ("does not let this user do what is needed", "see the ACL line in the docs")
-_NO_COMMAND: Final = ("lacks a command that is needed", "see the ACL line in the docs")
+_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Rights"'
+_NO_RIGHT: Final = ("does not allow this user a command that is needed", _RIGHTS)
+_NO_COMMAND: Final = ("lacks a command that is needed", _RIGHTS)
+_CLUSTER: Final = (
+    "is part of a cluster and does not serve this namespace",
+    "clusters are not supported: connect to a server that is not part of one",
+)
+_DAMAGED: Final = "run `lockfast doctor --repair` on this URL"
 
 _UNAVAILABLE: Final = {
-    "LOADING": ("is still loading its data", "try again soon"),
+    "LOADING": ("is still loading its data", "retry"),
     "READONLY": ("is a replica and takes no writes", "connect to the primary"),
     "MASTERDOWN": ("is a replica without its primary", "connect to the primary"),
-    "NOREPLICAS": ("has too few replicas to take writes", "look at min-replicas-to-write"),
-    "MISCONF": ("cannot save to its disk and takes no writes", "look at its log"),
-    "OOM": ("is out of memory and takes no more claims", "raise maxmemory, or free some"),
-    "BUSY": ("is busy with another script", "try again soon"),
-    "UNKILLABLE": ("is busy with another script", "try again soon"),
-    "CLUSTERDOWN": ("belongs to a cluster that is down", "try again soon"),
-    "TRYAGAIN": ("is moving a slot", "try again soon"),
+    "NOREPLICAS": ("has too few replicas to take writes", "check min-replicas-to-write"),
+    "MISCONF": ("cannot save to its disk and takes no writes", "check its log"),
+    "OOM": ("is out of memory and takes no new claims", "raise maxmemory or free some"),
+    "BUSY": ("is busy with another script", "retry"),
+    "UNKILLABLE": ("is busy with another script", "retry"),
+    "CLUSTERDOWN": ("belongs to a cluster that is down", "retry"),
+    "TRYAGAIN": ("is moving a slot", "retry"),
     "max number of clients reached": ("takes no more connections", "raise maxclients"),
 }
-"""Nothing was done, and it may work later."""
+"""Nothing was done, and a retry may succeed."""
 
 _MISCONFIGURED: Final = {
-    "NOAUTH": ("wants a password", "write redis://user:password@host"),
-    "WRONGPASS": ("refused the user or password", "look at the URL"),
-    "invalid password": ("refused the password", "look at the URL"),
-    "without any password configured": ("has no password for this user", "look at the URL"),
+    "NOAUTH": ("requires a password", "write redis://user:password@host"),
+    "WRONGPASS": ("refused the user or password", "correct them in the URL"),
+    "invalid password": ("refused the password", "correct it in the URL"),
+    "without any password configured": (
+        "has no password for this user",
+        "remove the password from the URL",
+    ),
     "NOPERM": _NO_RIGHT,
     "The user executing the script": _NO_RIGHT,  # Redis 6
     "ACL failure in script": _NO_RIGHT,  # Redis 7, Valkey
-    "DB index": ("has no such database", "look at the number behind the last slash"),
-    "MOVED": ("is part of a cluster", "write redis+cluster://"),
-    "ASK": ("is part of a cluster", "write redis+cluster://"),
-    "CROSSSLOT": ("is part of a cluster", "write redis+cluster://"),
-    "SELECT is not allowed in cluster mode": ("is part of a cluster", "use database 0"),
+    "DB index": ("has no such database", "correct the number at the end of the URL"),
+    "MOVED": _CLUSTER,
+    "ASK": _CLUSTER,
+    "CROSSSLOT": _CLUSTER,
+    "SELECT is not allowed in cluster mode": _CLUSTER,
     "WRONGTYPE": ("has other data under our keys", "use another namespace"),
     "unknown command": _NO_COMMAND,
     "Unknown Redis command called from": _NO_COMMAND,
-    "LOCKFAST": ("has data that we cannot use", "run `lockfast doctor` on it"),
+    "LOCKFAST is damaged": ("holds a damaged namespace", _DAMAGED),
+    "LOCKFAST has schema": (
+        "holds a namespace of another version of Lockfast",
+        "use one version of Lockfast in a namespace, or another namespace",
+    ),
 }
-"""Nothing will ever work like this."""
+"""Nothing was done, and a retry will not help."""
 
-# A script's error reaches us with the code in the middle (Redis 6) or in front (Redis 7).
+# A script's error arrives with the code in the middle (Redis 6) or in front (Redis 7).
 _CODES: Final = re.compile(
     "|".join(rf"(?<![A-Za-z]){re.escape(code)}\b" for code in (*_MISCONFIGURED, *_UNAVAILABLE))
 )
 
 
 def translate(message: str, label: str) -> StoreError:
-    """The error of an error reply; the server's own words stand in parentheses."""
+    """Return the error for an error reply; the server's own words follow in parentheses."""
     said = " ".join(message.split())[:300]
     found = _CODES.search(message)
     code = found[0] if found is not None else ""
@@ -62,6 +75,9 @@ def translate(message: str, label: str) -> StoreError:
     if code in _MISCONFIGURED:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)
+    if "user_script" in message:
+        # A script of ours met rows that it could not read. Scripts write only at their end.
+        return StoreMisconfiguredError(label, f"holds a damaged namespace ({said})", _DAMAGED)
     return StoreError(label, f"answered {said!r}", "please report this")
 
 

@@ -1,17 +1,33 @@
-"""The Lua scripts: one per command, each a few shared parts and a body of its own."""
+"""The Lua scripts: one per command, assembled from shared parts and a body of its own.
+
+A rule that Lua needs is not written again in Lua: modes, limits and texts are taken from
+`core/` when a script is assembled and put in place of `$NAMES`. The few rules that Lua
+executes (the clock, the next token, the code of a wake) stand here once and are inlined
+where they are used.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
+from lockfast.core.checksum import FACTOR, MODULUS, PRIME
+from lockfast.core.lines import BLOCKERS_MAX
+from lockfast.core.modes import CONFLICTS, LOCK, MODES_OF_KIND, UPGRADES
+from lockfast.core.reading import EXPIRED, UNKNOWN_SESSION
+from lockfast.core.rows import LOG_KEPT, LOG_KEPT_MS
+from lockfast.core.table import ENDED_KEPT_MS, HELD_TOO_LONG, REAPED_PER_STEP, Limits
 
 FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
 """All keys of a shard. Every script declares all of them and touches no other."""
+SCHEMA: Final = 1
+SHARDS: Final = 1
 
 _SHORTCUTS: Final = ("enter_free", "enter_last", "leave_alone", "leave_next", "passing")
 _WRITING: Final = ("shard", "order", "rows", "writing", "lines", "table")
@@ -41,46 +57,140 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
 }
 
 
+# ── what Lua is told ─────────────────────────────────────────────────────────────────
+
+_LISTED_BYTES_MAX: Final = 400
+_MARK_AT: Final = 33
+"""In a session's row, behind four numbers: the mark, then the list of claims."""
+_limits: Final = Limits()
+
+
+def _set(values: Iterable[str]) -> str:
+    return "{ " + ", ".join(f"{value} = 1" for value in sorted(values)) + " }"
+
+
+def _sets(sets: Mapping[str, Iterable[str]]) -> str:
+    return "{ " + ", ".join(f"{key} = {_set(values)}" for key, values in sets.items()) + " }"
+
+
+def _conversion_strength() -> str:
+    """How strong the modes are that convert into each other: one more than it can come from."""
+    strength = {mode: 1 + sum(to == mode for _, to in UPGRADES) for mode in MODES_OF_KIND[LOCK]}
+    return "{ " + ", ".join(f"{mode} = {n}" for mode, n in sorted(strength.items())) + " }"
+
+
+_DEFINITIONS: Final[dict[str, object]] = {
+    "SCHEMA": SCHEMA,
+    "SHARDS": SHARDS,
+    "SCHEMA_SHARDS": SCHEMA + 256 * SHARDS,
+    "CONFLICTS": _sets(CONFLICTS),
+    "MODES_OF_KIND": _sets(MODES_OF_KIND),
+    "CONVERSION_STRENGTH": _conversion_strength(),
+    "CLAIMS_MAX": _limits.claims_max,
+    "WAITING_MAX": _limits.waiting_max,
+    "PLACES_MAX": _limits.places_max,
+    "TEXT_MAX": _limits.text_max,
+    "ENDED_PER_STEP": _limits.ended_per_step,
+    "ENDED_KEPT_MS": ENDED_KEPT_MS,
+    "REAPED_PER_STEP": REAPED_PER_STEP,
+    "BLOCKERS_MAX": BLOCKERS_MAX,
+    "LOG_KEPT": LOG_KEPT,
+    "LOG_KEPT_MS": LOG_KEPT_MS,
+    "EXPIRED": f"'{EXPIRED}'",
+    "UNKNOWN_SESSION": f"'{UNKNOWN_SESSION}'",
+    "HELD_TOO_LONG": f"'{HELD_TOO_LONG}'",
+    "MIX_FACTOR": FACTOR,
+    "MIX_PRIME": PRIME,
+    "CHECKSUMS": MODULUS,
+    # The layout of rows.
+    "COUNTERS_BYTES": 26,
+    "MARK_AT": _MARK_AT,
+    "LISTED_BYTES_MAX": _LISTED_BYTES_MAX,
+    "SESSION_BYTES_MAX": _MARK_AT - 1 + _LISTED_BYTES_MAX,
+    "COMMA": ord(","),
+    "QUESTION_MARK": ord("?"),
+    "PLAIN_MARK": ord("c"),
+    "WAITING": 1,
+    "HOLDING": 2,
+    # Below 2^52, where % is exact: the shortcuts use it.
+    "EXACT_MAX": "4e15",
+    "REPAIRING": "false",
+    # Needs `call`; sets now_ms and wall_us.
+    "READ_CLOCK": """\
+if KEYS[5] then
+  now_ms, wall_us = string.match(KEYS[5], '(%d+) (%d+)')
+  now_ms, wall_us = now_ms + 0, wall_us + 0
+else
+  local time = call('TIME')
+  wall_us = time[1] * 1000000 + time[2]
+  now_ms = (wall_us - wall_us % 1000) / 1000
+end""",
+    # As core/lines.py has it; needs wall_us, raises `token`, the last one given.
+    "NEXT_TOKEN": """\
+token = token + 1
+if token < wall_us then
+  token = wall_us
+end""",
+    # As wake_listener.py checks it.
+    "WAKE_CODE": "redis.sha1hex(inbox .. said .. inbox)",
+}
+
+
 class Script(NamedTuple):
     name: str
     body: bytes
     sha: bytes
 
 
-def _text(part: str) -> bytes:
-    return (FOLDER / f"{part}.lua").read_bytes()
+def _text(part: str, definitions: Mapping[str, object]) -> str:
+    """Return a part with its definitions; a name that is not defined is a KeyError."""
+    source = (FOLDER / f"{part}.lua").read_text(encoding="utf-8")
+    return re.sub(r"\$([A-Z][A-Z_]*)", lambda name: str(definitions[name[1]]), source)
 
 
-def _make(parts: tuple[str, ...]) -> Script:
-    """First the shortcuts; then each part in a function inside that of the part before.
+def _make(parts: tuple[str, ...], definitions: Mapping[str, object] = _DEFINITIONS) -> Script:
+    """Assemble a script: first the shortcuts, then each part as a function inside the one before.
 
-    What a function uses of those around it is handed on as it is; what it uses of its own
-    level is searched for in all that are in use there. With a hundred functions on one
-    level that took longer than what they did.
+    A function captures the outer variables it uses when it is made, but finds those of its
+    own level by a search through all of them. With a hundred functions on one level that
+    search took longer than what they did.
     """
-    ahead = b"".join(_text(part) + b"\n" for part in parts if part in _SHORTCUTS)
-    texts = [_text(part) for part in parts if part not in _SHORTCUTS]
-    body = ahead + b"\nreturn (function()\n".join(texts) + b"\nend)()" * (len(texts) - 1)
+    ahead = "".join(_text(part, definitions) + "\n" for part in parts if part in _SHORTCUTS)
+    texts = [_text(part, definitions) for part in parts if part not in _SHORTCUTS]
+    whole = ahead + "\nreturn (function()\n".join(texts) + "\nend)()" * (len(texts) - 1)
+    body = whole.encode()
     return Script(parts[-1], body, hashlib.sha1(body, usedforsecurity=False).hexdigest().encode())
 
 
 @cache
 def script_of(kind: type) -> Script:
-    """The script that carries out commands of this type."""
+    """Return the script that carries out commands of this type."""
     return _make(_PARTS[kind])
 
 
 @cache
 def probe() -> Script:
-    """Retry every right the other scripts need, without changing anything."""
+    """Return the script that uses every right the others need, without changing anything."""
     return _make(("probe",))
 
 
+@cache
+def repair() -> Script:
+    """Return the script that rebuilds a damaged namespace from what is intact."""
+    return _make((*_WRITING, "repair"), {**_DEFINITIONS, "REPAIRING": "true"})
+
+
+@cache
+def reset() -> Script:
+    """Return the script that empties a namespace and keeps its tokens rising."""
+    return _make(("reset",))
+
+
 def keys_of(namespace: str) -> tuple[bytes, ...]:
-    """The keys of a namespace's shard; the braces keep them together in a cluster."""
+    """Return the keys of a namespace's shard; the braces keep them together in a cluster."""
     return tuple(f"{{lockfast:{namespace}}}:{key}".encode() for key in KEYS)
 
 
-def inbox_of(namespace: str, session: str) -> str:
-    """The channel on which a session is woken."""
+def channel_of(namespace: str, session: str) -> str:
+    """Return the channel on which a session is woken; writing.lua derives it from the keys."""
     return f"{{lockfast:{namespace}}}:wake:{session}"

@@ -1,15 +1,24 @@
-"""How a session hears: a subscription to its own channel, on a connection of its own."""
+"""Wakes of one session: a subscription to its channel, on a connection of its own.
+
+Whoever can publish on the server could send anything to this channel. So a wake carries a
+code that only readers of the session's row can compute: SHA-1 over the session's secret, the
+message, and the secret again. The secret is what the session stores as its inbox; the scripts
+compute the code when they publish. Messages without the right code are ignored, and those with
+it come from a step of the store, so a grant is believed without another request.
+
+What was published before the subscription stood, or while it was broken, is lost. After each
+(re)connection the listener therefore reports WAKE_MISSED, and the keeper checks all claims.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import select
-import threading
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
-
-import hiredis
 
 from lockfast.core.commands import (
     WAKE_ENDED,
@@ -21,10 +30,13 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.errors import StoreError
-from lockfast.ports import Deliver
-from lockfast.stores.redis.connection import PENDING, Connection, pack
-from lockfast.stores.redis.scripts import inbox_of
-from lockfast.stores.redis.wire import Shard
+from lockfast.ports import WAKE_MISSED, Deliver
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import TOKEN_MAX
+from lockfast.stores.redis.connection import Connection
+from lockfast.stores.redis.errors import translate
+from lockfast.stores.redis.resp import PENDING, ProtocolError, pack
+from lockfast.stores.redis.scripts import channel_of
 from lockfast.stores.stream import RECEIVE_BYTES
 from lockfast.stores.waker import Waker
 
@@ -32,69 +44,64 @@ CONNECT_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 2.0
 _BELIEVED: Final = frozenset({WAKE_GRANTED, WAKE_WANTED})
-"""Said by the very step that did it, to this session alone: no need to ask the server again."""
-_KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
+"""Delivered at once: they say all that their step did to the claim."""
+_HINTS: Final = frozenset({WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
 class RedisWakeListener:
     """One session's subscription. Only its keeper listens, on one thread."""
 
     process = ""
-    """Deaths of processes cannot be seen from another machine."""
+    """Empty: a server cannot see whether a client's process has died."""
 
-    def __init__(self, shard: Shard, session: str, deliver: Deliver) -> None:
-        self.inbox = inbox_of(shard.address.namespace, session)
-        self._shard = shard
+    def __init__(self, address: Address, session: str, deliver: Deliver) -> None:
+        self.inbox = os.urandom(16).hex()
+        self._address = address
+        self._channel = channel_of(address.namespace, session)
         self._session = session
         self._deliver = deliver
         self._process = os.getpid()
         self._connection: Connection | None = None
-        self._has_looked = False
         self._retry_at_s = 0.0
         self._retry_s = RETRY_FIRST_S
-        self._mutex = threading.Lock()
-        self._waiting: set[int] = set()
         self._waker = Waker()
-        self._poke_fd = self._waker.fileno()
+        self._waker_fd = self._waker.fileno()
         self._poll = select.poll()
-        self._poll.register(self._poke_fd, select.POLLIN)
-        self._is_tls = shard.address.tls is not None
+        self._poll.register(self._waker_fd, select.POLLIN)
+        self._is_tls = address.tls is not None
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._subscribe(until_s):
-            self._has_looked = False
-        # What was published before, nobody heard: look for ourselves. Not before the session
-        # is open: until then its keeper has nothing to do, and waits without a bound.
-        if self._connection is not None and not self._has_looked and timeout_ms is not None:
-            self._has_looked = True
-            return self._looks()
+            return [Wake(self.inbox, self._session, 0, WAKE_MISSED)]
         while True:
-            heard, interrupted = self._wait(until_s)
-            wakes = self._read() if heard else []
-            # What was delivered is done with: wait on, for whoever got a lock by it is kept
-            # from running by all that a keeper does between one wait and the next.
+            readable, interrupted = self._wait(until_s)
+            wakes = self._read() if readable else []
+            # After delivering a grant, listen on: what the keeper does between two calls
+            # would only take the CPU from the thread that was granted the lock.
             is_due = until_s is not None and monotonic() >= until_s
-            if wakes or interrupted or is_due or not heard or self._connection is None:
+            if wakes or interrupted or is_due or not readable or self._connection is None:
                 return wakes
 
     # ── subscribing ──────────────────────────────────────────────────────────────────
 
     def _subscribe(self, until_s: float | None) -> bool:
+        """Connect and subscribe, unless the last failure was just now."""
         now_s = monotonic()
         if now_s < self._retry_at_s:
             return False
         give_up_s = now_s + CONNECT_S if until_s is None else min(until_s, now_s + CONNECT_S)
         try:
-            connection = Connection(self._shard.address, give_up_s)
+            connection = Connection(self._address, give_up_s, checked=False)
             try:
-                answer = connection.exchange(pack("SUBSCRIBE", self.inbox), give_up_s)
-                self._shard.checked(answer)
+                answer = connection.exchange(pack("SUBSCRIBE", self._channel), give_up_s)
+                if isinstance(answer, Exception):
+                    raise translate(str(answer), self._address.label)
             except BaseException:
                 connection.close()
                 raise
         except StoreError:
-            # The keeper's own requests say what is wrong, and try again in time.
+            # Not reported here: the keeper's own requests fail too, and are retried.
             self._retry_at_s = monotonic() + self._retry_s
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
             return False
@@ -103,36 +110,30 @@ class RedisWakeListener:
         self._poll.register(connection.stream, select.POLLIN)
         return True
 
-    def _looks(self) -> list[Wake]:
-        """At the session itself, which may be over, and at each claim that waits."""
-        with self._mutex:
-            numbers = [0, *sorted(self._waiting)]
-        return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers]
-
-    def _lost(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._poll.unregister(self._connection.stream)
             self._connection.close()
             self._connection = None
             self._retry_at_s = monotonic() + self._retry_s
 
-    # ── hearing ──────────────────────────────────────────────────────────────────────
+    # ── receiving ────────────────────────────────────────────────────────────────────
 
     def _wait(self, until_s: float | None) -> tuple[bool, bool]:
-        """Whether there is something to read, and whether we were interrupted."""
+        """Return whether there is something to read, and whether `interrupt` was called."""
         now_s = monotonic()
         wait_s = None if until_s is None else until_s - now_s
         if self._connection is None:
             retry_s = self._retry_at_s - now_s
             wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
-        heard = interrupted = False
+        readable = interrupted = False
         for fd, _ in self._poll.poll(None if wait_s is None else max(0, wait_s * 1000)):
-            if fd == self._poke_fd:
+            if fd == self._waker_fd:
                 self._waker.take()
                 interrupted = True
             else:
-                heard = True
-        return heard, interrupted
+                readable = True
+        return readable, interrupted
 
     def _read(self) -> list[Wake]:
         connection = self._connection
@@ -142,47 +143,61 @@ class RedisWakeListener:
         try:
             while (data := connection.stream.receive_nowait()) is not None:
                 if not data:
-                    self._lost()
+                    self._disconnect()
                     break
                 connection.feed(data)
                 while (message := connection.take()) is not PENDING:
                     self._take(message, wakes)
+                # With TLS, more may be decrypted already than poll() knows of.
                 if len(data) < RECEIVE_BYTES and not self._is_tls:
                     break
-                # Until nothing is left: TLS may have more in store than the socket shows.
-        except (OSError, hiredis.ProtocolError):
-            self._lost()
+        except (OSError, ProtocolError):
+            self._disconnect()
         return wakes
 
     def _take(self, message: Any, wakes: list[Wake]) -> None:
-        try:
-            kind, channel, text = message
-            session, n, what, token = text.split(" ")
-            wake = Wake(self.inbox, session, int(n), what, int(token))
-        except (ValueError, TypeError, AttributeError):
-            return  # not ours: anybody with the right may publish
-        if kind != "message" or channel != self.inbox or session != self._session:
+        wake = self._authentic(message)
+        if wake is None:
             return
-        if what in _BELIEVED:
+        if wake.what in _BELIEVED:
             self._deliver(wake)
-        elif what in _KNOWN:
+        elif wake.what in _HINTS:
             wakes.append(wake)
+
+    def _authentic(self, message: Any) -> Wake | None:
+        """Return the wake in a message of a script of ours; None for any other message."""
+        if type(message) is not list or len(message) != 3 or message[0] != "message":
+            return None
+        text = message[2]
+        if type(text) is not str:
+            return None
+        said, _, code = text.rpartition(" ")
+        if not hmac.compare_digest(code.encode(), self._code(said).encode()):
+            return None
+        try:
+            session, n, what, token = said.split(" ")
+            wake = Wake(self.inbox, session, int(n), what, int(token))
+        except ValueError:
+            return None
+        if session != self._session or not 0 <= wake.token <= TOKEN_MAX:
+            return None
+        return wake
+
+    def _code(self, said: str) -> str:
+        """As `wake_code` in writing.lua computes it."""
+        text = f"{self.inbox}{said}{self.inbox}".encode(errors="replace")
+        return hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
     def interrupt(self) -> None:
         self._waker.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Nobody can be watched from here, but this tells us what is waited for."""
-        with self._mutex:
-            if blockers:
-                self._waiting.add(n)
-            else:
-                self._waiting.discard(n)
+        """Do nothing: processes on other machines cannot be watched."""
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()
 
     def close(self) -> None:
         if self._process == os.getpid():
-            self._lost()
+            self._disconnect()
             self._waker.close()

@@ -16,7 +16,7 @@ return step(function()
     end
   end
   local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
-  if not claim or not (claim.state == WAITING or claim.wants ~= '') then
+  if not claim or not (claim.state == WAITING or claim.wants ~= '') or session_ended(claim) then
     return { 'D', 0 }
   end
   if ARGV[4] ~= '' then

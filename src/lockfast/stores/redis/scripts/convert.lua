@@ -1,6 +1,6 @@
 -- convert.lua  KEYS: the shard  ARGV: session, n, step, mode, queue  →  granted, queued, busy, refused, gone or ended
 
-local STRENGTH = { shared = 1, update = 2, exclusive = 3 }
+local STRENGTH = $CONVERSION_STRENGTH
 
 write_in_any_case()
 

@@ -1,22 +1,15 @@
 -- enter.lua  KEYS: the shard  ARGV: session, n, …  →  granted, queued, busy, refused or ended
 --
--- A plain claim on a lock, as its rows have it: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor, the last
--- with a ? before it if it must not wait.
--- Any other: session, n, nothing, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
+-- A plain claim on a lock, in the form the rows have: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor, the last
+-- with a ? in front if it must not wait.
+-- Any other claim: session, n, nothing, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
 -- session to open…
 -- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
 -- value?: empty for none, else + and the value.
 
-local CLAIMS_MAX, WAITING_MAX, PLACES_MAX = 100000, 100000, 128
+local CLAIMS_MAX, WAITING_MAX, PLACES_MAX = $CLAIMS_MAX, $WAITING_MAX, $PLACES_MAX
 
-local MODES_OF_KIND = {
-  lock = { exclusive = 1, shared = 1, update = 1 },
-  tree = { exclusive = 1, shared = 1, intent_shared = 1, intent_exclusive = 1 },
-  semaphore = { permit = 1 },
-  election = { exclusive = 1 },
-  party = { shared = 1 },
-  once = { exclusive = 1 },
-}
+local MODES_OF_KIND = $MODES_OF_KIND
 
 local function invalid(why)
   return { 'R', 'invalid', why, 0, 0 }

@@ -1,12 +1,12 @@
--- enter_last.lua  (behind passing.lua)  →  queued or busy, for a writer who comes to a held lock: a shortcut of enter.lua
+-- enter_last.lua  (behind passing.lua)  →  queued or busy, for a writer that finds the lock held: a shortcut of enter.lua
 --
--- As enter_free.lua: what it leaves behind, and what it answers, is what the long way would. It answers with
--- q or b: session, n, owner, process, renewals, held, token and for_ms of the one to wait for, look_ms.
+-- As enter_free.lua: it writes and answers what the general path would, or writes nothing. The answer is q or b, then
+-- session, n, owner, process, renewals, held, token and for_ms of the claim to wait for, and look_ms.
 
-if session and resource and counters and #counters == 26 then
+if session and resource and counters and #counters == $COUNTERS_BYTES then
   local sub, match, format = string.sub, string.match, string.format
   local claim, number = arguments[4], arguments[2]
-  local queue = string.byte(claim) ~= 63
+  local queue = string.byte(claim) ~= $QUESTION_MARK
   if not queue then
     claim = sub(claim, 2)
   end
@@ -14,21 +14,23 @@ if session and resource and counters and #counters == 26 then
   local now_ms = clock()
   local token, position, due_ms, schema_shards = unpack_from('<dddH', counters)
   local deadline_ms, highest, claims, checksum, mark = unpack_from('<ddddB', session)
-  if schema_shards == 257 and mark == 44 and now_ms < due_ms and now_ms < deadline_ms and highest + 1 == n
-    and n < 1e9 and #session < 432 and claims < 100000
+  if schema_shards == $SCHEMA_SHARDS and mark == $COMMA and now_ms < due_ms and now_ms < deadline_ms and highest + 1 == n
+    and n < 1e9 and #session < $SESSION_BYTES_MAX and claims < $CLAIMS_MAX
     and sub(claim, #claim_key + 1, #claim_key + 11) == '\031exclusive\031' then
     local name, line = sub(resource_key, 8), 'w' .. sub(resource_key, 2) .. '\031'
-    -- Whom it waits for, and the rows that change with that: the holder's, and the resource's.
+    -- The claim to wait for, and the rows that change with that: the holder's and the resource's.
     local other_session, other_number, other_row, resource_row
     local held, other_token, since_ms = 0, 0, nil
-    if string.byte(resource) == 99 then
-      -- A plain lock: its only holder, who had no row of its own so far.
+    if resource == '' then
+      -- As good as missing.
+    elseif string.byte(resource) == $PLAIN_MARK then
+      -- A plain lock: its only holder has had no row of its own so far.
       local mode, actor, entered_ms, arrival
       held = 1
       other_session, other_number, mode, actor =
         match(sub(resource, 1, -33), '^c\031([^\031]*)\031([^\031]*)\031([^\031]*)\031(.*)$')
       other_token, entered_ms, since_ms, arrival = unpack_from('<dddd', resource, #resource - 31)
-      if other_token < 4e15 and other_number + 0 < 1e9 then
+      if other_token < $EXACT_MAX and other_number + 0 < 1e9 then
         local rank = format('%016.0f%016.0f', entered_ms + 1e15, arrival)
         other_row = claim_row(2, other_number + 0, other_token, entered_ms, since_ms, rank, actor, name, mode)
         resource_row = cmsgpack.pack({ [mode] = 1 }, {}, 1, 1, 0,
@@ -37,42 +39,45 @@ if session and resource and counters and #counters == 26 then
     else
       local modes, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
         cmsgpack.unpack(resource)
-      if modes.exclusive == 1 and waiting > 0 and waiting < 100000
+      if modes.exclusive == 1 and waiting > 0 and waiting < $WAITING_MAX
         and reservations + limit + closed_ms + kept == 0 then
-        -- Whoever is last in line now, unless that one is to be behind us.
+        -- The last in line now, unless it ranks behind us.
         local last = call('ZREVRANGEBYLEX', keys[2], '(' .. sub(line, 1, -2) .. ' ', '[' .. line, 'LIMIT', '0', '1')[1]
         local rank
-        rank, other_session, other_number = match(sub(last, #line + 1), '^(%d*)\031([^\031]*)\031(%d+)$')
+        if last then
+          rank, other_session, other_number = match(sub(last, #line + 1), '^(%d*)\031([^\031]*)\031(%d+)$')
+        end
         if rank and #rank == 32 and sub(rank, 1, 16) + 0 <= now_ms + 1e15 then
           resource_row = cmsgpack.pack(modes, reserved, holders, waiting + 1, 0, sole, converting, 0, 0, closed_for_ms, 0)
         end
       end
     end
+    local other_key, found
     if resource_row then
-      local other_key = 'c\031' .. other_session .. '\031' .. other_number
-      local found = call('HMGET', rows, 's\031' .. other_session, 'i\031' .. other_session, other_key)
+      other_key = 'c\031' .. other_session .. '\031' .. other_number
+      found = call('HMGET', rows, 's\031' .. other_session, 'i\031' .. other_session, other_key)
+    end
+    -- What is missing, or stands otherwise than its line says, is left to the general path.
+    if found and #(found[1] or '') > 0 and found[2] and (held == 1 or string.byte(found[3] or '') == $WAITING) then
       local until_ms = unpack_from('<d', found[1])
       local _, renewals, owner, _, process = unpack_from('<ddI4c0I4c0I4c0', found[2])
       if held == 0 then
         _, _, _, _, since_ms = unpack_from('<BHddd', found[3])
       end
       if queue then
-        local x, actor = n * 40503 % 67108859, sub(claim, #claim_key + 12)
+        local x, actor = n * $MIX_FACTOR % $MIX_PRIME, sub(claim, #claim_key + 12)
         position = position + 1
         local rank = format('%016.0f%016.0f', now_ms + 1e15, position)
-        -- First what may be refused for want of memory: nothing is changed then.
-        call('HSET', rows,
-          'm', pack('<dddH', token, position, due_ms, 257),
-          session_key, pack('<ddddc0', deadline_ms, n, claims + 1, (checksum + x * x) % 4294967296,
-            sub(session, 33) .. number .. ','),
-          claim_key, claim_row(1, n, 0, now_ms, 0, rank, actor, name, 'exclusive'),
-          resource_key, resource_row)
-        if other_row then
-          call('HSET', rows, other_key, other_row)
-        end
         call('ZADD', keys[2], '0', line .. rank .. '\031' .. sub(claim_key, 3))
+        call('HSET', rows,
+          'm', pack('<dddH', token, position, due_ms, $SCHEMA_SHARDS),
+          session_key, pack('<ddddc0', deadline_ms, n, claims + 1, (checksum + x * x) % $CHECKSUMS,
+            sub(session, $MARK_AT) .. number .. ','),
+          claim_key, claim_row(1, n, 0, now_ms, 0, rank, actor, name, 'exclusive'),
+          resource_key, resource_row,
+          other_key, other_row or found[3])
       else
-        call('HSET', rows, session_key, pack('<ddddc0', deadline_ms, n, claims, checksum, sub(session, 33)))
+        call('HSET', rows, session_key, pack('<ddddc0', deadline_ms, n, claims, checksum, sub(session, $MARK_AT)))
       end
       local answer = {
         queue and 'q' or 'b', other_session, other_number + 0, owner, process, renewals, held, other_token,

@@ -5,7 +5,7 @@
 if log_until_ms < now_ms + LOG_KEPT_MS / 2 then
   write_in_any_case()
   keep_log()
-  write_counters()
+  call('HSET', ROWS, 'm', packed_counters())
 end
 local oldest = position - call('LLEN', LOG) + 1
 if ARGV[1] == '' then

@@ -4,22 +4,15 @@
 -- its claim lacks another place.
 
 local HOLDING, WAITING, REVOKED = 'holding', 'waiting', 'revoked'
-local BLOCKERS_MAX = 16
-local CHECKSUMS = 4294967296
-local MIX_PRIME = 67108859
+local BLOCKERS_MAX = $BLOCKERS_MAX
+local CHECKSUMS = $CHECKSUMS
+local MIX_PRIME = $MIX_PRIME
 
-local CONFLICTS = {
-  exclusive = { exclusive = 1, shared = 1, update = 1, intent_shared = 1, intent_exclusive = 1, permit = 1 },
-  shared = { exclusive = 1, intent_exclusive = 1, permit = 1 },
-  update = { exclusive = 1, update = 1, intent_exclusive = 1, permit = 1 },
-  intent_shared = { exclusive = 1, permit = 1 },
-  intent_exclusive = { exclusive = 1, shared = 1, update = 1, permit = 1 },
-  permit = { exclusive = 1, shared = 1, update = 1, intent_shared = 1, intent_exclusive = 1 },
-}
+local CONFLICTS = $CONFLICTS
 
 -- One claim's share of its session's checksum. % would divide first, and be off near 2^53.
 local function mix(n, of_token)
-  local x = math.fmod(math.fmod(n * 40503, MIX_PRIME) + math.fmod(of_token, MIX_PRIME), MIX_PRIME)
+  local x = math.fmod(math.fmod(n * $MIX_FACTOR, MIX_PRIME) + math.fmod(of_token, MIX_PRIME), MIX_PRIME)
   return x * x % CHECKSUMS
 end
 
@@ -57,12 +50,16 @@ end
 
 local NOTHING = {}
 
-local function place_at(claim, resource)
+local function place_of(claim, kind, name)
   for _, place in ipairs(claim.places) do
-    if place[2] == resource.name and place[1] == resource.kind then
+    if place[2] == name and place[1] == kind then
       return place
     end
   end
+end
+
+local function place_at(claim, resource)
+  return place_of(claim, resource.kind, resource.name)
 end
 
 local function line_prefix(line, at)
@@ -78,24 +75,49 @@ local function line_member(line, at, claim)
   return line_prefix(line, at) .. claim.rank .. SEP .. claim.ref
 end
 
--- The claim named by a member of a line; `cut` is the length of the line's prefix.
-local function claim_in(member, cut)
-  return get_claim(sub(member, find(member, SEP, cut + 1, true) + 1))
+-- Claims in a line from member `first` to `last`, at most `limit` (0: all). A member that its claim does not
+-- confirm was left by a step that the server refused half-way: it is skipped and removed.
+local function claims_between(line, at, first, last, limit)
+  local kind, name, prefix = at.kind or at[1], at.name or at[2], line_prefix(line, at)
+  local cut = #prefix
+  while true do
+    local found, strays = {}, false
+    for _, member in ipairs(scan(first, last, limit)) do
+      local claim = get_claim(sub(member, find(member, SEP, cut + 1, true) + 1))
+      local place = claim and place_of(claim, kind, name)
+      if place and (claim.state == HOLDING) == (line == 'h') and (place[6] == 1) == (line == 'v')
+        and member == prefix .. claim.rank .. SEP .. claim.ref then
+        found[#found + 1] = claim
+      else
+        out_of_order(member)
+        strays = true
+      end
+    end
+    if not strays or limit == 0 then
+      return found
+    end
+  end
 end
 
 local function claims_in(line, at, limit)
   local prefix = line_prefix(line, at)
-  local found = {}
-  for i, member in ipairs(scan(prefix, after_prefix(prefix), limit)) do
-    found[i] = claim_in(member, #prefix)
+  return claims_between(line, at, prefix, after_prefix(prefix), limit)
+end
+
+-- The claim of a line that is granted next; some claim must be in it.
+local function head_of(resource)
+  local claim = claims_in('w', resource, 1)[1]
+  if not claim then
+    damaged('claims that wait for ' .. resource.kind .. ' ' .. resource.name .. ' are missing')
   end
-  return found
+  return claim
 end
 
 -- ── holding ──────────────────────────────────────────────────────────────────────────
 
 local function next_token(block)
-  local given = max(token + 1, wall_us)
+  $NEXT_TOKEN
+  local given = token
   token = given + block - 1
   return given
 end
@@ -130,7 +152,11 @@ end
 
 local function holders_of(resource, limit)
   if resource.sole ~= '' then
-    return { get_claim(sub(resource.sole, find(resource.sole, SEP, 1, true) + 1)) }
+    local holder = get_claim(sub(resource.sole, find(resource.sole, SEP, 1, true) + 1))
+    if not holder then
+      damaged('the holder of ' .. resource.kind .. ' ' .. resource.name .. ' is missing')
+    end
+    return { holder }
   elseif resource.holders == 0 then
     return {}
   end
@@ -162,8 +188,7 @@ local function take_back(resource, rank)
     return
   end
   local prefix = line_prefix('v', resource)
-  for _, member in ipairs(scan(prefix .. rank, after_prefix(prefix), 0)) do
-    local claim = claim_in(member, #prefix)
+  for _, claim in ipairs(claims_between('v', resource, prefix .. rank, after_prefix(prefix), 0)) do
     unreserve(resource, place_at(claim, resource), claim)
     put_claim(claim)
     queue_up(resource, claim)
@@ -182,7 +207,7 @@ local function close_for(place, span_ms)
   take_back(resource, '')
   if resource.waiting > 0 then
     -- The first in line knows when the holders are over, not when it opens.
-    wake(claims_in('w', resource, 1)[1], 'look')
+    wake(head_of(resource), 'look')
   end
 end
 
@@ -258,6 +283,12 @@ local function is_wanted(claim)
   return false
 end
 
+-- Whether the session of a claim has ended: the claim is granted nothing more.
+local function session_ended(claim)
+  local session = get_session(claim.session)
+  return not session or session.ended ~= ''
+end
+
 local function settle_one(resource)
   if resource.closed_ms > now_ms then
     return
@@ -269,7 +300,9 @@ local function settle_one(resource)
       return
     end
     local claim = get_claim(resource.converting)
-    if get_session(claim.session).ended ~= '' then
+    if not claim then
+      damaged('the claim that converts at ' .. resource.kind .. ' ' .. resource.name .. ' is missing')
+    elseif session_ended(claim) then
       return
     end
     set_mode(claim, resource, claim.wants)
@@ -278,10 +311,9 @@ local function settle_one(resource)
   end
   local moved = false
   while resource.waiting > 0 and resource.closed_ms <= now_ms do
-    local claim = claims_in('w', resource, 1)[1]
+    local claim = head_of(resource)
     local place = place_at(claim, resource)
-    -- A claim of an ended session is taken out by a later step, which settles then.
-    if get_session(claim.session).ended ~= '' or not fits(place, resource.limit, resource.held, resource.reserved) then
+    if not fits(place, resource.limit, resource.held, resource.reserved) then
       break
     end
     moved = true
@@ -293,7 +325,8 @@ local function settle_one(resource)
         lacking = lacking + 1
       end
     end
-    if lacking == 1 then
+    -- A claim of an ended session stays reserved until a later step removes it.
+    if lacking == 1 and not session_ended(claim) then
       hold(claim)
       wake(claim, 'granted', claim.token)
       keepers[#keepers + 1] = claim
@@ -304,7 +337,7 @@ local function settle_one(resource)
   end
   if moved and resource.waiting > 0 and resource.holders + resource.reservations > 1 then
     -- The first in line watches over all who hold, and they are not the same now.
-    wake(claims_in('w', resource, 1)[1], 'look')
+    wake(head_of(resource), 'look')
   end
   for _, claim in ipairs(keepers) do
     if is_wanted(claim) then
@@ -324,9 +357,9 @@ end
 -- Tells the next in line that another stands before it now.
 local function hint_behind(place, rank)
   local prefix = line_prefix('w', place)
-  local behind = scan(prefix .. rank .. ' ', after_prefix(prefix), 1)[1]
+  local behind = claims_between('w', place, prefix .. rank .. ' ', after_prefix(prefix), 1)[1]
   if behind then
-    wake(claim_in(behind, #prefix), 'look')
+    wake(behind, 'look')
   end
 end
 
@@ -336,7 +369,7 @@ local function could_hold(resource, place, rank)
   end
   if resource.waiting > 0 then
     local prefix = line_prefix('w', place)
-    if scan(prefix, prefix .. rank, 1)[1] then
+    if claims_between('w', place, prefix, prefix .. rank, 1)[1] then
       return false
     end
   end
@@ -346,12 +379,12 @@ local function could_hold(resource, place, rank)
   end
   if resource.reservations > 0 and not fits(place, limit, resource.held, resource.reserved) then
     local prefix = line_prefix('v', place)
-    if not scan(prefix .. rank, after_prefix(prefix), 1)[1] then
+    if not claims_between('v', place, prefix .. rank, after_prefix(prefix), 1)[1] then
       return false -- the usual case: all of them are ahead
     end
     local ahead = {}
-    for _, member in ipairs(scan(prefix, prefix .. rank, 0)) do
-      add(ahead, place_at(claim_in(member, #prefix), resource))
+    for _, claim in ipairs(claims_between('v', place, prefix, prefix .. rank, 0)) do
+      add(ahead, place_at(claim, resource))
     end
     return fits(place, limit, resource.held, ahead)
   end
@@ -430,13 +463,32 @@ local function withdraw(claim)
     end
   end
   if claim.until_ms > 0 then
-    call('ZREM', DUE, claim.ref)
+    not_due(claim.ref)
   end
 end
 
 -- ── looking ──────────────────────────────────────────────────────────────────────────
 
--- Whom a claim waits for directly, and when they are over by themselves (nil: never).
+-- The last claim in a line before `rank`.
+local function claim_before(place, rank)
+  local prefix = line_prefix('w', place)
+  write_added()
+  local skipped = 0
+  while true do
+    local member = call('ZREVRANGEBYLEX', ORDER, '(' .. prefix .. rank, '[' .. prefix, 'LIMIT', skipped, 1)[1]
+    if not member then
+      return nil
+    elseif not removed[member] then
+      local claim = claims_between('w', place, member, member .. '\0', 1)[1]
+      if claim then
+        return claim
+      end
+    end
+    skipped = skipped + 1
+  end
+end
+
+-- Whom a claim waits for directly, and when they end at the latest (nil: never).
 local function ahead_of(claim)
   local found, over_ms = {}, nil
   local function sooner(at_ms)
@@ -448,14 +500,7 @@ local function ahead_of(claim)
     if place[6] ~= 1 then
       local resource = get_resource(place[1], place[2])
       sooner(resource.closed_ms)
-      local before
-      if resource.waiting > 0 and claim.state == WAITING then
-        write_order()
-        local prefix = line_prefix('w', place)
-        local member = call('ZREVRANGEBYLEX', ORDER, '(' .. prefix .. claim.rank, '[' .. prefix,
-          'LIMIT', 0, 1)[1]
-        before = member and claim_in(member, #prefix)
-      end
+      local before = resource.waiting > 0 and claim.state == WAITING and claim_before(place, claim.rank)
       if before then
         found[#found + 1] = before
       else
@@ -464,8 +509,8 @@ local function ahead_of(claim)
         end
         if resource.reservations > 0 and claim.state == WAITING then
           local prefix = line_prefix('v', place)
-          for _, member in ipairs(scan(prefix, prefix .. claim.rank, BLOCKERS_MAX)) do
-            found[#found + 1] = claim_in(member, #prefix)
+          for _, other in ipairs(claims_between('v', place, prefix, prefix .. claim.rank, BLOCKERS_MAX)) do
+            found[#found + 1] = other
           end
         end
       end
@@ -476,6 +521,9 @@ local function ahead_of(claim)
     if not seen[other.ref] and #blockers < BLOCKERS_MAX then
       seen[other.ref] = true
       local session = get_session(other.session)
+      if not session then
+        damaged('the session of claim ' .. other.ref .. ' is missing')
+      end
       sooner(session.deadline_ms)
       sooner(other.until_ms)
       local held = other.state == HOLDING

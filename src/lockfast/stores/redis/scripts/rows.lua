@@ -1,11 +1,11 @@
 -- rows.lua  (behind order.lua)  →  sessions, claims and resources: read once, changed in place, written at the end
 
-local LISTED_BYTES_MAX = 400 -- claim numbers that a session lists itself; the others are in order
+local LISTED_BYTES_MAX = $LISTED_BYTES_MAX -- of claim numbers that a session lists itself; the others are in order
 
 -- deadline_ms, highest, claims, checksum; then numbers of claims as ,3,17, where the first comma is a w if
 -- the session watches, an e if it has ended
 local SESSION = '<dddd'
-local MARK_AT, WATCHING_MARK = 33, 119
+local MARK_AT, WATCHING_MARK = $MARK_AT, 119
 -- ttl_ms, renewals / owner, inbox, process, unseen, ended, by, ending (as what its claims are logged,
 -- while an ended session has some left)
 local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
@@ -14,11 +14,11 @@ local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
 local CLAIM = '<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
 -- A lock with one holder and nothing out of the ordinary, the usual case: c␟session␟n␟mode␟actor, then
 -- token, entered_ms, granted_ms, arrival. The claim's row is the resource's key.
-local PLAIN, PLAIN_BYTES, PLAIN_MARK = '<dddd', 32, 99
+local PLAIN, PLAIN_BYTES, PLAIN_MARK = '<dddd', 32, $PLAIN_MARK
 local LOCK_PREFIX = 'r' .. SEP .. 'lock' .. SEP
 -- kind, name, mode, weight, limit, reserved
 local PLACE = 'I4c0I4c0I4c0ddB'
-local STATES = { 'waiting', 'holding', 'revoked', waiting = 1, holding = 2, revoked = 3 }
+local STATES = { 'waiting', 'holding', 'revoked', waiting = $WAITING, holding = $HOLDING, revoked = 3 }
 
 local cache = {} -- key → record, or false
 local sessions_changed, claims_changed, resources_used = {}, {}, {}
@@ -31,7 +31,10 @@ local function get_session(id)
   local found = cache[key]
   if found == nil then
     local rows = call('HMGET', ROWS, key, 'i' .. SEP .. id)
-    if rows[1] then
+    if rows[1] and rows[1] ~= '' then
+      if not rows[2] or #rows[1] < MARK_AT then
+        damaged('a part of session ' .. id .. ' is missing')
+      end
       local deadline_ms, highest, claims, checksum = unpack_from(SESSION, rows[1])
       local ttl_ms, renewals, owner, inbox, process, unseen, ended, by, ending = unpack_from(IDENTITY, rows[2])
       found = {
@@ -93,10 +96,13 @@ local function get_claim(ref)
   local key = 'c' .. SEP .. ref
   if cache[key] == nil then
     local raw = call('HGET', ROWS, key)
-    if not raw then
+    if not raw or raw == '' then
       cache[key] = false
     elseif sub(raw, 1, #LOCK_PREFIX) == LOCK_PREFIX then
       get_resource('lock', sub(raw, #LOCK_PREFIX + 1))
+      if cache[key] == nil then
+        damaged('the row of the lock that claim ' .. ref .. ' holds is missing')
+      end
     else
       cache[key] = unpacked_claim(ref, raw)
     end
@@ -113,7 +119,7 @@ local function claim_member(claim)
   return 'c' .. SEP .. claim.session .. SEP .. format('%016.0f', claim.n)
 end
 
--- Puts a claim on the list of its session, as long as that is short.
+-- Adds a claim to the list in its session's row, or to the index once that is long.
 local function list_claim(claim)
   local session = get_session(claim.session)
   if #session.listed < LISTED_BYTES_MAX then
@@ -138,9 +144,9 @@ local function delete_claim(claim)
   end
 end
 
--- Lua keeps every string once and finds it by a hash of each k-th byte, k growing with the length.
--- Records that differ in a few bytes only would all have one hash, and each be compared with
--- thousands of dead ones: 20 µs instead of one. So they end in bytes that differ wherever one looks.
+-- Lua stores every string once and finds it by a hash over every k-th byte, where k grows with the length.
+-- Records that differ in few bytes would share one hash and be compared with thousands of dead ones: 20 µs
+-- instead of one. So each ends in bytes that differ wherever the hash samples.
 local function salt(x)
   local a, b, c = x % 251, floor(x / 251) % 251, floor(x / 63001) % 251
   return string.char(a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b, c, c, c, c, c, c, c, c)
@@ -158,8 +164,8 @@ local function packed_claim(c)
       values[#values + 1] = part
     end
   end
-  values[#values + 1] = salt(math.fmod(c.n * 40503 + c.token + c.entered_ms, 67108859))
-  -- In one go: each part would be a string of its own, without salt.
+  values[#values + 1] = salt(math.fmod(c.n * $MIX_FACTOR + c.token + c.entered_ms, $MIX_PRIME))
+  -- Packed in one call: each part would be a string of its own, without salt.
   return pack(CLAIM .. string.rep(PLACE, #c.places) .. 'c24', unpack(values))
 end
 
@@ -192,6 +198,9 @@ function get_resource(kind, name)
   local found = cache[key]
   if found == nil then
     local raw = call('HGET', ROWS, key)
+    if raw == '' then
+      raw = false
+    end
     if raw and byte(raw) == PLAIN_MARK then
       found = plain_resource(name, raw)
     elseif raw then
@@ -230,6 +239,9 @@ local function plain_holder(r)
     return nil
   end
   local c = get_claim(sub(r.sole, find(r.sole, SEP, 1, true) + 1))
+  if not c then
+    damaged('the holder of lock ' .. r.name .. ' is missing')
+  end
   if c.priority ~= 0 or c.max_hold_ms + c.lock_delay_ms + c.step + c.window_ms > 0 or c.block > 1
     or c.reason ~= '' or c.value or #c.places > 1 or c.places[1][4] ~= 1 or c.places[1][5] ~= 0
     or c.rank ~= rank_of(c.entered_ms, tonumber(sub(c.rank, 17))) then

@@ -1,13 +1,12 @@
 -- table.lua  (behind lines.lua)  →  sessions, and what several commands share: core/table.py
 --
--- Anything whose time has come is ended before the command itself is carried out.
+-- What is due ends before the command itself is carried out.
 
-local ENDED_KEPT_MS = 600000
-local REAPED_PER_STEP = 64
-local ENDED_PER_STEP = 100 -- claims of ended sessions: nobody else is served meanwhile
-local EXPIRED = 'its session expired'
-local UNKNOWN_SESSION = 'the store does not know the session'
-local TEXT_MAX = 4096
+local ENDED_KEPT_MS = $ENDED_KEPT_MS
+local REAPED_PER_STEP = $REAPED_PER_STEP
+local EXPIRED = $EXPIRED
+local UNKNOWN_SESSION = $UNKNOWN_SESSION
+local TEXT_MAX = $TEXT_MAX
 
 -- ── the end of a claim ───────────────────────────────────────────────────────────────
 
@@ -77,36 +76,45 @@ end
 
 -- Claims of a session by number, at most `limit` (0: all); then whether there are more.
 local function claims_of(session, limit)
-  local numbers, found = {}, {}
+  local numbers, found, listed = {}, {}, 0
   for n in string.gmatch(session.listed, '%d+') do
-    numbers[#numbers + 1] = tonumber(n)
+    listed = listed + 1
+    numbers[listed] = tonumber(n)
   end
-  if limit == 0 or #numbers <= limit then
+  if limit == 0 or listed <= limit then
     local prefix = 'c' .. SEP .. session.id .. SEP
-    for _, member in ipairs(scan(prefix, after_prefix(prefix), limit == 0 and 0 or limit - #numbers + 1)) do
+    for _, member in ipairs(scan(prefix, after_prefix(prefix), limit == 0 and 0 or limit - listed + 1)) do
       numbers[#numbers + 1] = tonumber(sub(member, -16))
     end
   end
   table.sort(numbers)
-  for i = 1, limit == 0 and #numbers or min(limit, #numbers) do
-    found[i] = get_claim(session.id .. SEP .. text(numbers[i]))
+  local taken = limit == 0 and #numbers or min(limit, #numbers)
+  for i = 1, taken do
+    local claim = get_claim(session.id .. SEP .. text(numbers[i]))
+    if claim then
+      found[#found + 1] = claim
+    else
+      -- Left by a step that the server refused half-way.
+      out_of_order('c' .. SEP .. session.id .. SEP .. format('%016.0f', numbers[i]))
+    end
   end
-  return found, #numbers > #found
+  return found, #numbers > taken
 end
 
-local to_end = ENDED_PER_STEP
+local to_end = $ENDED_PER_STEP -- places of ended sessions that this step may still take
 
--- Ends claims of an ended session, as many as this step may; returns their places, to be settled.
--- If some are left, the session is due at once: whoever comes next goes on.
+-- Removes claims of an ended session, as many as this step may; returns their places, to be settled.
+-- If claims are left the session is due at once, so the next write goes on with them, whoever sends it.
 local function end_claims(session)
   local abnormal = session.ending ~= 'released'
   local places, lost = {}, {}
-  local claims, more = {}, true
-  if to_end > 0 then
-    claims, more = claims_of(session, to_end)
-    to_end = to_end - #claims
-  end
+  local claims, more = claims_of(session, to_end + 1)
   for _, claim in ipairs(claims) do
+    if to_end == 0 then
+      more = true
+      break
+    end
+    to_end = max(0, to_end - max(1, #claim.places))
     if claim.state == REVOKED then
       delete_claim(claim)
     else
@@ -132,18 +140,25 @@ local function end_claims(session)
   return places
 end
 
--- Ends a session, and with it its claims; returns places to be settled. `what` they are logged as.
-local function finish(session, reason, what, by)
+-- From here on the session is answered `ended` and its claims are granted nothing. `what`: the event its claims
+-- are logged as.
+local function mark_ended(session, reason, what, by)
   session.ended = reason
   session.by = by or ''
   session.ending = what
   session.unseen = ''
+  put_session(session)
   if session.watching then
     set_watching(session, false)
   end
   if what ~= 'released' then
     wakes[#wakes + 1] = { session.inbox, session.id, 0, 'ended', 0 }
   end
+end
+
+-- Ends a session and the first of its claims; returns places to be settled.
+local function finish(session, reason, what, by)
+  mark_ended(session, reason, what, by)
   return end_claims(session)
 end
 
@@ -159,44 +174,57 @@ end
 
 -- Ends what is due by the server's clock.
 local function reap()
-  local places = {}
+  local places, ending, held_too_long = {}, {}, {}
   local function to_settle(more)
     for _, place in ipairs(more) do
       places[#places + 1] = place
     end
   end
-  local due = call('ZRANGEBYSCORE', DUE, '-inf', text(now_ms), 'LIMIT', 0, REAPED_PER_STEP)
-  if #due > 0 then
-    call('ZREM', DUE, unpack(due)) -- before anything is noted anew
-  end
-  for _, member in ipairs(due) do
+  for _, member in ipairs(call('ZRANGEBYSCORE', DUE, '-inf', text(now_ms), 'LIMIT', 0, REAPED_PER_STEP)) do
+    not_due(member)
     local at = find(member, SEP, 1, true)
     if at == 1 then
       local behind = find(member, SEP, 2, true)
       places[#places + 1] = { sub(member, 2, behind - 1), sub(member, behind + 1) }
     elseif at then
-      local claim = get_claim(member)
-      if claim and claim.state == HOLDING then
-        to_settle(take_away(claim, 'expired', 'its max_hold is over', ''))
-      end
+      held_too_long[#held_too_long + 1] = member
     else
       local session = get_session(member)
       if not session then
         -- nothing to end
       elseif session.ending ~= '' then
-        to_settle(end_claims(session))
+        ending[#ending + 1] = session
       elseif session.deadline_ms > now_ms then
         set_due(session.deadline_ms, member)
       elseif session.ended ~= '' then
         forget_session(session)
       else
-        to_settle(finish(session, EXPIRED, 'expired'))
+        mark_ended(session, EXPIRED, 'expired')
+        ending[#ending + 1] = session
       end
     end
   end
-  -- Only when all are gone: else one who is due as well might be granted first.
+  table.sort(ending, function(one, other)
+    if one.deadline_ms ~= other.deadline_ms then
+      return one.deadline_ms < other.deadline_ms
+    end
+    return precedes(one.id, other.id)
+  end)
+  for _, session in ipairs(ending) do
+    to_settle(end_claims(session))
+  end
+  for _, ref in ipairs(held_too_long) do
+    local claim = get_claim(ref)
+    if claim and claim.state == HOLDING and not session_ended(claim) then
+      to_settle(take_away(claim, 'expired', $HELD_TOO_LONG, ''))
+    end
+  end
+  -- Settle only now that every session due is marked: else one of them could be granted.
   settle(places)
-  due_ms = tonumber(call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or FAR_MS)
+  due_ms = first_due()
+  if due_ms == FAR_MS and scan('s' .. SEP, 's ', 1)[1] then
+    damaged('the instants at which sessions expire are missing (' .. DUE .. ')')
+  end
 end
 
 -- The session, or what became of it.
@@ -214,8 +242,7 @@ local function live(session_id)
   return session
 end
 
--- Ends a session that lives by command; what is answered to that: the last is 1 if claims are left,
--- to be ended by giving the command again.
+-- Ends a session by command. The last value of the answer is 1 if claims are left: repeat the command.
 local function finish_by_command(session_id, reason, what, by)
   local session = get_session(session_id)
   if not session then
@@ -307,10 +334,10 @@ end
 
 -- ── from beginning to end ────────────────────────────────────────────────────────────
 
--- Carries out a command that changes something.
+-- Carries out a command that writes.
 local function step(command)
   if log_until_ms > 0 and watchers == 0 and now_ms >= log_until_ms then
-    call('LTRIM', LOG, 1, 0)
+    drops_log = true
     log_until_ms = 0
   end
   if now_ms >= due_ms then

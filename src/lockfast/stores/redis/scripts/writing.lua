@@ -1,9 +1,12 @@
--- writing.lua  (behind rows.lua)  →  the end of a step: what it changed is written, and who is concerned is told
+-- writing.lua  (behind rows.lua)  →  the end of a step: write what it changed, in the order shard.lua explains, and wake
 
-local LOG_KEPT, LOG_PRUNED_EVERY = 10000, 64
+local LOG_KEPT, LOG_PRUNED_EVERY = $LOG_KEPT, 64
+local FIELDS_AT_ONCE = 7000 -- of the one HSET: Lua unpacks 8,000 values at most
 
 local first_position = position
 local texts = {} -- metadata to write
+local entries = {} -- to append to the log
+local drops_log = false
 local wakes = {}
 
 local function wake(claim, what, told_token)
@@ -13,17 +16,34 @@ local function wake(claim, what, told_token)
   end
 end
 
--- Every event counts, but it is written down only while somebody watches, and some time after.
+-- Every event counts, but it is written only while somebody watches and some time after.
 local function log(what, place, claim, detail)
   position = position + 1
   if log_until_ms > 0 then
     local session = get_session(claim.session)
-    call('RPUSH', LOG, pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1] .. SEP
-      .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '') .. SEP
-      .. (detail or ''))
-    if position % LOG_PRUNED_EVERY == 0 then
-      call('LTRIM', LOG, -LOG_KEPT, -1)
-    end
+    entries[#entries + 1] = pack('<ddd', floor(wall_us / 1000), claim.n, claim.token) .. what .. SEP .. place[1]
+      .. SEP .. place[2] .. SEP .. place[3] .. SEP .. claim.session .. SEP .. (session and session.owner or '')
+      .. SEP .. (detail or '')
+  end
+end
+
+local function write_log()
+  if drops_log then
+    call('LTRIM', LOG, 1, 0)
+  end
+  for first = 1, #entries, AT_ONCE do
+    call('RPUSH', LOG, unpack(entries, first, min(first + AT_ONCE - 1, #entries)))
+  end
+  if #entries > 0 and floor(position / LOG_PRUNED_EVERY) > floor(first_position / LOG_PRUNED_EVERY) then
+    call('LTRIM', LOG, -LOG_KEPT, -1)
+  end
+end
+
+-- Tells a session, with a code that only readers of its row can compute: anybody may publish.
+local function tell(inbox, session, n, what, told_token)
+  if inbox ~= '' then
+    local said = session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token)
+    call('PUBLISH', sub(ROWS, 1, -5) .. 'wake:' .. session, said .. ' ' .. $WAKE_CODE)
   end
 end
 
@@ -41,19 +61,18 @@ local function publish()
     if what == 'granted' and claim.max_hold_ms > 0 then
       what = 'look' -- how long it has held already is in the answer only
     end
-    if inbox ~= '' then
-      call('PUBLISH', inbox, session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token))
-    end
+    tell(inbox, session, n, what, told_token)
   end
 end
 
 -- Writes what the step changed; a resource that nobody uses leaves nothing behind.
 local function flush()
-  local fields, count = {}, 0
+  local fields, count, written, deleted = {}, 0, {}, {}
   local function put(key, value)
     fields[count + 1] = key
     fields[count + 2] = value
     count = count + 2
+    written[key] = true
   end
   local function put_resource(key, r)
     local claim = plain_holder(r)
@@ -93,24 +112,36 @@ local function flush()
   for key, value in pairs(texts) do
     put(key, value)
   end
-  for first = 1, #dropped, AT_ONCE do
-    call('HDEL', ROWS, unpack(dropped, first, min(first + AT_ONCE - 1, #dropped)))
+  for _, key in ipairs(dropped) do
+    if not written[key] then
+      put(key, '')
+      deleted[#deleted + 1] = key
+    end
   end
-  for first = 1, count, AT_ONCE do
-    call('HSET', ROWS, unpack(fields, first, min(first + AT_ONCE - 1, count)))
+  put('m', packed_counters())
+  write_added()
+  if due_changes > 0 then
+    call('ZADD', DUE, 'XX', '0', '') -- changes nothing: refused now if it would be refused below
   end
-  write_order()
+  for first = 1, count, FIELDS_AT_ONCE do
+    call('HSET', ROWS, unpack(fields, first, min(first + FIELDS_AT_ONCE - 1, count)))
+  end
+  for first = 1, #deleted, AT_ONCE do
+    call('HDEL', ROWS, unpack(deleted, first, min(first + AT_ONCE - 1, #deleted)))
+  end
+  write_removed()
+  write_due()
+  write_log()
   publish()
-  write_counters()
 end
 
--- Called first by everything that must go on when the server is out of memory: a script that
--- has written once is not refused any more, and to delete is never refused.
+-- Called first by every command that must succeed when the server is out of memory, because it frees some: a
+-- script that has written once is not refused any more, and deleting is never refused.
 local function write_in_any_case()
   call('HDEL', ROWS, '')
 end
 
--- What the caller gets; with a clock of its own also the wakes, to be compared.
+-- What the caller gets; with a test's clock also the wakes, to be compared.
 local function answer(reply)
   if not KEYS[5] then
     return reply

@@ -1,45 +1,82 @@
-"""A look at a Redis server: is it fit to keep locks, and what would it lose?"""
+"""`lockfast doctor` and `lockfast reset` on Redis: check a server, repair or empty a namespace."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from time import monotonic
 from typing import Any, Final
 
 from lockfast.core.commands import Sessions
 from lockfast.errors import StoreError
-from lockfast.stores.diagnosis import Diagnosis
+from lockfast.stores.diagnosis import Diagnosis, Maintenance
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import (
-    EVICTING,
-    Connection,
-    info_field,
-    pack,
-)
+from lockfast.stores.redis.connection import EVICTING, Connection, info_field
 from lockfast.stores.redis.errors import translate
-from lockfast.stores.redis.scripts import inbox_of, keys_of, probe, script_of
+from lockfast.stores.redis.resp import pack
+from lockfast.stores.redis.scripts import (
+    SCHEMA,
+    Script,
+    channel_of,
+    keys_of,
+    probe,
+    repair,
+    reset,
+    script_of,
+)
 
 PINGS: Final = 20
 CLOCK_MS_MAX: Final = 1000
-"""Tokens after a loss of data rest on the server's clock; a second is far off."""
+"""After a loss of data, tokens rise by the server's clock: a second off is worth a note."""
 TIMEOUT_S: Final = 5.0
+REPAIR_S: Final = 120.0
+"""A repair reads all claims of the namespace in one script."""
 OLDEST: Final = [6, 2]
-"""What every build is tested on."""
+"""The oldest version that the tests run on."""
+_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Rights"'
 
 
-def examine(address: Address) -> Iterator[Diagnosis]:
-    """Look at everything; what cannot be seen is said, not passed over.
+class RedisMaintenance(Maintenance):
+    def __init__(self, address: Address) -> None:
+        super().__init__(address.label)
+        self._address = address
 
-    Raises StoreUnavailableError or StoreMisconfiguredError if there is no way in.
-    """
-    # First without the check of its own that a store makes, so as to report instead.
-    connection = Connection(address, monotonic() + TIMEOUT_S)
-    try:
-        yield from _Checkup(address, connection).findings()
-    finally:
-        connection.close()
+    def examine(self) -> Iterator[Diagnosis]:
+        with self._connected() as connection:
+            yield from _Checkup(self._address, connection).findings()
+
+    def repair(self) -> Iterator[Diagnosis]:
+        sessions, claims, lost = self._run(repair())
+        yield Diagnosis("repair", f"rebuilt {sessions} sessions and {claims} claims")
+        if lost:
+            advice = "their holders are told at their next keep-alive"
+            found = f"{lost} rows could not be read and were deleted"
+            yield Diagnosis("repair", found, "note", advice)
+
+    def reset(self) -> Iterator[Diagnosis]:
+        (sessions,) = self._run(reset())
+        found = f"ended {sessions} sessions and deleted all their claims"
+        yield Diagnosis("reset", found)
+
+    def _run(self, script: Script) -> list[int]:
+        keys = keys_of(self._address.namespace)
+        with self._connected() as connection:
+            packed = pack("EVAL", script.body, len(keys), *keys)
+            reply = connection.exchange(packed, monotonic() + REPAIR_S)
+        if isinstance(reply, Exception):
+            raise translate(str(reply), self.label)
+        return [int(value) for value in reply]
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        # Unchecked: what a store would refuse, doctor reports.
+        connection = Connection(self._address, monotonic() + TIMEOUT_S, checked=False)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
 
 class _Checkup:
@@ -59,7 +96,7 @@ class _Checkup:
         yield self._memory(info)
         yield from self._replication(info)
         yield self._rights()
-        yield self._schema()
+        yield self._namespace()
 
     def _run(self, *arguments: str | bytes | int) -> Any:
         return self._connection.exchange(pack(*arguments), monotonic() + TIMEOUT_S)
@@ -69,13 +106,13 @@ class _Checkup:
         name = "Valkey" if version else "Redis"
         version = version or info_field(info, "redis_version")
         mode = info_field(info, "redis_mode")
-        if [int(part) for part in version.split(".")[:2]] < OLDEST:
-            return Diagnosis(
-                "server", f"{name} {version}", "bad", "use Redis 6.2 or newer, or Valkey"
-            )
+        found = f"{name} {version}, {mode}"
+        if [int(part) for part in version.split(".")[:2] if part.isdecimal()] < OLDEST:
+            return Diagnosis("server", found, "bad", "use Redis 6.2 or newer, or Valkey")
         if mode == "cluster":
-            return Diagnosis("server", f"{name} {version}, {mode}", "note", "one shard is one slot")
-        return Diagnosis("server", f"{name} {version}, {mode}")
+            advice = "clusters are not supported; this server works only if it serves the slot"
+            return Diagnosis("server", found, "note", advice)
+        return Diagnosis("server", found)
 
     def _round_trip(self) -> Diagnosis:
         took_ms = []
@@ -94,9 +131,9 @@ class _Checkup:
             return Diagnosis("clock", f"cannot be read ({reply})", "bad", "allow TIME")
         server_s = int(reply[0]) + int(reply[1]) / 1e6
         off_ms = max(sent_s - server_s, server_s - answered_s, 0) * 1000
-        found = f"{off_ms:.0f} ms apart from ours"
+        found = f"{off_ms:.0f} ms apart from this machine's"
         if off_ms > CLOCK_MS_MAX:
-            return Diagnosis("clock", found, "note", "let NTP set the clocks of both machines")
+            return Diagnosis("clock", found, "note", "synchronize the clocks of both machines")
         return Diagnosis("clock", found)
 
     def _persistence(self, info: str) -> Iterator[Diagnosis]:
@@ -106,17 +143,17 @@ class _Checkup:
             if policy == "always":
                 yield Diagnosis("persistence", found)
             else:
-                advice = "a crash forgets up to a second of grants; guards still hold"
+                advice = "a crash loses up to a second of grants; guards still refuse old tokens"
                 yield Diagnosis("persistence", found, "note", advice)
         else:
             saves = self._config("save")
             found = f"snapshots ({saves})" if saves else "none"
-            advice = "a crash forgets grants: two may believe they hold; guard what matters"
+            advice = "a crash loses grants: two clients may believe they hold; use guards"
             yield Diagnosis("persistence", found, "note", advice)
         if info_field(info, "rdb_last_bgsave_status") not in ("ok", ""):
-            yield Diagnosis("last save", "failed", "bad", "look at the server's log and disk")
+            yield Diagnosis("last save", "failed", "bad", "check the server's log and disk")
         if info_field(info, "aof_last_write_status") not in ("ok", ""):
-            yield Diagnosis("last append", "failed", "bad", "look at the server's log and disk")
+            yield Diagnosis("last append", "failed", "bad", "check the server's log and disk")
 
     def _config(self, name: str) -> str:
         reply = self._run("CONFIG", "GET", name)
@@ -127,9 +164,9 @@ class _Checkup:
         if not policy.startswith(EVICTING):
             return Diagnosis("maxmemory-policy", policy)
         if self._address.allows_eviction:
-            return Diagnosis("maxmemory-policy", policy, "note", "locks may vanish, as you allowed")
-        advice = "set noeviction (or a volatile- policy), or write ?eviction=allow"
-        return Diagnosis("maxmemory-policy", f"{policy}: held locks may be dropped", "bad", advice)
+            return Diagnosis("maxmemory-policy", policy, "note", "accepted by eviction=allow")
+        advice = "set noeviction or a volatile- policy, or accept the risk with ?eviction=allow"
+        return Diagnosis("maxmemory-policy", f"{policy}: may evict held locks", "bad", advice)
 
     def _memory(self, info: str) -> Diagnosis:
         used = int(info_field(info, "used_memory") or 0)
@@ -148,7 +185,7 @@ class _Checkup:
             return
         replicas = int(info_field(info, "connected_slaves") or 0)
         if replicas:
-            advice = "a failover may forget the last grants: two may believe they hold"
+            advice = "a failover may lose the last grants: two clients may believe they hold"
             yield Diagnosis("replicas", str(replicas), "note", advice)
         else:
             yield Diagnosis("replicas", "none")
@@ -157,34 +194,38 @@ class _Checkup:
         who = self._run("ACL", "WHOAMI")
         user = who if isinstance(who, str) else "this user"
         keys = keys_of(self._address.namespace)
-        channel = inbox_of(self._address.namespace, "probe")
+        channel = channel_of(self._address.namespace, "probe")
         tried = {
             "EVAL": self._run("EVAL", probe().body, len(keys), *keys, channel),
             "EVALSHA": self._run("EVALSHA", "0" * 40, 0),
             "SCRIPT LOAD": self._run("SCRIPT", "LOAD", "return 1"),
+            # On a connection of its own: a subscriber may send little else, and UNSUBSCRIBE
+            # is a right that the store does not need.
+            "SUBSCRIBE": self._subscribed(channel),
         }
         for name, reply in tried.items():
             missing_is_fine = name == "EVALSHA" and str(reply).startswith("NOSCRIPT")
             if isinstance(reply, Exception) and not missing_is_fine:
-                advice = "see the ACL line in docs/stores/redis.md"
-                return Diagnosis("rights", f"{user} may not use {name} ({reply})", "bad", advice)
-        heard = self._run("SUBSCRIBE", channel)
-        if isinstance(heard, Exception):
-            advice = "see the ACL line in docs/stores/redis.md"
-            return Diagnosis("rights", f"{user} may not SUBSCRIBE ({heard})", "bad", advice)
-        self._run("UNSUBSCRIBE", channel)
-        return Diagnosis("rights", f"{user} may do all that is needed")
+                found = f"{user} may not use {name} ({reply})"
+                return Diagnosis("rights", found, "bad", _RIGHTS)
+        return Diagnosis("rights", f"{user} has all that are needed")
 
-    def _schema(self) -> Diagnosis:
+    def _subscribed(self, channel: str) -> Any:
+        until_s = monotonic() + TIMEOUT_S
+        connection = Connection(self._address, until_s, checked=False)
+        try:
+            return connection.exchange(pack("SUBSCRIBE", channel), until_s)
+        finally:
+            connection.close()
+
+    def _namespace(self) -> Diagnosis:
         keys = keys_of(self._address.namespace)
         script = script_of(Sessions)
         reply = self._run("EVAL", script.body, len(keys), *keys, "", 1000)
-        namespace = self._address.namespace
+        name = self._address.namespace
         if isinstance(reply, Exception):
-            try:
-                raise translate(str(reply), self._address.label)
-            except StoreError as error:
-                return Diagnosis("namespace", f"{namespace}: {error.what}", "bad", "use another")
+            error: StoreError = translate(str(reply), self._address.label)
+            return Diagnosis("namespace", f"{name}: {error.what}", "bad", error.advice)
         used = "in use" if self._run("EXISTS", *keys) else "not used yet"
         living = sum(not session[8] for session in reply[1])
-        return Diagnosis("namespace", f"{namespace}: schema 1, {used}, {living} sessions")
+        return Diagnosis("namespace", f"{name}: schema {SCHEMA}, {used}, {living} sessions")

@@ -1,0 +1,83 @@
+"""What is sent to the server and what its answers mean: everything of the store but sockets.
+
+Each command is one call of one script, with the keys of the namespace. The wires of both
+APIs share this; a simulator can run `script_of(type(command)).body` with `keys` and
+`arguments(command)` in a Lua interpreter and hand the answer to `reply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockfast.core.commands import Command, Reply
+from lockfast.errors import StoreError
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import BYTES_MAX, ENCODERS, PLAIN, AnswerError, reply_to
+from lockfast.stores.redis.errors import translate
+from lockfast.stores.redis.resp import pack, pack_four
+from lockfast.stores.redis.scripts import keys_of, script_of
+from lockfast.stores.stream import FRAME_BYTES_MAX, unreadable
+
+
+class ScriptProtocol:
+    """Commands to one namespace as calls of scripts."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.keys = keys_of(address.namespace)
+        self._heads: dict[type, bytes] = {}
+
+    def arguments(self, command: Command) -> tuple[str | int, ...]:
+        """Return ARGV of the command's script."""
+        kind: type = type(command)
+        plainly = PLAIN.get(kind)
+        plain = plainly(command) if plainly is not None else None
+        return plain or ENCODERS[kind](command)
+
+    def packed(self, command: Command, clock: str = "") -> bytes:
+        """Return the command as it is sent; only tests give a `clock`."""
+        kind: type = type(command)
+        plainly = PLAIN.get(kind)
+        plain = plainly(command) if plainly is not None else None
+        if plain is None or clock:
+            return pack(*self._call(kind, clock), *(plain or ENCODERS[kind](command)))
+        # The part before the arguments of a plain claim never changes: pack it once.
+        head = self._heads.get(kind)
+        if head is None:
+            nothing = pack_four("", "", "", "")
+            head = self._heads[kind] = pack(*self._call(kind), "", "", "", "")[: -len(nothing)]
+        return head + pack_four(*plain)
+
+    def _call(self, kind: type, clock: str = "") -> tuple[str | bytes | int, ...]:
+        keys: tuple[str | bytes, ...] = (*self.keys, clock) if clock else self.keys
+        return ("EVALSHA", script_of(kind).sha, len(keys), *keys)
+
+    def loading(self, command: Command) -> bytes:
+        """Return what loads the command's script, for a server that does not have it."""
+        kind: type = type(command)
+        return pack("SCRIPT", "LOAD", script_of(kind).body)
+
+    @staticmethod
+    def bytes_max(command: Command) -> int:
+        """Return the size of the largest answer to read."""
+        return BYTES_MAX.get(type(command), FRAME_BYTES_MAX)
+
+    def reply(self, command: Command, found: Any) -> Reply:
+        """Return the reply in the server's answer.
+
+        Raises the error that an error reply stands for, and OutcomeUnknownError if the
+        answer is not one of this command's script.
+        """
+        self.check(found)
+        try:
+            return reply_to(command, found)
+        except AnswerError as error:
+            raise unreadable(self.address.label, error) from error
+
+    def check(self, found: Any) -> None:
+        """Raise the error that an error reply stands for."""
+        if isinstance(found, Exception):
+            raise self.error(found)
+
+    def error(self, reply: Exception) -> StoreError:
+        return translate(str(reply), self.address.label)

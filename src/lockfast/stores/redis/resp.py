@@ -1,0 +1,132 @@
+"""RESP, the protocol of Redis: commands packed, replies read within bounds.
+
+`ReplyReader` reads replies from a server that may be anything: it bounds the bytes, the
+elements and the nesting of a reply before it allocates for them, so a hostile or mistaken
+server costs a connection and not the process. It resumes where it stopped, so a reply that
+arrives in many pieces is parsed once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lockfast.stores.stream import FRAME_BYTES_MAX
+
+PENDING: Final = object()
+"""What a reader returns while a reply is incomplete."""
+DEPTH_MAX: Final = 8
+"""The deepest answer of our scripts is a listing, with seven levels down to a place."""
+
+_KINDS: Final = b":$*+-"
+_INTEGER, _BULK, _ARRAY, _STATUS, _ERROR = _KINDS
+_SIMPLE: Final = frozenset((_INTEGER, _STATUS, _ERROR))
+
+
+class ProtocolError(Exception):
+    """The server's bytes are no RESP, or exceed a bound."""
+
+
+class ReplyError(Exception):
+    """An error reply."""
+
+
+def pack(*arguments: str | bytes | int) -> bytes:
+    """Pack a command."""
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        if isinstance(argument, str):
+            data = argument.encode()
+        elif isinstance(argument, int):
+            data = b"%d" % argument
+        else:
+            data = argument
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def pack_four(a: str, b: str, c: str, d: str) -> bytes:
+    """Pack four arguments as `pack` does, without the count in front, in half the time."""
+    text = f"${len(a)}\r\n{a}\r\n${len(b)}\r\n{b}\r\n${len(c)}\r\n{c}\r\n${len(d)}\r\n{d}\r\n"
+    if text.isascii():
+        return text.encode()
+    return pack(a, b, c, d)[len(b"*4\r\n") :]
+
+
+class ReplyReader:
+    """Turns bytes into replies: int, str, None, ReplyError, or a list of these."""
+
+    __slots__ = ("_at", "_began", "_buffer", "_open", "bytes_max")
+
+    def __init__(self) -> None:
+        self.bytes_max = FRAME_BYTES_MAX
+        """The bound on the reply that is read now."""
+        self._buffer = b""
+        self._at = 0
+        """Parsed up to here."""
+        self._began = 0
+        """Where the reply began; negative if a part of it has been dropped from the buffer."""
+        self._open: list[tuple[list[Any], int]] = []
+        """Incomplete arrays, outermost first: the elements so far, and how many there will be."""
+
+    def feed(self, data: bytes) -> None:
+        at = self._at
+        self._buffer = data if at == len(self._buffer) else self._buffer[at:] + data
+        self._began -= at
+        self._at = 0
+
+    def gets(self) -> Any:
+        """Return the next reply, or PENDING if it is incomplete. Raises ProtocolError."""
+        buffer, at, within = self._buffer, self._at, self._open
+        found: Any
+        while (end := buffer.find(b"\r\n", at)) >= 0:
+            kind = buffer[at]
+            if kind == _STATUS:
+                found = buffer[at + 1 : end].decode(errors="replace")
+            elif kind == _ERROR:
+                found = ReplyError(buffer[at + 1 : end].decode(errors="replace"))
+            else:
+                try:
+                    found = int(buffer[at + 1 : end])
+                except ValueError:
+                    raise ProtocolError(f"{buffer[at:end][:40]!r} is no reply") from None
+            if kind == _BULK:
+                if found < 0:
+                    found = None
+                else:
+                    start = end + 2
+                    end = start + found
+                    if found > self.bytes_max or len(buffer) < end + 2:
+                        break
+                    found = buffer[start:end].decode(errors="replace")
+            elif kind == _ARRAY:
+                if found > 0:
+                    # Each element takes three bytes at least, so this is more than the bound.
+                    if found > self.bytes_max or len(within) >= DEPTH_MAX:
+                        raise ProtocolError(f"an array of {found} in {len(within)} others")
+                    within.append(([], found))
+                    self._at = at = end + 2
+                    continue
+                found = [] if found == 0 else None
+            elif kind not in _SIMPLE:
+                raise ProtocolError(f"{buffer[at:end][:40]!r} is no reply")
+            self._at = at = end + 2
+            while within:
+                elements, count = within[-1]
+                elements.append(found)
+                if len(elements) < count:
+                    break
+                within.pop()
+                found = elements
+            else:
+                self._check_size(at)
+                self._began = at
+                return found
+        # Of a string, the length is known before it has arrived.
+        self._check_size(max(len(buffer), end))
+        if at < len(buffer) and buffer[at] not in _KINDS:
+            raise ProtocolError(f"{buffer[at : at + 40]!r} is no reply")
+        return PENDING
+
+    def _check_size(self, end: int) -> None:
+        if end - self._began > self.bytes_max:
+            raise ProtocolError(f"a reply of more than {self.bytes_max} bytes")

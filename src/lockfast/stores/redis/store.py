@@ -1,0 +1,37 @@
+"""The Redis store for the blocking API: its wires and wake listeners."""
+
+from __future__ import annotations
+
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.protocol import ScriptProtocol
+from lockfast.stores.redis.wake_listener import RedisWakeListener
+from lockfast.stores.redis.wire import BlockingWire
+
+
+class RedisStore:
+    """A client's connections to one namespace, for the blocking API."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, address: Address) -> None:
+        self.label = address.label
+        self.protocol = ScriptProtocol(address)
+        self._wires: set[Wire] = set()
+
+    def caller_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.protocol, self._wires.discard))
+
+    def keeper_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.protocol, self._wires.discard))
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return RedisWakeListener(self.protocol.address, session, deliver)
+
+    def close(self) -> None:
+        for wire in list(self._wires):
+            wire.close()
+
+    def _noted(self, wire: Wire) -> Wire:
+        self._wires.add(wire)
+        return wire
