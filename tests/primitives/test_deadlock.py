@@ -177,7 +177,7 @@ async def test_the_victim_has_the_lowest_priority_then_is_the_youngest(world: Wo
             await mine.release()
 
     (older,) = await world.queue(one, "y", [cross(one.lock("y"), outer)])
-    await world.until_seen(one, "y", lambda info: info.waiting[0].seconds > 0.01)
+    await world.until_seen(one, "y", lambda info: info.waiting[0].seconds > 0.5)
     younger = world.start(cross(two.lock("x"), inner))
     assert [await older.result(), await younger.result()] == ["done", "victim"]
 
@@ -252,7 +252,7 @@ async def test_deadlocks_are_listed(world: World) -> None:
                 pass
 
     running = [world.start(cross(one, "b", a))]
-    await world.until_seen(admin, "b", lambda info: info.waiting and info.waiting[0].seconds > 0.01)
+    await world.until_seen(admin, "b", lambda info: info.waiting and info.waiting[0].seconds > 0.5)
     assert await admin.deadlocks() == []
     running.append(world.start(cross(two, "a", b)))
     await world.until_queued(admin, "a", 1)

@@ -376,8 +376,9 @@ class ClientBase:
         debug: bool,
     ) -> None:
         ttl_ms = settings.ttl_to_ms(settings.default_ttl() if ttl is None else ttl)
-        owner = owner or os.environ.get("LOCKFAST_OWNER") or settings.default_owner()
-        settings.check_text(owner, "owner", settings.OWNER_BYTES_MAX)
+        label = owner or os.environ.get("LOCKFAST_OWNER")
+        if label:
+            label = settings.check_text(label, "owner", settings.OWNER_BYTES_MAX)
         settings.check_text(metadata, "metadata", settings.METADATA_BYTES_MAX)
         connect_timeout_ms = max(1, settings.to_ms(connect_timeout, "connect_timeout"))
         ageing_step_ms = settings.to_ms(ageing_step, "ageing_step")
@@ -388,7 +389,8 @@ class ClientBase:
             runtime,
             ThreadsRuntime(),
             ttl_ms=ttl_ms,
-            owner=owner,
+            # The default names the process, so a forked child needs one of its own.
+            owner=label or settings.default_owner,
             metadata=metadata,
             connect_timeout_ms=connect_timeout_ms,
             ageing_step_ms=ageing_step_ms,

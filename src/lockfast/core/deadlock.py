@@ -242,8 +242,10 @@ def _cycle(group: frozenset[str], waits: Sequence[_Wait]) -> Cycle:
             and all(other.state != HOLDING for other in blockers)
         ):
             passing = (claim, reservation)
-    candidates = [wait.claim for wait in waits if _blockers(wait, set(group))]
+    candidates = [wait for wait in waits if _blockers(wait, set(group))]
+    # Two that entered one queue within the same millisecond differ by their places in it.
     victim = min(
-        candidates, key=lambda claim: (claim.priority, claim.for_ms, claim.session, claim.n)
-    )
+        candidates,
+        key=lambda wait: (wait.claim.priority, wait.claim.for_ms, -wait.at, wait.claim[:2]),
+    ).claim
     return Cycle(victim, passing, tuple(witnesses.values()), tuple(sorted(lines)), group)

@@ -17,11 +17,14 @@ from lockfast.core.commands import (
     Expel,
     Gone,
     Granted,
+    Inspect,
     Leave,
     Queued,
     Refused,
     Reply,
+    ResourceView,
 )
+from lockfast.core.modes import PERMIT
 from lockfast.errors import (
     SURELY_NOT_DONE,
     AcquireTimeoutError,
@@ -48,6 +51,10 @@ if TYPE_CHECKING:
 RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
+GIVE_UP_MS: Final = 250
+"""How much later than its timeout an acquire may raise, to leave the queue and say why."""
+QUEUE_READ_MAX: Final = 1000
+"""As much of a queue as is read to tell a claim its place in it."""
 FORKED: Final = "the process was forked and its leases stay with the parent"
 
 
@@ -70,7 +77,7 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
                 return False
             was_queued = True
             if not isinstance(reply, Granted) and not await _wait(
-                core, holding, reply, timeout_ms, until_ms
+                core, holding, timeout_ms, until_ms
             ):
                 continue
             # While the answer was on its way the session may have ended, or the claim may
@@ -187,9 +194,7 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
     return bool(dead)
 
 
-async def _wait(
-    core: Core, holding: Holding, queued: Queued, timeout_ms: int | None, until_ms: int | None
-) -> bool:
+async def _wait(core: Core, holding: Holding, timeout_ms: int | None, until_ms: int | None) -> bool:
     """Wait in line; False if the claim must enter again, since its session is over."""
     runtime = core.runtime
     session = holding.session
@@ -205,7 +210,10 @@ async def _wait(
                 return _enter_again(session, holding)
             left_ms = None if until_ms is None else until_ms - runtime.now_ms()
             if left_ms is not None and left_ms <= 0:
-                raise _timed_out(session, holding, timeout_ms or 0, queued)
+                given_up = await _give_up(core, session, holding, timeout_ms or 0)
+                if given_up is not None:
+                    raise given_up
+                continue
             await signal.wait(left_ms)
     finally:
         holding.changed = None
@@ -237,25 +245,65 @@ def _enter_again(session: Session, holding: Holding) -> bool:
     return False
 
 
-def _timed_out(
-    session: Session, holding: Holding, timeout_ms: int, queued: Queued
-) -> AcquireTimeoutError:
-    session.abandon(holding)
+async def _give_up(
+    core: Core, session: Session, holding: Holding, timeout_ms: int
+) -> AcquireTimeoutError | None:
+    """Leave the queue, and say who holds the lock and how many are ahead.
+
+    None if the claim was granted in the last moment. This takes two requests and at most
+    GIVE_UP_MS. Where the store does not answer, the keeper sends the leave, and the error says
+    what was known before.
+    """
+    holders, ahead = who_is_ahead(holding)
+    left = False
+    until_ms = core.runtime.now_ms() + GIVE_UP_MS
+    try:
+        if session.snapshot.confirmed:
+            if len(holding.ask.places) == 1:
+                kind, name = holding.ask.places[0][:2]
+                view = await core.wire.send(Inspect(kind, name, QUEUE_READ_MAX), GIVE_UP_MS)
+                if isinstance(view, ResourceView):
+                    holders, ahead = _who_is_ahead_in(view, holding)
+            if holding.phase is HELD:
+                return None
+            left_ms = max(1, until_ms - core.runtime.now_ms())
+            await core.wire.send(Leave(session.id, holding.n, holding.ask.places), left_ms)
+            session.forget(holding)
+            left = True
+    except StoreError:
+        pass  # the error below says that the place is still being given back
+    if not left:
+        session.abandon(holding)
     return AcquireTimeoutError(
-        holding.ask.name,
-        timeout_ms / 1000,
-        holders=describe(queued.ahead),
-        leaving=session.next_in_outbox() is not None,
+        holding.ask.name, timeout_ms / 1000, holders=holders, ahead=ahead, leaving=not left
     )
 
 
-def describe(blockers: tuple[Blocker, ...]) -> tuple[str, ...]:
-    """Who is ahead, for people."""
-    return tuple(
-        f"{b.owner or b.session} ({'token ' + str(b.token) if b.held else 'waiting'}, "
-        f"{b.for_ms / 1000:.1f} s)"
-        for b in blockers
+def who_is_ahead(holding: Holding) -> tuple[tuple[str, ...], int | None]:
+    """The holders directly ahead of a claim, for people; and how many wait ahead, if known."""
+    holders = tuple(
+        _describe(b.owner or b.session, b.token, b.for_ms, holding) for b in holding.ahead if b.held
     )
+    waiting = sum(not b.held for b in holding.ahead)
+    return holders, waiting or None
+
+
+def _who_is_ahead_in(view: ResourceView, holding: Holding) -> tuple[tuple[str, ...], int | None]:
+    holders = tuple(
+        _describe(claim.owner or claim.session, claim.token, claim.for_ms, holding)
+        for claim in view.holders
+    )
+    session = holding.session
+    own = (session.id if session is not None else "", holding.n)
+    places = [claim[:2] for claim in view.waiting]
+    return holders, places.index(own) if own in places else None
+
+
+def _describe(owner: str, token: int, for_ms: int, holding: Holding) -> str:
+    """One holder, for people; a permit has no token."""
+    if holding.mode == PERMIT:
+        return f"{owner} (for {for_ms / 1000:.1f} s)"
+    return f"{owner} (token {token}, for {for_ms / 1000:.1f} s)"
 
 
 def _refusal(holding: Holding, reply: Refused) -> LockfastError:

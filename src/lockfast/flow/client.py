@@ -41,7 +41,7 @@ class Core:
         keeper_runtime: Runtime,
         *,
         ttl_ms: int,
-        owner: str,
+        owner: str | Callable[[], str],
         metadata: str = "",
         connect_timeout_ms: int = 5000,
         ageing_step_ms: int = 10_000,
@@ -50,7 +50,7 @@ class Core:
         self.store = store
         self.runtime = runtime
         self.ttl_ms = ttl_ms
-        self.owner = owner
+        self._owner_of = owner if callable(owner) else lambda: owner
         self.connect_timeout_ms = connect_timeout_ms
         self.ageing_step_ms = ageing_step_ms
         self._deadlock_after_ms = deadlock_after_ms
@@ -65,10 +65,18 @@ class Core:
         its parent, down to the mutexes and the names of actors."""
         self._process = self.runtime.process()
         self._id = self.runtime.unique()[:8]
+        self._owner = self._owner_of()
         self._mutex = self.runtime.mutex()
         self._sessions: dict[int, Session] = {}
         self.closed = False
         self.refusal: Callable[[], BaseException] = self.closed_error
+
+    @property
+    def owner(self) -> str:
+        """The label that others see, of this process and not of the one it was forked off."""
+        if self._process != self.runtime.process():
+            self._start()
+        return self._owner
 
     def holding(self, ask: Ask) -> Holding:
         return Holding(ask, self.actor())

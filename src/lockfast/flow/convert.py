@@ -24,7 +24,7 @@ from lockfast.errors import (
     StoreError,
     UnsupportedError,
 )
-from lockfast.flow.acquire import check, describe, lost_error
+from lockfast.flow.acquire import check, lost_error, who_is_ahead
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Holding
 
@@ -58,12 +58,13 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
                 # Nobody but the detector takes a conversion out of the line.
                 raise DeadlockError(holding.ask.name, await _why_given_up(core, holding))
             if isinstance(reply, Busy):
-                raise AcquireTimeoutError(holding.ask.name, 0.0, holders=describe(reply.ahead))
+                holding.ahead = reply.ahead
+                raise AcquireTimeoutError(holding.ask.name, 0.0, holders=who_is_ahead(holding)[0])
             assert isinstance(reply, Queued)
             left_ms = None if until_ms is None else until_ms - runtime.now_ms()
             if left_ms is not None and left_ms <= 0:
                 raise AcquireTimeoutError(
-                    holding.ask.name, (timeout_ms or 0) / 1000, holders=describe(reply.ahead)
+                    holding.ask.name, (timeout_ms or 0) / 1000, holders=who_is_ahead(holding)[0]
                 )
             if await signal.wait(left_ms):
                 check(holding)

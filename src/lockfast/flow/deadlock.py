@@ -1,4 +1,4 @@
-"""Diagnosis deadlocks in a store, and ending those we are part of."""
+"""Finding deadlocks in a store, and breaking those we are part of."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ PAGE: Final = 500
 Send = Callable[[Command], Awaitable[Reply]]
 
 
-async def look(send: Send, start: Iterable[tuple[str, str]]) -> list[Cycle]:
-    """Deadlocks that can be reached from these resources.
+async def look(
+    send: Send, start: Iterable[tuple[str, str]], now_ms: Callable[[], int]
+) -> list[Cycle]:
+    """Find the deadlocks that can be reached from these resources.
 
-    The lines are read one after another, not at one instant. That is no matter: a real
+    The queues are read one after another, not at one instant. That does no harm: a real
     deadlock does not change, and it is broken only if every claim of it is as it was seen.
     """
     todo = list(dict.fromkeys(start))
     views: dict[tuple[str, str], ResourceView] = {}
+    read_ms: dict[tuple[str, str], int] = {}
     claims_of: dict[str, tuple[ClaimView, ...]] = {}
     while todo and len(views) < RESOURCES_MAX:
         kind, name = todo.pop()
@@ -45,6 +48,7 @@ async def look(send: Send, start: Iterable[tuple[str, str]]) -> list[Cycle]:
         if not isinstance(view, ResourceView):
             continue
         views[kind, name] = view
+        read_ms[kind, name] = now_ms()
         actors = {claim.actor for claim in view.holders + view.waiting if claim.actor}
         for session in dict.fromkeys(claim.session for claim in view.holders + view.waiting):
             if session not in claims_of:
@@ -57,7 +61,17 @@ async def look(send: Send, start: Iterable[tuple[str, str]]) -> list[Cycle]:
                 if claim.actor in actors
                 for place in claim.places
             ]
-    return find_cycles(views.values())
+    end_ms = now_ms()
+    return find_cycles([_later(view, end_ms - read_ms[at]) for at, view in views.items()])
+
+
+def _later(view: ResourceView, ms: int) -> ResourceView:
+    """The resource as it would be read `ms` later: the youngest claim is chosen by age, and
+    ages taken from views of different instants cannot be compared."""
+    return view._replace(
+        holders=tuple(claim._replace(for_ms=claim.for_ms + ms) for claim in view.holders),
+        waiting=tuple(claim._replace(for_ms=claim.for_ms + ms) for claim in view.waiting),
+    )
 
 
 async def end(send: Send, cycle: Cycle) -> None:
@@ -77,8 +91,8 @@ async def end(send: Send, cycle: Cycle) -> None:
         await send(Break(victim.session, victim.n, cycle.witnesses, detail="\n".join(cycle.lines)))
 
 
-async def all_deadlocks(send: Send) -> list[Cycle]:
-    """Every deadlock in the store."""
+async def all_deadlocks(send: Send, now_ms: Callable[[], int]) -> list[Cycle]:
+    """Find every deadlock in the store."""
     start: list[tuple[str, str]] = []
     for kind in MODES_OF_KIND:
         after = ""
@@ -96,6 +110,6 @@ async def all_deadlocks(send: Send) -> list[Cycle]:
             after = reply.resources[-1].name
     found: dict[frozenset[str], Cycle] = {}
     for at in range(0, len(start), RESOURCES_MAX // 4):
-        for cycle in await look(send, start[at : at + RESOURCES_MAX // 4]):
+        for cycle in await look(send, start[at : at + RESOURCES_MAX // 4], now_ms):
             found.setdefault(cycle.actors, cycle)
     return list(found.values())

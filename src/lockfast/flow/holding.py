@@ -90,7 +90,7 @@ class Holding:
     look_when_queued = False
     """A wake for it may have been missed while its enter was under way."""
     ahead: tuple[Blocker, ...] = ()
-    """Who was in the way of a claim that did not want to wait."""
+    """Whom the claim waits for directly, as the store said last."""
     reason = ""
     by = ""
     ended_ms: int | None = None

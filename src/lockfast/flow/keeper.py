@@ -268,7 +268,8 @@ class Keeper:
         began_ms = self._runtime.now_ms()
         try:
             start = session.start_of_deadlock_look()
-            for cycle in await deadlock.look(send, start) if start else ():
+            now_ms = self._runtime.now_ms
+            for cycle in await deadlock.look(send, start, now_ms) if start else ():
                 logger.warning("deadlock: %s", "; ".join(cycle.lines))
                 await deadlock.end(send, cycle)
         except Exception as error:

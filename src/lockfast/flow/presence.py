@@ -260,6 +260,7 @@ class Presence:
                     looks = True
             elif holding.phase is not WAITING and not holding.converting:
                 return
+            holding.ahead = reply.ahead
             sooner = (holding.converting or self._is_foremost(holding)) and self._look_by(
                 now_ms + reply.look_ms
             )

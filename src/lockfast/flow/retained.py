@@ -156,14 +156,17 @@ class Keep:
                 if not kept and holding.session is not None:
                     holding.session.abandon(holding)  # interrupted just after it was granted
         if not got:
-            raise self._timed_out(timeout_ms, claims.describe(holding.ahead))
+            raise self._timed_out(timeout_ms, *claims.who_is_ahead(holding))
 
     def _timed_out(
-        self, timeout_ms: int | None, holders: tuple[str, ...] = ()
+        self,
+        timeout_ms: int | None,
+        holders: tuple[str, ...] = (),
+        ahead: int | None = None,
     ) -> AcquireTimeoutError:
         here = tuple(f"{self._core.owner} (token {use.token}, here)" for use in self._users)
         return AcquireTimeoutError(
-            self._ask.name, (timeout_ms or 0) / 1000, holders=holders or here
+            self._ask.name, (timeout_ms or 0) / 1000, holders=holders or here, ahead=ahead
         )
 
     def _begin(self, holding: Holding) -> None:

@@ -111,7 +111,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
 
     async def deadlocks(self) -> builtins.list[DeadlockInfo]:
         """Who waits for each other for ever, in the whole store."""
-        cycles = await deadlock.all_deadlocks(self._core.request)
+        cycles = await deadlock.all_deadlocks(self._core.request, self._core.runtime.now_ms)
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
     async def revoke(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lockfast.api import settings
 from lockfast.api.aio.lease import Lease, Membership, Term
@@ -23,7 +23,8 @@ from lockfast.flow.once import Window, finish
 if TYPE_CHECKING:
     from lockfast.api.aio.client import Client
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Observation:
@@ -141,13 +142,15 @@ class Once:
         self._name = name
         self._window = window
 
-    def __call__(self, function: F) -> F:
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]]
+    ) -> Callable[P, Coroutine[Any, Any, T | None]]:
         """Run `function` if it is its turn; else the call returns None at once."""
         if not is_async(function):
             raise TypeError(f"{title(function)} is not async: use once of lockfast")
 
         @functools.wraps(function)
-        async def once(*args: Any, **kwargs: Any) -> Any:
+        async def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
             core = self._core
             lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
             if not await claims.acquire(core, lease._holding, 0):
@@ -160,4 +163,4 @@ class Once:
             finally:
                 await finish(core, lease._holding, self._window, went_well)
 
-        return once  # type: ignore[return-value]
+        return once

@@ -68,8 +68,8 @@ class Recipe(RecipeBase, Generic[L]):
             # on, it is either returned or given back, at the latest when it is collected.
             lease = self._lease(core, core.holding(ask))
             if not await claims.acquire(core, lease._holding, timeout_ms):
-                ahead = claims.describe(lease._holding.ahead)
-                raise AcquireTimeoutError(ask.name, 0.0, holders=ahead)
+                holders, ahead = claims.who_is_ahead(lease._holding)
+                raise AcquireTimeoutError(ask.name, 0.0, holders=holders, ahead=ahead)
         if self._reentrant:
             key = (core.actor(), ask.places)
             leases_of = self._client._leases_of

@@ -111,7 +111,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
 
     def deadlocks(self) -> builtins.list[DeadlockInfo]:
         """Who waits for each other for ever, in the whole store."""
-        cycles = run(deadlock.all_deadlocks(self._core.request))
+        cycles = run(deadlock.all_deadlocks(self._core.request, self._core.runtime.now_ms))
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
     def revoke(

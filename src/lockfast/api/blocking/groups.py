@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lockfast.api import settings
 from lockfast.api.base import Options, Part
@@ -23,7 +23,8 @@ from lockfast.runtimes.threads import run
 if TYPE_CHECKING:
     from lockfast.api.blocking.client import Client
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Observation:
@@ -141,14 +142,14 @@ class Once:
         self._name = name
         self._window = window
 
-    def __call__(self, function: F) -> F:
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """Run `function` if it is its turn; else the call returns None at once."""
         if is_async(function):
             raise TypeError(f"{title(function)} is async: use once of lockfast.aio")
         refuse_generator(function)
 
         @functools.wraps(function)
-        def once(*args: Any, **kwargs: Any) -> Any:
+        def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
             core = self._core
             lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
             if not run(claims.acquire(core, lease._holding, 0)):
@@ -161,4 +162,4 @@ class Once:
             finally:
                 run(finish(core, lease._holding, self._window, went_well))
 
-        return once  # type: ignore[return-value]
+        return once
