@@ -10,7 +10,7 @@ from lockfast.cli import main as lockfast
 from lockfast.sim import speed
 from lockfast.sim.__main__ import main
 from lockfast.sim.exhaust import exhaust
-from lockfast.sim.mix import Case, mix_of_seed, read_case_file, write_case, write_mix
+from lockfast.sim.mix import SEARCHED, Case, mix_of_seed, read_case_file, write_case, write_mix
 from lockfast.sim.search import search, try_seed
 from lockfast.sim.shrink import shrink
 from tests.sim.planted.bugs import planted
@@ -50,15 +50,24 @@ def test_the_runs_that_once_failed_say_everything() -> None:
 
 
 def test_a_stretch_of_seeds_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "150", "--first", "0", "--jobs", "1"]) == 0
+    assert main(["--seeds", "150", "--first", "0", "--jobs", "1", "--store", "memory"]) == 0
     assert "150 schedules" in capsys.readouterr().out
+
+
+def test_the_default_search_covers_every_store(capsys: pytest.CaptureFixture[str]) -> None:
+    """And tells of each how many schedules a core runs in a minute."""
+    assert main(["--seeds", "60", "--first", "0", "--jobs", "1"]) == 0
+    told = capsys.readouterr().out.splitlines()[-len(SEARCHED) :]
+    for store, line in zip(SEARCHED, told, strict=True):
+        assert line.startswith(f"{store}: ")
+        assert "schedules per minute and core" in line
 
 
 def test_a_failure_prints_the_command_that_replays_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And what it was made smaller to: a file, a picture, one command that shows it again."""
-    search = ["search", "--seeds", "200", "--first", "0", "--jobs", "1", "--findings"]
+    search = ["--store", "memory", "--seeds", "200", "--first", "0", "--jobs", "1", "--findings"]
     with planted("more permits than there are"):
         assert main([*search, str(tmp_path / "found")]) == 1
         out = capsys.readouterr().out

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockfast.sim.exhaust import exhaust
 from lockfast.sim.history import write_history
-from lockfast.sim.mix import Case, MixError, mix_of_seed, read_case_file, write_case
+from lockfast.sim.mix import SEARCHED, Case, MixError, mix_of_seed, read_case_file, write_case
 from lockfast.sim.scenarios import SCENARIOS, play
 from lockfast.sim.search import Failure, compare_table, progress_line, search, try_seed
 from lockfast.sim.shrink import shrink
@@ -23,6 +23,8 @@ from lockfast.sim.timeline import write_page
 
 FINDINGS = Path("findings")
 """Where a search leaves what it found."""
+SLOWER = 5
+"""Of a store that runs over a modelled server, the default search runs a fifth of the seeds."""
 
 
 def simulate(what: str, seed: int | None, *, fenced: bool = True, html: Path | None = None) -> int:
@@ -52,13 +54,32 @@ def simulate(what: str, seed: int | None, *, fenced: bool = True, html: Path | N
     return 1 if problems else 0
 
 
-def search_seeds(first: int | None, count: int, jobs: int | None, findings: Path = FINDINGS) -> int:
-    """Run many seeds; what fails is made smaller, drawn, and left with its replay."""
+def search_seeds(
+    first: int | None,
+    count: int,
+    jobs: int | None,
+    findings: Path = FINDINGS,
+    store: str | None = None,
+) -> int:
+    """Run many seeds; what fails is made smaller, drawn, and left with its replay.
+
+    Without a store all of them are searched, those that take longer with fewer seeds.
+    """
     # Another stretch each time: what was searched yesterday need not be searched again.
     first = first if first is not None else int(time.time()) % 10**8 * 100
     print(f"seeds {first} to {first + count - 1}", flush=True)
+    stores = SEARCHED if store is None else (store,)
+    failed = False
+    for each in stores:
+        share = 1 if store is not None or each == "memory" else SLOWER
+        failed |= _search_store(each, first, max(1, count // share), jobs, findings)
+    return 1 if failed else 0
+
+
+def _search_store(store: str, first: int, count: int, jobs: int | None, findings: Path) -> bool:
     began = time.monotonic()
-    tally = search(first, count, jobs=jobs, progress=progress_line(sys.stderr, count))
+    progress = progress_line(sys.stderr, count)
+    tally = search(first, count, store=store, jobs=jobs, progress=progress)
     seconds = time.monotonic() - began
     if sys.stderr.isatty():
         sys.stderr.write("\n")
@@ -67,16 +88,18 @@ def search_seeds(first: int | None, count: int, jobs: int | None, findings: Path
         if number == 0 and finding.mixed:
             print(f"  smaller: {_leave(finding, findings)}", flush=True)
     rate = tally.schedules / seconds * 60
-    print(f"{tally.line()}; by the clock {seconds:.1f} s, {rate:,.0f} a minute")
-    return 1 if tally.findings else 0
+    print(
+        f"{store}: {tally.line()}; by the clock {seconds:.1f} s, {rate:,.0f} a minute", flush=True
+    )
+    return bool(tally.findings)
 
 
 def _leave(finding: Failure, directory: Path) -> str:
     """Leave a smaller run that fails alike, and its picture; returns the command to see it."""
-    smaller = shrink(mix_of_seed(finding.seed), finding.seed)
+    smaller = shrink(mix_of_seed(finding.seed, finding.store), finding.seed)
     run, problems = try_seed(smaller.seed, smaller.mix)
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"seed-{finding.seed}.toml"
+    path = directory / f"{finding.store}-{finding.seed}.toml"
     case = Case(smaller.mix, smaller.seed, str(problems[0]))
     path.write_text(write_case(case), encoding="utf-8")
     picture = path.with_suffix(".html")
@@ -85,7 +108,13 @@ def _leave(finding: Failure, directory: Path) -> str:
 
 
 def replay(
-    seed: int | None, file: Path | None, *, smaller: bool, history: Path | None, trace: bool
+    seed: int | None,
+    file: Path | None,
+    *,
+    store: str = "memory",
+    smaller: bool,
+    history: Path | None,
+    trace: bool,
 ) -> int:
     """Run one schedule again and say what was wrong."""
     case = read_case_file(file) if file is not None else None
@@ -93,7 +122,7 @@ def replay(
         seed = case.seed if case is not None else None
     if seed is None:
         raise MixError("give a --seed, or a --mix whose file has one")
-    mix = case.mix if case is not None else mix_of_seed(seed)
+    mix = case.mix if case is not None else mix_of_seed(seed, store)
     run, problems = try_seed(seed, mix)
     if problems and smaller:
         found = shrink(mix, seed)

@@ -8,6 +8,7 @@ in words that name the operations, and nothing when all is well.
   check_exclusion  all modes and permits: nobody believes to hold beside whom it must not
   check_order      nobody is overtaken by one who asked after he stood in line
   check_register   what the lock protects: no update lost, no stale write admitted
+  check_windows    what is closed for a while after a grant is granted to nobody
   check_liveness   after the healing the lock is entered again, and again
 """
 
@@ -25,6 +26,8 @@ from lockfast.sim.history import Entry
 from lockfast.sim.model import COMPATIBLE
 
 FAR: Final = 1 << 62
+RATE_MAX: Final = 0.025
+"""By so much two clocks may differ in rate, at most."""
 
 Lease: TypeAlias = tuple[int, int, int, int]
 """Of one grant: token, when it was asked for, when it was told, when it was over."""
@@ -84,6 +87,8 @@ class Grant:
     kept: bool = False
     closes: bool = False
     """The resource may be closed for a while after it."""
+    window: int = 0
+    """From its grant on it is closed for so many milliseconds."""
     conversions: list[Conversion] = field(default_factory=list)
 
     @property
@@ -128,7 +133,8 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
                 conversions[op] = change
                 found[entry["of"]].conversions.append(change)
         elif "revoke" in entry:
-            revoked[entry["revoke"], entry["n"]] = entry["at"]
+            # Sent more than once, it may have been carried out the first time.
+            revoked.setdefault((entry["revoke"], entry["n"]), entry["at"])
         elif "lives" in entry:
             lives[entry["lives"]] = max(entry["until"], lives.get(entry["lives"], 0))
     for grant in found.values():
@@ -155,6 +161,7 @@ def _asked(entry: Entry) -> Grant:
         entry.get("timeout"),
         kept=entry.get("kept", False),
         closes=entry.get("closes", False),
+        window=entry.get("window", 0),
     )
 
 
@@ -370,6 +377,23 @@ def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
                     passed[grant.head_start] = grant
 
 
+def check_windows(grants: Sequence[Grant]) -> Iterator[Problem]:
+    """Nobody is granted what is closed since an earlier grant."""
+    closed: dict[tuple[str, str], Grant] = {}
+    for grant in sorted(grants, key=lambda grant: grant.token):
+        if not grant.granted or not grant.window:
+            continue
+        at = grant.places[0][:2]
+        former = closed.get(at)
+        # The store granted it after it was asked, and counts by a clock of its own.
+        span = (grant.answered or 0) - former.asked if former is not None else FAR
+        if former is not None and span < former.window * 1000 * (1 - RATE_MAX):
+            text = f"{grant} was told {span} µs after {former} was asked for, "
+            text += f"which closed {at[1]!r} for {former.window} ms"
+            yield Problem("window", text, (grant.op, former.op), grant.answered or 0)
+        closed[at] = grant
+
+
 # ── what the lock protects ───────────────────────────────────────────────────────────
 
 
@@ -438,6 +462,7 @@ def check_history(
     if not forgets:
         problems += check_exclusion(grants, resizes(entries))
         problems += check_order(grants)
+        problems += check_windows(grants)
     if fenced:
         problems += check_register(entries)
     if alive_us:

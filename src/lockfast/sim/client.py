@@ -125,6 +125,8 @@ class SimClient:
         priority: int = 0,
         max_hold_ms: int = 0,
         value: str | None = None,
+        ttl_ms: int = 0,
+        window_ms: int = 0,
     ) -> SimLease | None:
         """Take a lock; None if it was not to be had. What happens is recorded."""
         host, history = self.host, self.history
@@ -137,14 +139,16 @@ class SimClient:
             wait=timeout_ms != 0,
             timeout=timeout_ms,
             head_start=head_start_ms,
+            **({"window": window_ms, "closes": True} if window_ms else {}),
         )
         ask = Ask(
             places,
-            self.core.ttl_ms,
+            ttl_ms or self.core.ttl_ms,
             priority,
             head_start_ms,
             max_hold_ms,
             value=value,
+            window_ms=window_ms,
         )
         holding = self.core.holding(ask)
         self._asking[op] = holding

@@ -83,6 +83,7 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "wait": _flag,
     "kept": _flag,
     "closes": _flag,
+    "window": _NUMBER,
     "timeout": lambda value: value is None or _NUMBER(value),
     "head_start": _INSTANT,
     "of": _POSITIVE,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Knobs: TypeAlias = Mapping[str, Any]
 
-ALL: Final = frozenset(("memory", "etcd"))
+ALL: Final = frozenset(("memory", "etcd", "redis"))
 """Every store that worlds are made of."""
 
 
@@ -183,41 +183,44 @@ def amnesia(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store comes back with nothing."""
 
     def begin() -> Callable[[], None]:
-        service = world.table_service
-        world.note_fault("amnesia", service.hosts[0].name)
-        service.crash()
-        service.forget_all()
-        return service.start
+        world.note_fault("amnesia", world.service.hosts[0].name)
+        world.service.crash()
+        world.forgetful.forget_all()
+        return world.service.start
 
     episodes(world, rng, knobs, begin)
 
 
 def power_loss(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store forgets what it had not written down yet."""
-    service = world.table_service
     for at in range(0, world.chaos_us, int(knobs["sync_ms"] * MS)):
-        world.later(at, service.sync)
+        world.later(at, world.forgetful.sync)
 
     def begin() -> Callable[[], None]:
-        host = service.hosts[0].name
-        world.note_fault("power_loss", host, lost=service.forget_unsynced())
-        service.crash()
-        return service.start
+        world.note_fault("power_loss", world.service.hosts[0].name)
+        world.forgetful.forget_unsynced()
+        world.service.crash()
+        return world.service.start
 
     episodes(world, rng, knobs, begin)
 
 
 def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
     """The store dies and a replica that lags behind takes its place, under another address."""
-    service, server = world.table_service, world.server
+    first = world.service.hosts[0]
+
+    def sync() -> None:
+        if world.service.hosts[0] is first:
+            world.forgetful.sync()
+
     for at in range(0, world.chaos_us, int(knobs["lag_ms"] * MS)):
-        world.later(at, server.sync)
+        world.later(at, sync)
 
     def begin() -> Callable[[], None]:
-        if service.server is not server:
+        if world.service.hosts[0] is not first:
             return lambda: None
-        world.note_fault("failover", server.host.name)
-        server.crash()
+        world.note_fault("failover", first.name)
+        world.service.crash()
         return world.fail_over
 
     # There is one replica.
@@ -355,6 +358,7 @@ def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 _TABLE: Final = frozenset(("memory",))
+_FORGETFUL: Final = frozenset(("memory", "redis"))
 _ETCD: Final = frozenset(("etcd",))
 
 FAULTS: dict[str, Fault] = {
@@ -367,9 +371,11 @@ FAULTS: dict[str, Fault] = {
     "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
     "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
     "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}),
-    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _TABLE),
-    "power_loss": Fault(power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, True, _TABLE),
-    "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, True, _TABLE),
+    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _FORGETFUL),
+    "power_loss": Fault(
+        power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, True, _FORGETFUL
+    ),
+    "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, True, _FORGETFUL),
     "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
     "leader_change": Fault(leader_change, {"times": 2, "ms": (50, 900)}, stores=_ETCD),
     "member_crash": Fault(member_crash, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TextIO
 
@@ -50,6 +51,7 @@ class Failure(NamedTuple):
     replay: str
     mixed: bool = True
     """It is a run of a world, not a comparison of the table with its model."""
+    store: str = "memory"
 
     def __str__(self) -> str:
         shown = "\n    ".join(map(str, self.problems[:3]))
@@ -134,8 +136,8 @@ class Tally:
         )
 
 
-def run_chunk(seeds: Iterable[int]) -> Tally:
-    """A few seeds, one after another, without a word about what goes wrong in them."""
+def run_chunk(seeds: Iterable[int], store: str = "memory") -> Tally:
+    """Run some seeds one after another, with logging switched off."""
     began = time.process_time()
     said_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -145,7 +147,7 @@ def run_chunk(seeds: Iterable[int]) -> Tally:
     gc.freeze()
     gc.disable()
     try:
-        tally = _run_seeds(seeds)
+        tally = _run_seeds(seeds, store)
     finally:
         gc.enable()
         gc.unfreeze()
@@ -154,20 +156,21 @@ def run_chunk(seeds: Iterable[int]) -> Tally:
     return tally
 
 
-def _run_seeds(seeds: Iterable[int]) -> Tally:
+def _run_seeds(seeds: Iterable[int], store: str) -> Tally:
     tally = Tally()
     for seed in seeds:
-        run, problems = try_seed(seed)
+        run, problems = try_seed(seed, mix_of_seed(seed, store))
         tally.schedules += 1
         tally.operations += run.operations
         tally.least = min(tally.least, run.operations)
         if problems:
-            replay = f"python -m lockfast.sim replay --seed {seed}"
-            tally.findings.append(Failure(seed, str(run.mix), tuple(problems), replay))
+            replay = f"python -m lockfast.sim replay --store {store} --seed {seed}"
+            found = Failure(seed, str(run.mix), tuple(problems), replay, store=store)
+            tally.findings.append(found)
         del run
         if tally.schedules % COLLECT_EVERY == 0:
             gc.collect()
-        if seed % TABLE_EVERY == 0:
+        if store == "memory" and seed % TABLE_EVERY == 0:
             began = time.process_time()
             finding = compare_table(seed)
             tally.comparing_s += time.process_time() - began
@@ -187,6 +190,7 @@ def search(
     first: int,
     count: int,
     *,
+    store: str = "memory",
     jobs: int | None = None,
     progress: Callable[[Tally], None] | None = None,
     failures_max: int = 3,
@@ -197,7 +201,7 @@ def search(
     chunks = _chunks(first, count, jobs)
     if jobs == 1:
         for chunk in chunks:
-            total.add(run_chunk(chunk))
+            total.add(run_chunk(chunk, store))
             if progress is not None:
                 progress(total)
             if len(total.findings) >= failures_max:
@@ -205,7 +209,7 @@ def search(
         return total
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
-        for tally in pool.imap_unordered(run_chunk, chunks):
+        for tally in pool.imap_unordered(partial(run_chunk, store=store), chunks):
             total.add(tally)
             if progress is not None:
                 progress(total)
@@ -231,13 +235,13 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
     return show
 
 
-def failures(seeds: Iterable[int]) -> Iterator[Failure]:
+def failures(seeds: Iterable[int], store: str = "memory") -> Iterator[Failure]:
     """The failures of the default search among these seeds, one by one, in this process."""
     iterator = iter(seeds)
     while chunk := list(islice(iterator, CHUNK // 10)):
-        yield from run_chunk(chunk).findings
+        yield from run_chunk(chunk, store).findings
 
 
-def first_failure(seeds: Iterable[int]) -> Failure | None:
+def first_failure(seeds: Iterable[int], store: str = "memory") -> Failure | None:
     """The first of them, if there is one."""
-    return next(failures(seeds), None)
+    return next(failures(seeds, store), None)

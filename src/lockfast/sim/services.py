@@ -6,11 +6,10 @@ itself behind the network; the others run the shipped code of a store over a mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from lockfast.core.commands import HOLDING, Command, Renew, Reply
-from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.commands import HOLDING, Command, Reply
 from lockfast.core.rows import session_key
 from lockfast.ports import Deliver, Store, WakeListener, Wire
 from lockfast.sim.lockserver import LockServer, SimStore
@@ -56,11 +55,28 @@ class Service(Protocol):
         """The true instant at which the store ends a session; None if that is not known."""
         ...
 
-    def left_behind(self) -> Iterator[str]:
-        """What is still stored, a while after the last client has left."""
+    def disband(self) -> None: ...
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """A service that can lose what it has acknowledged."""
+
+    def forget_all(self) -> None:
+        """Come back empty, as a store that keeps its state in memory only."""
         ...
 
-    def disband(self) -> None: ...
+    def sync(self) -> None:
+        """Write everything down, or send it to the replica."""
+        ...
+
+    def forget_unsynced(self) -> None:
+        """Go on from what was written down last."""
+        ...
+
+    def fail_over(self) -> None:
+        """The replica takes the dead server's place, with what it has heard."""
+        ...
 
 
 class TableService:
@@ -96,8 +112,8 @@ class TableService:
     def sync(self) -> None:
         self.server.sync()
 
-    def forget_unsynced(self) -> int:
-        return self.server.forget_unsynced()
+    def forget_unsynced(self) -> None:
+        self.server.forget_unsynced()
 
     def fail_over(self) -> None:
         """The replica takes the dead server's place, with what it has heard."""
@@ -111,14 +127,6 @@ class TableService:
         if row is None or row.ended:
             return None
         return self.server.host.clock.tick_when(row.deadline_ms * MS)
-
-    def left_behind(self) -> Iterator[str]:
-        self.server.apply(Renew("nobody"))
-        rows = self.server.table.rows
-        assert isinstance(rows, MemoryRows)
-        for line in "chrvw":
-            for key, row in rows.scan(f"{line}\x1f", f"{line}\x20", 3):
-                yield f"{key!r} {row}"
 
     def held(self) -> list[int]:
         """The tokens of all who hold, by the store's own reckoning."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from lockfast.sim.checker import Lease, check_leases
 from lockfast.sim.linear import check_name
-from lockfast.sim.mix import Mix
+from lockfast.sim.mix import SEARCHED, Mix
 from lockfast.sim.search import run_chunk
 from lockfast.sim.world import World
 
@@ -46,7 +46,8 @@ def lines() -> Iterator[str]:
         run = World(mix, 3).run()
         seconds = _seconds(partial(check_name, run.entries, ("lock", "a")))
         yield f"explanation, {workload}: {run.operations / seconds:,.0f} operations a second"
-    yield f"search: {run_chunk(range(SCHEDULES)).rates()}"
+    for store in SEARCHED:
+        yield f"search, {store}: {run_chunk(range(SCHEDULES), store).rates()}"
 
 
 def _seconds(work: Callable[[], object]) -> float:

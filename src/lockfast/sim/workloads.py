@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from lockfast.core.commands import Place
 from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
-from lockfast.flow.admin import revoke_lock
+from lockfast.flow.admin import list_sessions, revoke_lock, revoke_session
 from lockfast.flow.holding import Ask
 from lockfast.flow.retained import Keep
 from lockfast.guards.admission import InvalidTokenError
@@ -302,6 +302,91 @@ async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
         await each.join()
 
 
+async def ttls(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Claims of several TTLs stand in one line, some of them not of whole seconds."""
+    world_ms = client.world.ttl_ms
+    for _ in rounds(client, knobs):
+        await think(client, rng, knobs)
+        ttl_ms = rng.choice((world_ms, world_ms + 333, 2 * world_ms))
+        lease = await client.acquire(lock(rng, knobs), ttl_ms=ttl_ms)
+        if lease is not None:
+            await add_one(client, lease, rng, knobs)
+            await client.release(lease)
+
+
+async def crowd(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """One session waits at very many names at once, of which another takes turns."""
+    if client.name not in ("c1", "c2"):
+        await turns(client, rng, {**_WRITING, **knobs})
+        return
+
+    async def task(number: int) -> None:
+        lease = await client.acquire(Place("lock", f"n{number}", "exclusive"))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+    for _ in range(knobs["rounds"]):
+        await think(client, rng, knobs)
+        tasks = [client.host.start(task(i), f"{client.name}-{i}") for i in range(knobs["lines"])]
+        for each in tasks:
+            await each.join()
+
+
+async def closing(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """The client is closed while its tasks acquire, and connects again."""
+
+    async def task(own: random.Random) -> None:
+        for _ in range(3):
+            await think(client, own, knobs)
+            lease = await client.acquire(lock(own, knobs))
+            if lease is not None:
+                await hold(client, lease, own, knobs)
+                await client.release(lease)
+
+    for _ in rounds(client, knobs):
+        tasks = [
+            client.host.start(task(random.Random(rng.getrandbits(64))), f"{client.name}-{i}")
+            for i in range(knobs["tasks"])
+        ]
+        await client.host.sleep(span_ms(rng, knobs, "open_ms"))
+        await client.core.close()
+        for each in tasks:
+            await each.join()
+        client.connect()
+
+
+async def ending(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """One ends the sessions of others while several tasks of each acquire."""
+    if client.name != "c1":
+        await many(client, rng, knobs)
+        return
+    while client.world.wants_more():
+        await think(client, rng, knobs)
+        try:
+            sessions = await list_sessions(client.core)
+            if sessions:
+                session = sessions[rng.randrange(len(sessions))].session
+                await revoke_session(client.core, session, client.name, "ending")
+        except LockfastError:
+            continue
+
+
+async def windows(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Jobs that run at most once in a while, whoever gets to run them."""
+    for _ in rounds(client, knobs):
+        await think(client, rng, knobs)
+        lease = await client.acquire(
+            Place("once", "job", "exclusive"),
+            timeout_ms=rng.choice((0, 0, 40)),
+            window_ms=int(span_ms(rng, knobs, "window_ms")),
+            max_hold_ms=rng.choice((20, 200)),
+        )
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+
+
 _USUAL: Knobs = {"rounds": 2, "names": 2, "think_ms": (0, 60), "hold_ms": (1, 20)}
 _WRITING: Knobs = {**_USUAL, "writes": 0.4}
 
@@ -321,4 +406,9 @@ WORKLOADS: dict[str, Workload] = {
     "nested": Workload(nested, _USUAL),
     "long_holds": Workload(long_holds, {**_USUAL, "hold_ms": (900, 1800)}),
     "kept": Workload(kept, {**_USUAL, "hold_ms": (1, 15)}),
+    "ttls": Workload(ttls, {**_WRITING, "names": 1}),
+    "crowd": Workload(crowd, {**_USUAL, "rounds": 1, "lines": 70, "hold_ms": (1, 3)}),
+    "closing": Workload(closing, {**_USUAL, "tasks": 3, "open_ms": (1, 60)}),
+    "ending": Workload(ending, {**_WRITING, "tasks": 2, "think_ms": (0, 40)}),
+    "windows": Workload(windows, {**_USUAL, "window_ms": (10, 120), "think_ms": (0, 30)}),
 }

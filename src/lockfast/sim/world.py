@@ -12,10 +12,21 @@ import random
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from operator import itemgetter
 from typing import Any
 
-from lockfast.core.commands import Command, Done, Reply, Revoke, RevokeSession
+from lockfast.core.commands import (
+    Command,
+    Done,
+    Listing,
+    ListingReply,
+    Renew,
+    Reply,
+    Revoke,
+    RevokeSession,
+)
+from lockfast.core.modes import MODES_OF_KIND
 from lockfast.sim.checker import Problem
 from lockfast.sim.client import SimClient
 from lockfast.sim.etcd.cluster import Cluster
@@ -23,18 +34,32 @@ from lockfast.sim.etcd.service import EtcdService
 from lockfast.sim.faults import FAULTS
 from lockfast.sim.history import Entry, History
 from lockfast.sim.lockserver import LockServer
-from lockfast.sim.mix import Mix
+from lockfast.sim.mix import Mix, MixError
 from lockfast.sim.network import Network
 from lockfast.sim.register import Register
 from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
-from lockfast.sim.services import Service, Step, TableService
+from lockfast.sim.services import Forgetful, Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
 
 PATIENCE_TTLS = 60
 """After this many TTLs whoever has not ended never will."""
 
 _REVOKES = (Revoke, RevokeSession)
-_SERVICES: dict[str, Callable[[World], Service]] = {"memory": TableService, "etcd": EtcdService}
+
+
+def _redis(world: World) -> Service:
+    if find_spec("lupa") is None:
+        raise MixError("worlds of Redis run its Lua scripts: install the package lupa")
+    from lockfast.sim.redis.service import RedisService
+
+    return RedisService(world)
+
+
+_SERVICES: dict[str, Callable[[World], Service]] = {
+    "memory": TableService,
+    "etcd": EtcdService,
+    "redis": _redis,
+}
 
 
 @dataclass
@@ -220,8 +245,21 @@ class World:
             if not task.done or task.error is not None:
                 self.problem("liveness", f"{task.host.name} could not close: {task.error!r}")
         self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
-        for what in self.service.left_behind():
-            self.problem("left behind", what)
+        looking = self.host("last").start(self._look_for_remains(), "last")
+        self.kernel.run_until_done(looking, self.kernel.now + 60_000 * MS)
+
+    async def _look_for_remains(self) -> None:
+        """Whoever comes last must find no name in use."""
+        store = self.service.connect(
+            self.hosts["last"], lambda command: None, lambda command, reply: None
+        )
+        wire = store.caller_wire()
+        await wire.send(Renew("nobody"), 10_000)
+        for kind in MODES_OF_KIND:
+            listed = await wire.send(Listing(kind, limit=10), 10_000)
+            assert isinstance(listed, ListingReply), listed
+            for resource in listed.resources:
+                self.problem("left behind", str(resource))
 
     # ── for faults ───────────────────────────────────────────────────────────────────
 
@@ -269,6 +307,12 @@ class World:
             self._set_to_work(client)
 
     @property
+    def forgetful(self) -> Forgetful:
+        """The service of a world whose store may lose what it has acknowledged."""
+        assert isinstance(self.service, Forgetful), f"this is a world of {self.mix.store}"
+        return self.service
+
+    @property
     def table_service(self) -> TableService:
         """The service of a world with the lock table itself."""
         assert isinstance(self.service, TableService), f"this is a world of {self.mix.store}"
@@ -287,7 +331,7 @@ class World:
 
     def fail_over(self) -> None:
         """The replica takes the dead server's place, with what it has heard."""
-        self.table_service.fail_over()
+        self.forgetful.fail_over()
         self.history.note(self.kernel.now, resumed="store")
 
     def _note_lost(self, source: Host, target: Host) -> None:

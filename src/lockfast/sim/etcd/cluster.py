@@ -306,7 +306,7 @@ class Cluster:
                 status, made = 200, self.gateway.call(request.path, body)
         except EtcdError as error:
             status, made = error.status, error.body()
-        self._observe(request.path, made)
+        self._observe(f"{request.path} {request.host.name}", {"asked": body, "answered": made})
         self._spread()
         if answer:
             member.reply(request, status, made)

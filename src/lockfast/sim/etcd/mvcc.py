@@ -87,8 +87,8 @@ class Mvcc:
         return self._writing()
 
     def changes(self, revision: int) -> tuple[Event, ...]:
-        """What the transaction with this revision changed."""
-        return self._log[revision - 2]
+        """What the transaction with this revision changed; the first one is of nobody."""
+        return self._log[revision - 2] if revision >= 2 else ()
 
     # ── writing: any number of puts and deletes, then `end` ──────────────────────────
 

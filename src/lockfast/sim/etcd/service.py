@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lockfast.core.commands import Command
 from lockfast.ports import Store
 from lockfast.sim.etcd.cluster import Cluster
-from lockfast.sim.etcd.transport import SimEtcdNetwork
+from lockfast.sim.etcd.transport import LABEL, SimEtcdNetwork
 from lockfast.sim.runtime import Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
+from lockfast.stores.etcd import EtcdStore
+from lockfast.stores.etcd.address import Address
 
 if TYPE_CHECKING:
     from lockfast.sim.world import World
@@ -49,11 +51,6 @@ class EtcdService:
     def session_ends_us(self, session: str) -> int | None:
         return None
 
-    def left_behind(self) -> Iterator[str]:
-        state = self.cluster.state
-        for lease in state.leases.values():
-            yield f"lease {lease.id} with {sorted(lease.keys)}"
-
     def disband(self) -> None:
         self.cluster.disband()
 
@@ -62,6 +59,6 @@ class EtcdService:
 
 
 def open_etcd(host: Host, cluster: Cluster) -> Store:
-    from lockfast.stores.etcd import EtcdStore
-
-    return EtcdStore(SimEtcdNetwork(host, cluster))  # type: ignore[arg-type]
+    """The shipped store on a host, with the modelled cluster as its network."""
+    store: Store = cast(Any, EtcdStore)(Address(LABEL), SimEtcdNetwork(host, cluster))
+    return store
