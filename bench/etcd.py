@@ -26,10 +26,10 @@ from bench.idle import measure_idle_handover
 from bench.order import Order, measure_order
 from bench.report import Target, table
 from bench.uncontended import Uncontended, measure_uncontended
-from lockfast.stores.etcd.address import Address, Endpoint
-from lockfast.stores.etcd.http import request
 from lockfast.stores.etcd.requests import TXN, Keys
-from lockfast.stores.etcd.sockets import Connection
+from lockfast.stores.http.blocking import Connection
+from lockfast.stores.http.members import Member, Members
+from lockfast.stores.http.messages import post
 from tests.servers.etcd import EtcdCluster
 
 __all__ = ["KINDS", "EtcdFigures", "report_etcd", "run_etcd", "targets_etcd"]
@@ -48,13 +48,14 @@ class EtcdFloor(Contestant):
     name = "floor"
 
     def __init__(self, directory: Path) -> None:
-        endpoint = Endpoint("127.0.0.1", _port(directory))
-        self._connection = Connection(Address("floor"), endpoint, time.monotonic() + 5)
-        keys = Keys("floor/")
+        member = Member("127.0.0.1", _port(directory))
+        members = Members("floor", [member])
+        self._connection = Connection(members, member, time.monotonic() + 5)
+        keys = Keys("floor/", "floor")
         take = {"compare": [keys.unchanged("x", 0)], "success": [keys.put("x", "us" * 50)]}
         give = {"compare": [keys.present("x")], "success": [keys.delete("x")]}
         self._take, self._give = (
-            request(str(endpoint), TXN, json.dumps(body).encode()) for body in (take, give)
+            post(str(member), TXN, json.dumps(body).encode()) for body in (take, give)
         )
 
     def acquire(self) -> None:

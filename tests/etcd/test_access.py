@@ -72,8 +72,8 @@ def test_a_waiter_behind_a_password_is_woken(guarded: EtcdCluster) -> None:
     ("user", "said"),
     [
         ("root:wrong", "refused the user or password"),
-        ("poor:poor", "does not let this user"),
-        ("", "wants a user"),
+        ("poor:poor", "denies this user"),
+        ("", "requires a user"),
     ],
 )
 def test_who_may_not_is_told_why(guarded: EtcdCluster, user: str, said: str) -> None:

@@ -14,10 +14,9 @@ from lockfast.core.reading import EXPIRED
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
-from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.rows import inbox_key
+from lockfast.stores.etcd.gateway import Gateway, Proposal
+from lockfast.stores.etcd.layout import word_key
 from lockfast.stores.registry import parse_url
-from tests.etcd.harness import spoken
 from tests.processes.crew import until
 from tests.servers.etcd import EtcdCluster
 
@@ -30,7 +29,10 @@ def store_at(url: str) -> EtcdStore:
 
 def revoke_lease(cluster: EtcdCluster, store: EtcdStore, session: str) -> None:
     """What etcd does with a lease that nobody renews, at once."""
-    cluster.call("/v3/lease/revoke", {"ID": str(store.shared.lease_of(session))})
+    own = store.context.own.get(session)
+    assert own is not None
+    assert own.record is not None
+    cluster.call("/v3/lease/revoke", {"ID": str(own.record.lease)})
 
 
 def waiting(client: lockfast.Client, name: str) -> Callable[[], bool]:
@@ -113,13 +115,12 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
         until(waiting(holder, "orders/42"), "it waits")
         (session,) = (one for one in waiter._core.sessions())
         listener: Any = session.listener
-        until(
-            lambda: listener._connection is not None and listener._lines.created >= 2, "it listens"
-        )
+        stream = listener._watcher._stream
+        until(lambda: stream.is_open() and len(listener._armed) == 1, "it listens")
         # The watch breaks; the hand-over and a compaction come before it is back.
-        listener._retry_s = 1.0
-        listener._connection.stream.socket.shutdown(2)
-        until(lambda: listener._connection is None, "it is interrupted")
+        listener._retry_ms = 1000
+        stream._connection.stream.socket.shutdown(2)
+        until(lambda: not stream.is_open(), "it is interrupted")
         held.release()
         holder.lock("another").acquire().release()
         revision = node.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
@@ -150,13 +151,10 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
         until(waiting(holder, "orders/42"), "one waits")
         send, entered = Gateway.txn, list[bool]()
         (session,) = (one.id for one in other._core.sessions())
-        inbox = store.shared.keys.coded(inbox_key(session))
+        inbox = word_key(session, 2)
 
-        async def txn(self: Gateway, body: Any, until_s: float, **rest: Any) -> Any:
-            written = [
-                op["request_put"]["key"] for op in spoken(body)["success"] if "request_put" in op
-            ]
-            if inbox in written and not entered:
+        async def txn(self: Gateway, proposal: Proposal, until_ms: int) -> Any:
+            if inbox in proposal.writes and not entered:
                 entered.append(True)
                 opening = c.Open("hurried", 60_000, "hurried")
                 reply = await wire.send(
@@ -164,7 +162,7 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
                     5000,
                 )
                 assert isinstance(reply, c.Queued), reply
-            return await send(self, body, until_s, **rest)
+            return await send(self, proposal, until_ms)
 
         monkeypatch.setattr(Gateway, "txn", txn)
         held.release()
@@ -184,13 +182,24 @@ def test_the_log_says_where_it_begins_after_a_compaction(node: EtcdCluster) -> N
     """Whoever watched from before is told of the gap, with what is so now."""
     url = node.url()
     with lockfast.connect(url, ttl=60) as client:
-        watch = client.watch(after=0)
+        events = iter(client.watch())
+        told: list[str] = []
+        reader = threading.Thread(target=lambda: told.append(next(events).what))
+        reader.start()
+
+        def is_told() -> bool:
+            client.lock("orders/42").acquire().release()
+            return bool(told)
+
+        until(is_told, "told")
+        reader.join()
         for _ in range(12):
             client.lock("orders/42").acquire().release()
         revision = node.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
         node.call("/v3/kv/compaction", {"revision": revision, "physical": True})
         lease = client.lock("orders/43").acquire()
         with pytest.raises(lockfast.WatchGapError) as gap:
-            next(iter(watch))
+            for _ in range(1000):  # what was read with the first event is told before
+                next(events)
         assert [info.name for info in gap.value.snapshot] == ["orders/43"]
         lease.release()

@@ -1,29 +1,29 @@
 """The store does what the lock table does, step by step, on thousands of random commands.
 
-The clock is the test's, so sessions end by it and not by their leases; everything else is
-what ships: the same transactions, comparisons and reads.
+The clock is the test's: leases are granted for hours, and the test ends them when its clock says
+so, as etcd would. Everything else is what ships: the same transactions, comparisons and reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import monotonic
 
 import pytest
 
 from lockfast.conformance.commands import compare
 from lockfast.core import commands as c
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.table import READS, Limits, Table
+from lockfast.core.reading import EXPIRED
+from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
-from lockfast.stores.etcd.address import parse
-from lockfast.stores.etcd.epoch import raise_epoch
-from lockfast.stores.etcd.outcome import Instant
-from lockfast.stores.etcd.rows import EPOCH_KEY, LOG_KEY, Base, encode, end_of, watcher_key
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.requests import REVOKE, TXN, Kv, Range
+from lockfast.stores.etcd.sessions import Ending, Sessions, raised_base
 from lockfast.stores.etcd.steps import SEVERAL_MAX
+from lockfast.stores.etcd.view import Instant
 from lockfast.stores.etcd.wire import EtcdWire
-from lockfast.stores.registry import parse_url
+from tests.etcd.harness import address_of
 from tests.servers.etcd import EtcdCluster
 
 STEPS = 100
@@ -35,16 +35,31 @@ class StoreSteps:
     """The store behind `apply`, with a clock that the test sets."""
 
     def __init__(self, url: str) -> None:
-        self._store = EtcdStore(parse(parse_url(url)))
+        self._store = EtcdStore(address_of(url))
+        self._store.context.lease_s = lambda span_ms: 36_000
         wire = self._store.caller_wire()
         assert isinstance(wire, EtcdWire)
         self._wire = wire
+        self._gateway = wire.gateway
+        self._keys = wire.gateway.keys
         self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
-        self._raised_us = self._logged = 0
+        self._ended_ms: dict[str, int] = {}
+        self._events: list[c.Event] = []
+        self._read_up_to = 0
         # The log is written while somebody reads it, and the test's clock may be at any time.
-        base = encode(Base(0, log_until_ms=1 << 62))
-        put = self._store.shared.keys.put(EPOCH_KEY, base)
-        run(wire.gateway.txn({"success": [put]}, monotonic() + 10))
+        self._put(k.EPOCH_KEY, k.encode([0, k.SCHEMA, 1 << 62, 1]))
+        self._logged = self._read_log(Instant(0, 0, by_lease=False))
+
+    def _until_ms(self) -> int:
+        return self._gateway.until_ms(10_000)
+
+    def _put(self, key: str, value: str) -> int:
+        body = {"success": [self._keys.put(key, value)]}
+        return self._keys.revision_of(run(self._gateway.call(TXN, body, self._until_ms())))
+
+    def _all(self) -> list[Kv]:
+        reads = self._keys.reads([Range("a", "z")])
+        return run(self._gateway.read(reads, self._until_ms())).found(0).kvs
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         if isinstance(command, c.Enter):
@@ -52,34 +67,111 @@ class StoreSteps:
         elif isinstance(command, c.Leave):
             command = command._replace(places=self._places.get(command[:2], ()))
         instant = Instant(now_ms, wall_us, by_lease=False)
-        until_s = monotonic() + 10
         if type(command) in READS:
-            return run(self._wire.step(command, until_s, instant)).reply, []
-        if wall_us > self._raised_us:
-            # The reference's tokens follow the clock; ours do when somebody raises the epoch.
-            keys = self._store.shared.keys
-            run(raise_epoch(self._wire.gateway, keys, wall_us, until_s))
-            self._raised_us = wall_us
-        reply, wakes = run(self._wire.step(command, until_s, instant))
+            return self._read(command, instant), []
+        self._raise_epoch(wall_us)
+        wakes = self._end_what_is_due(instant)
+        ends = isinstance(command, c.Close | c.Expel | c.RevokeSession)
+        if ends:
+            wakes += self._hints()
+        outcome = run(self._wire.step(command, self._until_ms(), instant))
+        reply = outcome.reply
         if isinstance(command, c.Enter) and isinstance(reply, c.Queued):
-            # Who was put in line unseen knows of those ahead what stands there with them,
-            # and not how often they were renewed.
-            looked = run(self._wire.step(c.Look(*command[:2]), until_s, instant)).reply
+            # The answer to enter knows of those ahead what stands in the line with them, and
+            # not how often they were renewed.
+            looked = run(self._wire.step(c.Look(*command[:2]), self._until_ms(), instant)).reply
             assert isinstance(looked, c.Queued)
             assert [_apart(b) for b in reply.ahead] == [_apart(b) for b in looked.ahead]
             reply = looked
-        return reply, [*wakes, *self._of_the_log()]
+        for session in self._sessions_ended():
+            self._ended_ms.setdefault(session, now_ms)
+        if ends:
+            wakes += self._hints()
+        return reply, [*wakes, *outcome.wakes, *self._of_the_log(instant)]
 
-    def _of_the_log(self) -> list[c.Wake]:
-        """Ears hear the log by themselves; to compare, say what they would hear."""
-        keys = self._store.shared.keys
-        reads = [keys.range(LOG_KEY), keys.range(watcher_key(""), end_of(watcher_key("")))]
-        answer = run(self._wire.gateway.txn({"success": reads}, monotonic() + 10))
-        log, watchers = (keys.found(response) for response in answer["responses"])
-        if not log.kvs or log.kvs[0].mod == self._logged:
+    def _hints(self) -> list[c.Wake]:
+        """Whoever waits watches the claim before it; to compare, say what it would hear."""
+        waiting = [k.parse_place(kv.key) for kv in self._all() if kv.key[0] == "n"]
+        return [
+            c.Wake(f"inbox of {key.session}", key.session, key.n, c.WAKE_LOOK)
+            for key in waiting
+            if key.line in "vw"
+        ]
+
+    def _sessions_ended(self) -> list[str]:
+        return [kv.key[2:] for kv in self._all() if kv.key[0] == "k"]
+
+    def _raise_epoch(self, wall_us: int) -> None:
+        """The reference's tokens follow the clock; ours do when somebody raises the epoch."""
+        answer = run(self._gateway.read(self._keys.reads([Range("e")]), self._until_ms()))
+        base = k.base_from("", answer.found(0).kvs[0])
+        raised = raised_base(base, answer.revision, wall_us, 0)
+        if raised != base:
+            context = self._store.context
+            context.base_mod = self._put(k.EPOCH_KEY, k.encode(list(raised)))
+            context.base = raised
+
+    def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
+        """End leases by the test's clock, and have the lines settled, as waiters would."""
+        now_ms = instant.now_ms
+        endings: list[Ending] = []
+        places: list[c.Place] = []
+        stored = {kv.key: kv for kv in self._all()}
+        for key, kv in stored.items():
+            if key[0] == "o":
+                record = k.typed(k.Record, k.decode(kv.value))
+                alive = k.typed(k.Alive, k.decode(stored[k.alive_key(key[2:])].value))
+                if alive.renewed_ms + record.ttl_ms <= now_ms:
+                    endings.append(Ending(key[2:], EXPIRED, "expired"))
+            elif key[0] == "k" and self._ended_ms.get(key[2:], now_ms) + ENDED_KEPT_MS <= now_ms:
+                body = {"success": [self._keys.delete(key)]}
+                run(self._gateway.call(TXN, body, self._until_ms()))
+                self._store.context.own.forget(key[2:])
+            elif key[0] == "u" and k.decode(kv.value) <= now_ms:
+                run(self._gateway.call(REVOKE, {"ID": str(kv.lease)}, self._until_ms()))
+                places += self._places.get((key.split(k.SEP)[1], int(key.split(k.SEP)[2])), ())
+            elif key[0] == "n" and key.endswith("\x1fc") and k.decode(kv.value)[0] <= now_ms:
+                run(self._gateway.call(REVOKE, {"ID": str(kv.lease)}, self._until_ms()))
+                place = k.parse_place(key)
+                places.append(c.Place(place.kind, place.name, ""))
+        if not endings and not places:
             return []
-        self._logged = log.kvs[0].mod
-        sessions = [kv.key[2:] for kv in watchers.kvs]
+        hints = self._hints()
+        for ending in endings:
+            self._ended_ms[ending.session] = now_ms
+        sessions = Sessions(self._gateway, self._store.context, self._until_ms(), instant)
+        return [*hints, *run(sessions.end(endings, places))[1], *self._hints()]
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    def _read(self, command: c.Command, instant: Instant) -> c.Reply:
+        if isinstance(command, c.Events):
+            self._read_log(instant)
+            end = len(self._events)
+            oldest = 1 if self._events else end + 1
+            if command.after is None:
+                return c.EventsReply((), end, oldest, False)
+            after = self._events[max(0, command.after) :]
+            more = len(after) > command.limit
+            return c.EventsReply(tuple(after[: command.limit]), end, oldest, more)
+        return run(self._wire.step(command, self._until_ms(), instant)).reply
+
+    def _read_log(self, instant: Instant) -> int:
+        """Read on in the log and number its events one by one, as the reference does."""
+        events = c.Events(self._read_up_to, 10_000)
+        reply = run(self._wire.step(events, self._until_ms(), instant)).reply
+        assert isinstance(reply, c.EventsReply)
+        for event in reply.events:
+            self._events.append(event._replace(position=len(self._events) + 1))
+        self._read_up_to = max(reply.end, self._read_up_to)
+        return len(self._events)
+
+    def _of_the_log(self, instant: Instant) -> list[c.Wake]:
+        """Listeners hear of the log by a watch; to compare, say what they would hear."""
+        before, self._logged = self._logged, self._read_log(instant)
+        if before == self._logged:
+            return []
+        sessions = [kv.key[2:] for kv in self._all() if kv.key[0] == "x"]
         return [c.Wake(f"inbox of {one}", one, 0, c.WAKE_EVENTS) for one in sessions]
 
     def close(self) -> None:

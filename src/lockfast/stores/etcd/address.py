@@ -1,4 +1,4 @@
-"""Where an etcd cluster is and how to get in, taken from a URL."""
+"""The address of an etcd cluster, parsed from a store URL."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
+from lockfast.stores.http.members import Member
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
@@ -15,23 +16,13 @@ PREFIX: Final = "lockfast"
 OPTIONS: Final = ("prefix", "ca", "cert", "key", "verify")
 
 
-class Endpoint(NamedTuple):
-    """One member of the cluster."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class Address(NamedTuple):
-    """A cluster, and the part of its keys that is ours."""
+    """A cluster, the credentials for it, and the prefix of our keys."""
 
     label: str
-    endpoints: tuple[Endpoint, ...] = (Endpoint("localhost", PORT),)
+    members: tuple[Member, ...] = (Member("localhost", PORT),)
     root: str = f"{PREFIX}/{DEFAULT_NAMESPACE}/"
-    """What all our keys begin with."""
+    """The prefix of all keys of the namespace."""
     username: str = ""
     password: str = ""
     tls: ssl.SSLContext | None = None
@@ -41,11 +32,11 @@ class Address(NamedTuple):
 
 
 def parse(url: StoreUrl) -> Address:
-    """The address in a URL; raises StoreMisconfiguredError where it makes no sense."""
+    """The address in a URL; raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
     credentials, _, place = url.location.rpartition("@")
     username, _, password = credentials.partition(":")
-    endpoints = tuple(_endpoint(url, text) for text in place.rstrip("/").split(","))
+    members = tuple(_member(url, text) for text in place.rstrip("/").split(","))
     prefix = url.options.get("prefix", PREFIX)
     namespace = url.namespace or DEFAULT_NAMESPACE
     if not re.fullmatch(r"[^\x00-\x1f\x7f]{1,200}", prefix):
@@ -54,7 +45,7 @@ def parse(url: StoreUrl) -> Address:
         )
     return Address(
         url.label,
-        endpoints,
+        members,
         f"{prefix}/{namespace}/",
         username,
         password,
@@ -62,10 +53,10 @@ def parse(url: StoreUrl) -> Address:
     )
 
 
-def _endpoint(url: StoreUrl, text: str) -> Endpoint:
+def _member(url: StoreUrl, text: str) -> Member:
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", text)
     if found is None or int(found[2] or 1) not in range(1, 65536):
         raise StoreMisconfiguredError(
             url.label, "names no server", "write etcd://host:2379,host:2379"
         )
-    return Endpoint(found[1].strip("[]") or "localhost", int(found[2] or PORT))
+    return Member(found[1].strip("[]") or "localhost", int(found[2] or PORT))

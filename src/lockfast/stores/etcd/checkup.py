@@ -1,58 +1,86 @@
-"""A look at an etcd cluster: is it fit to keep locks?"""
+"""`lockfast doctor` for etcd: is this cluster safe for locks?"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from statistics import median
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from lockfast.core.commands import Sessions, SessionsReply
-from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.runtimes.threads import run
 from lockfast.stores.diagnosis import Diagnosis
-from lockfast.stores.etcd.address import Address, Endpoint
-from lockfast.stores.etcd.cluster import Cluster
-from lockfast.stores.etcd.epoch import raise_epoch
-from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.requests import Json
-from lockfast.stores.etcd.rows import EPOCH_KEY, SCHEMA, decode
-from lockfast.stores.etcd.shared import Shared
-from lockfast.stores.etcd.sockets import BlockingTransport
-from lockfast.stores.etcd.steps import Step
+from lockfast.stores.etcd import EtcdStore
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.address import Address
+from lockfast.stores.etcd.gateway import Gateway, Proposal
+from lockfast.stores.etcd.requests import Range
+from lockfast.stores.etcd.sessions import raised_base
+from lockfast.stores.etcd.transport import Json
+from lockfast.stores.http.members import Member
 
 ROUNDS: Final = 10
-TIMEOUT_S: Final = 5.0
+TIMEOUT_MS: Final = 5000
 QUOTA_BYTES: Final = 2 * 1024**3
-"""What etcd allows itself unless told otherwise."""
+"""etcd's default."""
 INCONSISTENT: Final = ("3.5.0", "3.5.1", "3.5.2")
 """A crash under load may leave members that differ, says etcd's own post-mortem."""
 
 
 def examine(address: Address, *, raises_epoch: bool = False) -> Iterator[Diagnosis]:
-    """Look at everything; raises StoreUnavailableError or StoreMisconfiguredError if there
-    is no way in."""
-    transport = BlockingTransport(address)
+    """Check everything; raises StoreUnavailableError or StoreMisconfiguredError if the cluster
+    cannot be reached or refuses us."""
+    store = EtcdStore(address)
+    gateway = Gateway(store.cluster, store.network.keeper_transport())
     try:
-        yield from _Checkup(address, transport).findings(raises_epoch)
+        yield from _Checkup(address, store, gateway).findings(raises_epoch)
     finally:
-        transport.close()
+        gateway.transport.close()
+        store.close()
+
+
+async def raise_epoch(gateway: Gateway, wall_us: int, until_ms: int) -> int:
+    """Make all tokens from now on at least `wall_us`; returns how much was added."""
+    keys = gateway.keys
+    while True:
+        answer = await gateway.read(keys.reads([Range(k.EPOCH_KEY)]), until_ms)
+        stored = answer.found(0).kvs
+        base = k.base_from(keys.label, stored[0] if stored else None)
+        raised = raised_base(base, answer.revision, wall_us, 0)
+        if raised == base:
+            return 0
+        body: Json = {
+            "compare": [keys.unchanged(k.EPOCH_KEY, stored[0].mod if stored else 0)],
+            "success": [keys.put(k.EPOCH_KEY, k.encode(list(raised)))],
+        }
+        proposal = Proposal(lambda slot, body=body: body, 1, frozenset([k.EPOCH_KEY]))  # type: ignore[misc]
+        if (await gateway.txn(proposal, until_ms)).answer.succeeded:
+            return raised.epoch - (base.epoch if base is not None else 0)
+
+
+def _list_in(reply: Json, name: str) -> list[Json]:
+    """A list of objects in a reply; etcd leaves out what is empty."""
+    found = reply.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise StoreError("etcd", f"sent {name}={str(found)[:60]!r}, which is not a list")
+    return found
 
 
 class _Checkup:
-    def __init__(self, address: Address, transport: BlockingTransport) -> None:
+    def __init__(self, address: Address, store: EtcdStore, gateway: Gateway) -> None:
         self._address = address
-        self._transport = transport
-        self._shared = Shared(Cluster(address))
-        self._gateway = Gateway(self._shared.cluster, transport)
+        self._store = store
+        self._network = store.network
+        self._gateway = gateway
+        self._keys = store.cluster.keys
 
     def findings(self, raises_epoch: bool) -> Iterator[Diagnosis]:
         status = self._ask("/v3/maintenance/status", {})
         yield self._version(status)
         yield from self._members()
         yield self._leader(status)
-        yield Diagnosis("revision", status["header"]["revision"])
+        yield Diagnosis("revision", str(self._keys.revision_of(status)))
         yield self._size(status)
         alarms = self._alarms()
         yield alarms
@@ -61,16 +89,22 @@ class _Checkup:
         yield self._round_trip()
         yield self._namespace()
         if raises_epoch:
-            keys, wall_us = self._shared.keys, time.time_ns() // 1000
-            added = run(raise_epoch(self._gateway, keys, wall_us, monotonic() + TIMEOUT_S))
+            added = run(raise_epoch(self._gateway, self._network.wall_us(), self._until_ms()))
             yield Diagnosis("epoch", f"raised by {added}" if added else "is high enough")
 
+    def _until_ms(self) -> int:
+        return self._gateway.until_ms(TIMEOUT_MS)
+
     def _ask(self, path: str, body: Json) -> Json:
-        return run(self._gateway.call(path, body, monotonic() + TIMEOUT_S))
+        return run(self._gateway.call(path, body, self._until_ms()))
 
     def _version(self, status: Json) -> Diagnosis:
         version = str(status.get("version", "?"))
-        if tuple(map(int, version.split(".")[:2])) < (3, 4):
+        try:
+            numbers = tuple(map(int, version.split(".")[:2]))
+        except ValueError:
+            return Diagnosis("server", f"etcd {version!r}", "note", "its version is not readable")
+        if numbers < (3, 4):
             return Diagnosis("server", f"etcd {version}", "bad", "use etcd 3.4 or newer")
         if version in INCONSISTENT:
             advice = "a crash may leave members that differ; use 3.5.3 or newer"
@@ -78,34 +112,40 @@ class _Checkup:
         return Diagnosis("server", f"etcd {version}")
 
     def _members(self) -> Iterator[Diagnosis]:
-        members = self._ask("/v3/cluster/member/list", {}).get("members", [])
-        found = f"{len(members)}: {', '.join(m.get('name', '?') for m in members)}"
+        members = _list_in(self._ask("/v3/cluster/member/list", {}), "members")
+        names = ", ".join(str(member.get("name", "?")) for member in members)
+        found = f"{len(members)}: {names}"
         if len(members) < 3:
-            yield Diagnosis("members", found, "note", "one that is lost takes the locks with it")
+            yield Diagnosis("members", found, "note", "losing one loses the locks")
         elif len(members) % 2 == 0:
             yield Diagnosis("members", found, "note", "an even number tolerates no more losses")
         else:
             yield Diagnosis("members", found)
-        silent = [str(one) for one in self._address.endpoints if not self._answers(one)]
+        silent = [str(one) for one in self._address.members if not self._answers(one)]
         if silent:
-            yield Diagnosis("endpoints", f"{', '.join(silent)} silent", "note", "look at them")
+            yield Diagnosis("endpoints", f"{', '.join(silent)} silent", "note", "check them")
 
-    def _answers(self, endpoint: Endpoint) -> bool:
-        alone = Cluster(self._address._replace(endpoints=(endpoint,)))
-        status = Gateway(alone, self._transport).call("/v3/maintenance/status", {}, monotonic() + 1)
+    def _answers(self, member: Member) -> bool:
+        alone = EtcdStore(self._address._replace(members=(member,)))
+        gateway = Gateway(alone.cluster, alone.network.keeper_transport())
         try:
-            run(status)
+            run(gateway.call("/v3/maintenance/status", {}, gateway.until_ms(1000)))
         except StoreUnavailableError:
             return False
+        finally:
+            gateway.transport.close()
+            alone.close()
         return True
 
     def _leader(self, status: Json) -> Diagnosis:
-        if not int(status.get("leader", 0)):
+        leader = self._keys.number(status, "leader")
+        if not leader:
             return Diagnosis("leader", "none", "bad", "most members must run and reach each other")
-        return Diagnosis("leader", f"{int(status['leader']):x}, term {status.get('raftTerm', '?')}")
+        return Diagnosis("leader", f"{leader:x}, term {status.get('raftTerm', '?')}")
 
     def _size(self, status: Json) -> Diagnosis:
-        size, used = int(status.get("dbSize", 0)), int(status.get("dbSizeInUse", 0))
+        size = self._keys.number(status, "dbSize")
+        used = self._keys.number(status, "dbSizeInUse")
         found = f"{size / 1e6:.1f} MB, {used / 1e6:.1f} MB in use"
         if used > 0.8 * QUOTA_BYTES:
             return Diagnosis(
@@ -114,7 +154,8 @@ class _Checkup:
         return Diagnosis("database", found)
 
     def _alarms(self) -> Diagnosis:
-        alarms = self._ask("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", [])
+        # etcd 3.4 answers `{}`, without even a header, when there are none.
+        alarms = _list_in(self._ask("/v3/maintenance/alarm", {"action": "GET"}), "alarms")
         if alarms:
             found = ", ".join(sorted({str(alarm.get("alarm")) for alarm in alarms}))
             advice = "compact and defragment it, then `etcdctl alarm disarm`"
@@ -125,32 +166,27 @@ class _Checkup:
         took_ms = []
         for _ in range(ROUNDS):
             sent_s = monotonic()
-            read = {"success": [self._shared.keys.range(EPOCH_KEY)]}
-            run(self._gateway.txn(read, sent_s + TIMEOUT_S, repeatable=True))
+            run(self._gateway.read(self._keys.reads([Range(k.EPOCH_KEY)]), self._until_ms()))
             took_ms.append((monotonic() - sent_s) * 1000)
         found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
         return Diagnosis("round trip", found)
 
     def _namespace(self) -> Diagnosis:
-        keys, root = self._shared.keys, self._address.root
-        until_s = monotonic() + TIMEOUT_S
-        answer = run(self._gateway.txn({"success": [keys.range(EPOCH_KEY)]}, until_s))
-        stored = keys.found(answer["responses"][0]).kvs
+        root = self._address.root
+        answer = run(self._gateway.read(self._keys.reads([Range(k.EPOCH_KEY)]), self._until_ms()))
+        stored = answer.found(0).kvs
         if not stored:
             return Diagnosis("namespace", f"{root}: not used yet")
         try:
-            schema = decode(stored[0].value)[1]
-        except (ValueError, LookupError, TypeError):
-            return Diagnosis("namespace", f"{root}: has other data in it", "bad", "use another")
-        if schema != SCHEMA:
-            return Diagnosis(
-                "namespace", f"{root}: schema {schema}", "bad", "use this version's own"
-            )
-        try:
-            step = Step(self._gateway, self._shared, Sessions(), until_s)
-            reply = run(step.run()).reply
-        except StoreError as error:
-            return Diagnosis("namespace", f"{root}: {error.what}", "bad", "use another")
+            base = k.base_from(self._address.label, stored[0])
+            assert base is not None
+            wire: Any = self._store.keeper_wire()
+            reply = run(wire.send(Sessions(), TIMEOUT_MS))
+        except StoreMisconfiguredError as error:
+            return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
+        except (StoreError, k.UnreadableError) as error:
+            found = f"{root}: has other data in it ({error})"
+            return Diagnosis("namespace", found, "bad", "use another namespace")
         assert isinstance(reply, SessionsReply)
         living = sum(not view.ended for view in reply.sessions)
-        return Diagnosis("namespace", f"{root}: schema {schema}, {living} sessions")
+        return Diagnosis("namespace", f"{root}: schema {base.schema}, {living} sessions")

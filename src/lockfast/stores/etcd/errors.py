@@ -1,9 +1,7 @@
-"""What the gateway's error replies mean to a caller."""
+"""What etcd's error replies mean to a caller."""
 
 from __future__ import annotations
 
-import json
-import ssl
 from typing import Final
 
 from lockfast.errors import (
@@ -12,6 +10,7 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from lockfast.stores.etcd.transport import Json
 
 
 class CompactedError(Exception):
@@ -23,67 +22,80 @@ class CompactedError(Exception):
 
 
 class LeaseGoneError(Exception):
-    """The session's etcd lease is over."""
+    """The request names an etcd lease that is over; nothing was done."""
+
+
+class LeaseExistsError(Exception):
+    """An etcd lease with this id exists already."""
+
+
+class DuplicateKeyError(Exception):
+    """Two transactions of one request write the same key; nothing was done."""
 
 
 class TokenRefusedError(Exception):
-    """The authentication token is not, or no longer, good: get another."""
+    """The authentication token is not valid, or no longer."""
 
 
 _ELSEWHERE: Final = {
     "etcdserver: no leader": ("has no leader", "most members must run and reach each other"),
-    "etcdserver: not capable": ("is starting", "try again soon"),
-    "etcdserver: server stopped": ("is stopping", "try again soon"),
-    "etcdserver: too many requests": ("has too much to do", "try again soon"),
-    "raft: stopped": ("is stopping", "try again soon"),
-    "connection refused": ("is starting or stopping", "try again soon"),
+    "etcdserver: not capable": ("is starting", "retry shortly"),
+    "etcdserver: server stopped": ("is stopping", "retry shortly"),
+    "etcdserver: too many requests": ("is overloaded", "retry shortly"),
+    "raft: stopped": ("is stopping", "retry shortly"),
+    "connection refused": ("is starting or stopping", "retry shortly"),
 }
-"""Nothing was done; another member may do it."""
+"""Nothing was done; another member may be able to."""
 
 _IN_DOUBT: Final = {
     "etcdserver: request timed out": (
-        "did not agree on it in time",
+        "did not commit the request in time",
         "most members must run and reach each other",
     ),
-    "etcdserver: leader changed": ("changed its leader meanwhile", "try again"),
-    "context deadline exceeded": ("did not answer in time", "try again"),
-    "transport is closing": ("ended the connection", "try again"),
-    "error reading from server": ("ended the connection", "try again"),
-    "context canceled": ("gave the request up", "try again"),
+    "etcdserver: leader changed": ("changed its leader during the request", "retry"),
+    "context deadline exceeded": ("did not answer in time", "retry"),
+    "transport is closing": ("closed the connection", "retry"),
+    "error reading from server": ("closed the connection", "retry"),
+    "context canceled": ("cancelled the request", "retry"),
 }
 """It may have been done."""
 
-_FULL: Final = (
-    "is out of space (alarm NOSPACE) and takes no writes",
-    "compact and defragment it, then disarm the alarm: `etcdctl alarm disarm`",
-)
-
 _MISCONFIGURED: Final = {
-    "authentication failed": ("refused the user or password", "look at the URL"),
-    "user name is empty": ("wants a user", "write etcd://user:password@host"),
-    "user name not found": ("has no such user", "look at the URL"),
-    "permission denied": ("does not let this user do what is needed", "see docs/stores/etcd.md"),
-    "authentication is not enabled": ("has no users", "leave user and password out of the URL"),
-    "cluster ID mismatch": ("is a member of another cluster", "look at the endpoints"),
+    "authentication failed": ("refused the user or password", "check the URL"),
+    "user name is empty": ("requires a user", "write etcd://user:password@host"),
+    "user name not found": ("has no such user", "check the URL"),
+    "permission denied": ("denies this user a needed permission", "see docs/stores/etcd.md"),
+    "authentication is not enabled": ("has no users", "remove user and password from the URL"),
+    "cluster ID mismatch": ("is a member of another cluster", "check the members in the URL"),
     "too many operations": ("allows too few operations", "set --max-txn-ops=128 or more"),
     "request is too large": ("refused a request for its size", "raise --max-request-bytes"),
-    "Not Found": ("has no JSON gateway", "it must be etcd 3.4 or newer, with its gateway on"),
+    "Not Found": ("has no JSON gateway", "use etcd 3.4 or newer with its gateway enabled"),
 }
-"""Nothing will ever work like this."""
+"""It will never work like this."""
 
 
-def translate(label: str, status: int, body: bytes) -> Exception:
-    """The error of an error reply; the server's own words stand in parentheses."""
-    said = _message(body) or f"HTTP {status}"
-    if "lease not found" in said:
-        return LeaseGoneError(said)
+def error_of(label: str, reply: Json) -> Exception | None:
+    """The error that a reply reports, or None; the server's own words stand in parentheses."""
+    if "error" not in reply and not ("code" in reply and "message" in reply):
+        return None
+    said = _message(reply)
+    for mark, special in (
+        ("lease not found", LeaseGoneError),
+        ("lease already exists", LeaseExistsError),
+        ("duplicate key given", DuplicateKeyError),
+        ("invalid auth token", TokenRefusedError),
+        ("revision of auth store is old", TokenRefusedError),
+    ):
+        if mark in said:
+            return special(said)
     if "has been compacted" in said:
         return CompactedError()
-    if "invalid auth token" in said or "revision of auth store is old" in said:
-        return TokenRefusedError(said)
     if "database space exceeded" in said:
-        what, advice = _FULL
-        return StoreUnavailableError(label, f"{what} ({said})", advice)
+        return StoreUnavailableError(
+            label,
+            f"is out of space (alarm NOSPACE) and accepts no writes ({said})",
+            "compact and defragment it, then run `etcdctl alarm disarm`",
+        )
     for table, kind in (
         (_IN_DOUBT, OutcomeUnknownError),
         (_ELSEWHERE, StoreUnavailableError),
@@ -92,39 +104,11 @@ def translate(label: str, status: int, body: bytes) -> Exception:
         for mark, (what, advice) in table.items():
             if mark in said:
                 return kind(label, f"{what} ({said})", advice)
-    if status in (502, 503, 504):
-        return OutcomeUnknownError(label, f"answered {said!r}", "try again soon")
     return StoreError(label, f"answered {said!r}", "please report this")
 
 
-def _message(body: bytes) -> str:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return " ".join(body.decode(errors="replace").split())[:300]
-    error = found.get("error", found) if isinstance(found, dict) else found
+def _message(reply: Json) -> str:
+    error = reply.get("error", reply.get("message"))
     if isinstance(error, dict):
         error = error.get("message", "")
     return str(error)[:300]
-
-
-def unreachable(label: str, error: BaseException) -> StoreError:
-    """Why there is no connection."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return StoreMisconfiguredError(
-            label,
-            f"its certificate is not accepted ({error.verify_message})",
-            "write ?ca=file, or have the certificate renewed",
-        )
-    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
-        return no_certificate(label, error)
-    if isinstance(error, TimeoutError):
-        return StoreUnavailableError(label, "did not answer in time")
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return StoreUnavailableError(label, f"cannot be reached ({reason})")
-
-
-def no_certificate(label: str, error: BaseException) -> StoreMisconfiguredError:
-    return StoreMisconfiguredError(
-        label, f"did not accept our certificate ({error})", "write ?cert=file&key=file"
-    )

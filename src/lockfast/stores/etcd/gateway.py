@@ -1,11 +1,15 @@
-"""Requests to the cluster: the member that answers, the user's token, errors made typed."""
+"""Calls to the cluster: the user's token, errors made typed, requests that travel together.
+
+While one request of a wire is under way, the transactions asked for meanwhile wait, and leave
+together in the next request, nested: one Raft entry and one fsync for all of them. Each has its
+own comparisons and its own outcome. They share a revision, so each is given its own `Slot` of it.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from time import monotonic
-from typing import Any, Final, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from lockfast.errors import (
     OutcomeUnknownError,
@@ -13,148 +17,299 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
-from lockfast.stores.etcd.address import Endpoint
-from lockfast.stores.etcd.cluster import Cluster
-from lockfast.stores.etcd.errors import TokenRefusedError, translate
-from lockfast.stores.etcd.http import Response, request
-from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Json
-from lockfast.stores.etcd.rows import decode, encode
+from lockfast.ports import Signal
+from lockfast.stores.etcd.address import Address
+from lockfast.stores.etcd.errors import (
+    DuplicateKeyError,
+    LeaseGoneError,
+    TokenRefusedError,
+    error_of,
+)
+from lockfast.stores.etcd.layout import STRIDE
+from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys
+from lockfast.stores.etcd.transport import Json, Network, Transport
 
-ATTEMPTS: Final = 3
-"""A request has this many tries in its time: a member that has stopped answers none. With one
-member there is one try: whoever is slow gets no quicker by being asked again."""
-ATTEMPT_S_MIN: Final = 0.1
-ATTEMPT_S_MAX: Final = 1.5
+TOGETHER_MAX: Final = 48
+SIZE_MAX: Final = 64
+"""Of a transaction that may travel with others: etcd counts nested operations together."""
+REPEATS: Final = 6
 
 
-Enough: TypeAlias = Callable[[bytes], bool]
-"""Takes the next piece of a reply that may never end; True when no more is needed."""
+class Cluster:
+    """What all connections of a store know of the cluster. Any thread may use it."""
+
+    def __init__(self, address: Address, network: Network) -> None:
+        self.label = address.label
+        self.username = address.username
+        self.password = address.password
+        self.network = network
+        self.keys = Keys(address.root, address.label)
+        self.token = ""
+        """Of the user, for every request; "" until it has been asked for."""
+        self.revision = 0
+        """The highest revision heard of."""
+        self._id: object = None
+
+    def learn(self, reply: Json) -> None:
+        """Take over the header of a reply; raises if another cluster answers."""
+        header = reply.get("header")
+        if not isinstance(header, dict):
+            return
+        found = header.get("cluster_id")
+        if found and found != self._id:
+            if self._id is not None:
+                raise StoreMisconfiguredError(
+                    self.label,
+                    f"members of two clusters answer ({self._id} and {found})",
+                    "name the members of one cluster only",
+                )
+            self._id = found
+        self.revision = max(self.revision, self.keys.number(header, "revision"))
 
 
-class Transport(Protocol):
-    """A face's way to send bytes to a member and receive its reply."""
+class Slot(NamedTuple):
+    """Which part of a request a transaction has to itself."""
 
-    async def exchange(
-        self, endpoint: Endpoint, packed: bytes, until_s: float, enough: Enough | None = None
-    ) -> Response:
-        """The whole reply, or as soon as what has come is `enough`.
+    order: int = 0
+    tokens: int = 0
+    """How many tokens the transactions before it in the request give."""
 
-        Raises StoreUnavailableError if it surely was not sent, else OutcomeUnknownError.
-        """
-        ...
 
-    async def pause(self, seconds: float) -> None:
-        """Let others go first."""
-        ...
+class Proposal(NamedTuple):
+    """A transaction to be sent."""
 
-    def close(self) -> None: ...
+    body: Callable[[Slot], Json]
+    size: int
+    """The number of comparisons or operations, whichever is larger."""
+    writes: frozenset[str] = frozenset()
+    """Keys it may put or delete; no two of these may be in one request."""
+    tokens: int = 0
+
+
+class Committed(NamedTuple):
+    answer: Answer
+    slot: Slot
+
+
+@dataclass(eq=False)
+class _Item:
+    proposal: Proposal
+    until_ms: int
+    signal: Signal
+    leads: list[_Item] | None = None
+    """The batch this item's caller is to send."""
+    outcome: Committed | BaseException | None = field(default=None)
 
 
 class Gateway:
-    """The JSON gateway of whichever member answers."""
+    """One wire's way to the cluster."""
 
-    def __init__(self, cluster: Cluster, transport: Transport) -> None:
+    def __init__(self, cluster: Cluster, transport: Transport, *, together: bool = False) -> None:
         self.cluster = cluster
+        self.keys = cluster.keys
+        self.network = cluster.network
         self.transport = transport
+        self._together = together
+        self._mutex = cluster.network.mutex()
+        self._waiting: list[_Item] = []
+        self._is_sending = False
 
-    async def txn(self, body: Json | bytes, until_s: float, *, repeatable: bool = False) -> Json:
-        """One transaction; `repeatable` if it only reads."""
-        return await self.call(TXN, body, until_s, repeatable=repeatable)
+    def until_ms(self, timeout_ms: int) -> int:
+        return self.network.now_ms() + timeout_ms
 
-    async def stream(self, path: str, body: Json, until_s: float, enough: Enough) -> None:
-        """Read a reply that does not end by itself, until it is enough; tried once."""
-        data = json.dumps(body).encode()
-        endpoint = self.cluster.endpoint
-        packed = request(str(endpoint), path, data, *self.headers())
-        response = await self.transport.exchange(endpoint, packed, until_s, enough)
-        if response.status != 200:
-            raise translate(self.cluster.label, response.status, response.body)
+    # ── calls ────────────────────────────────────────────────────────────────────────
 
-    async def call(
-        self, path: str, body: Json | bytes, until_s: float, *, repeatable: bool = True
-    ) -> Json:
-        """Ask one member after the other until one answers.
+    async def call(self, path: str, body: Json, until_ms: int, *, repeatable: bool = True) -> Json:
+        """Ask until a member answers.
 
-        Raises StoreUnavailableError if it surely was not done, OutcomeUnknownError if it may
-        have been and is not `repeatable`.
+        Raises StoreUnavailableError if the request surely was not carried out,
+        OutcomeUnknownError if it may have been and is not `repeatable`.
         """
-        cluster = self.cluster
-        now_s = monotonic()
-        attempt_s = until_s - now_s
-        if len(cluster.failures) > 1:  # else there is nobody to turn to
-            attempt_s = min(max(attempt_s / ATTEMPTS, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
-        data = body if isinstance(body, bytes) else encode(body).encode()
-        failed = 0
+        attempt = 0
         while True:
-            endpoint = cluster.endpoint
+            attempt += 1
             try:
-                return await self._ask(
-                    endpoint, path, data, min(until_s, now_s + attempt_s), until_s
-                )
+                return await self._ask(path, body, until_ms)
             except StoreMisconfiguredError:
                 raise
-            except (StoreUnavailableError, OutcomeUnknownError) as error:
-                cluster.suspect(endpoint)
-                now_s = monotonic()
-                failed += 1
-                in_doubt = isinstance(error, OutcomeUnknownError)
-                if in_doubt and not repeatable:
+            except StoreUnavailableError:
+                if attempt >= REPEATS or self._left_ms(until_ms) <= 1:
                     raise
-                last = failed >= len(cluster.address.endpoints) and not in_doubt
-                if last or now_s >= until_s or failed >= ATTEMPTS * len(cluster.failures):
-                    if in_doubt:
-                        raise StoreUnavailableError(
-                            error.store, error.what, error.advice
-                        ) from error
+                self.transport.avoid_member()
+                await self.transport.pause(min(10 * attempt, self._left_ms(until_ms)))
+            except OutcomeUnknownError as error:
+                if not repeatable:
                     raise
+                if attempt >= REPEATS or self._left_ms(until_ms) <= 1:
+                    raise StoreUnavailableError(error.store, error.what, error.advice) from error
 
-    async def _ask(
-        self, endpoint: Endpoint, path: str, data: bytes, attempt_s: float, until_s: float
-    ) -> Json:
+    async def _ask(self, path: str, body: Json, until_ms: int) -> Json:
         try:
-            return await self._once(endpoint, path, data, attempt_s)
+            return await self._once(path, body, until_ms)
         except TokenRefusedError:
             self.cluster.token = ""
         try:
-            return await self._once(endpoint, path, data, until_s)
+            return await self._once(path, body, until_ms)
         except TokenRefusedError as error:
             raise StoreUnavailableError(
-                self.cluster.label, f"refuses a new token ({error})"
+                self.cluster.label, f"refused a new authentication token ({error})"
             ) from None
 
-    async def _once(self, endpoint: Endpoint, path: str, data: bytes, until_s: float) -> Json:
-        if self.cluster.address.username and not self.cluster.token:
-            await self._authenticate(endpoint, until_s)
-        packed = request(str(endpoint), path, data, *self.headers())
-        response = await self.transport.exchange(endpoint, packed, until_s)
-        return self.answer(response)
+    async def _once(self, path: str, body: Json, until_ms: int) -> Json:
+        token = await self.token(until_ms)
+        reply = await self.transport.call(path, body, self._left_ms(until_ms), token)
+        return self._checked(reply)
 
-    def headers(self) -> tuple[str, ...]:
-        token = self.cluster.token
-        return (f"Authorization: {token}",) if token else ()
+    async def token(self, until_ms: int) -> str:
+        """The value of the Authorization header; "" without users."""
+        cluster = self.cluster
+        if cluster.username and not cluster.token:
+            credentials = {"name": cluster.username, "password": cluster.password}
+            try:
+                reply = self._checked(
+                    await self.transport.call(AUTHENTICATE, credentials, self._left_ms(until_ms))
+                )
+            except OutcomeUnknownError as error:
+                raise StoreUnavailableError(error.store, error.what, error.advice) from error
+            cluster.token = str(reply.get("token", ""))
+        return cluster.token
 
-    async def _authenticate(self, endpoint: Endpoint, until_s: float) -> None:
-        address = self.cluster.address
-        credentials = {"name": address.username, "password": address.password}
-        data = json.dumps(credentials).encode()
-        packed = request(str(endpoint), AUTHENTICATE, data)
+    def _checked(self, reply: Json) -> Json:
+        error = error_of(self.cluster.label, reply)
+        if error is not None:
+            raise error
+        result = reply.get("result", reply)
+        if not isinstance(result, dict):
+            raise self.keys.malformed(ValueError("no result"))
+        self.cluster.learn(result)
+        return result
+
+    def _left_ms(self, until_ms: int) -> int:
+        return max(1, until_ms - self.network.now_ms())
+
+    # ── transactions ─────────────────────────────────────────────────────────────────
+
+    async def read(self, operations: list[Json], until_ms: int) -> Answer:
+        """Carry out operations that only read, at one revision."""
+        reply = await self.call(TXN, {"success": operations}, until_ms)
+        return Answer(self.keys, reply)
+
+    async def txn(self, proposal: Proposal, until_ms: int) -> Committed:
+        """Carry out one transaction, perhaps in one request with those of other callers."""
+        if not self._together:
+            return await self._send_alone(proposal, until_ms)
+        item = _Item(proposal, until_ms, self.transport.signal())
+        with self._mutex:
+            leads = not self._is_sending
+            if leads:
+                self._is_sending = True
+                item.leads = [item]
+            else:
+                self._waiting.append(item)
+        if not leads:
+            await self._wait(item)
+        if item.leads is not None:
+            await self._lead(item.leads)
+        outcome = item.outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if outcome is None:
+            raise OutcomeUnknownError(self.cluster.label, "did not answer in time")
+        return outcome
+
+    async def _wait(self, item: _Item) -> None:
         try:
-            answer = self.answer(await self.transport.exchange(endpoint, packed, until_s))
-        except OutcomeUnknownError as error:
-            raise StoreUnavailableError(error.store, error.what, error.advice) from error
-        self.cluster.token = str(answer["token"])
+            if await item.signal.wait(self._left_ms(item.until_ms)):
+                return
+            with self._mutex:
+                if item in self._waiting:
+                    self._waiting.remove(item)
+                    item.outcome = StoreUnavailableError(
+                        self.cluster.label, "the requests before this one took too long"
+                    )
+        except BaseException:
+            with self._mutex:
+                if item in self._waiting:
+                    self._waiting.remove(item)
+                batch, item.leads = item.leads, None
+            if batch is not None:  # we were to send: let another do it
+                with self._mutex:
+                    self._waiting[:0] = [other for other in batch if other is not item]
+                self._appoint()
+            raise
 
-    def answer(self, response: Response) -> Json:
-        """What a reply says; an error reply is raised."""
-        label = self.cluster.label
-        if response.status != 200:
-            raise translate(label, response.status, response.body)
+    async def _lead(self, batch: list[_Item]) -> None:
+        """Send a batch, tell everybody its outcome, and appoint who sends the next one."""
         try:
-            found: Any = decode(response.body.decode())
-            found = found.get("result", found)
-            self.cluster.learn(found["header"])
-        except (ValueError, AttributeError, KeyError, TypeError):
-            said = response.body[:80].decode(errors="replace")
-            raise StoreError(label, f"answered {said!r}, which is not etcd's gateway") from None
-        answer: Json = found
-        return answer
+            await self._send(batch)
+        except Exception as error:
+            for item in batch:
+                item.outcome = error
+        finally:
+            self._appoint()
+            for item in batch:
+                if item.outcome is None:
+                    item.outcome = OutcomeUnknownError(
+                        self.cluster.label, "the request was cancelled", "retry"
+                    )
+                item.signal.set()
+
+    def _appoint(self) -> None:
+        with self._mutex:
+            batch: list[_Item] = []
+            written: set[str] = set()
+            tokens = 0
+            for item in self._waiting:
+                proposal = item.proposal
+                alone = proposal.size > SIZE_MAX
+                if batch and (alone or tokens + proposal.tokens > STRIDE):
+                    continue
+                if written & proposal.writes:
+                    continue
+                batch.append(item)
+                written |= proposal.writes
+                tokens += proposal.tokens
+                if alone or len(batch) == TOGETHER_MAX:
+                    break
+            self._waiting = [item for item in self._waiting if item not in batch]
+            self._is_sending = bool(batch)
+            if batch:
+                leader = max(batch, key=lambda item: item.until_ms)
+                leader.leads = batch
+        if batch:
+            leader.signal.set()
+
+    async def _send(self, batch: list[_Item]) -> None:
+        if len(batch) > 1:
+            try:
+                await self._send_together(batch)
+                return
+            except (DuplicateKeyError, LeaseGoneError):
+                pass  # of one of them: nothing was done, and each is sent for itself
+        for item in batch:
+            try:
+                item.outcome = await self._send_alone(item.proposal, item.until_ms)
+            except (StoreError, LeaseGoneError, DuplicateKeyError) as error:
+                item.outcome = error
+
+    async def _send_alone(self, proposal: Proposal, until_ms: int) -> Committed:
+        slot = Slot()
+        reply = await self.call(TXN, proposal.body(slot), until_ms, repeatable=not proposal.writes)
+        return Committed(Answer(self.keys, reply), slot)
+
+    async def _send_together(self, batch: list[_Item]) -> None:
+        slots: list[Slot] = []
+        tokens = 0
+        for index, item in enumerate(batch):
+            slots.append(Slot(index, tokens))
+            tokens += item.proposal.tokens
+        nested = [
+            {"request_txn": item.proposal.body(slot)}
+            for item, slot in zip(batch, slots, strict=True)
+        ]
+        until_ms = max(item.until_ms for item in batch)
+        repeatable = not any(item.proposal.writes for item in batch)
+        reply = await self.call(TXN, {"success": nested}, until_ms, repeatable=repeatable)
+        answer = Answer(self.keys, reply)
+        for index, item in enumerate(batch):
+            item.outcome = Committed(answer.nested(index), slots[index])

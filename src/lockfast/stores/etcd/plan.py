@@ -1,458 +1,316 @@
-"""One step as a transaction: what must still be so, what is written, what else is read."""
+"""What the table has changed, as one transaction: comparisons, and keys to put and delete.
+
+A plan compares everything the table's decision rests on:
+
+  - of each resource, that nothing was written since it was read, as far as the table looked;
+  - of each claim it changes, one of its keys (all places of a claim are always written together);
+  - that each session a claim or word belongs to is there, so no put meets a lease that is gone;
+  - the epoch, if a token is given or an event is logged.
+
+Deletions inside a range are not seen by such a comparison, and need not be: a holder that is gone
+makes room, and one who waits for that is woken by its watch, which begins at the revision read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from lockfast.core import commands as c
-from lockfast.core import rows as r
-from lockfast.core.commands import HOLDING, Wake
-from lockfast.core.lines import FAR_MS
+from lockfast.core.commands import HOLDING, REVOKED, WAKE_LOOK, Wake
 from lockfast.core.modes import EXCLUSIVE
-from lockfast.core.rows import Claim, ResourceRow, Session
-from lockfast.stores.etcd.knowledge import Knowledge, Want
-from lockfast.stores.etcd.leases import sentence_of
-from lockfast.stores.etcd.requests import OPERATIONS_MAX, Json, Keys, Kv
-from lockfast.stores.etcd.rows import (
-    EPOCH_KEY,
-    LOG_KEY,
-    RELATIVE,
-    STRIDE,
-    Base,
-    Living,
-    Owner,
-    Record,
-    alone_prefix,
-    as_simple,
-    decode,
-    encode,
-    end_of,
-    inbox_key,
-    living_key,
-    marker_of,
-    packed_claim,
-    packed_event,
-    packed_resource,
-    packed_token,
-    record_key,
-    resource_of,
-    stored_key,
-    table_key,
-    waiting_of,
-    watcher_key,
-)
-from lockfast.stores.etcd.view import View, as_stored
-
-EPOCH_LAG_US: Final = 1_000_000
-"""The epoch follows the clock at this distance, so that not every session raises it."""
-
-TOLD_MAX: Final = 6
-"""As many of those who follow are told to whoever is granted."""
+from lockfast.core.rows import Claim
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.gateway import Proposal, Slot
+from lockfast.stores.etcd.layout import Word
+from lockfast.stores.etcd.owned import OwnSessions
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Keys, Range
+from lockfast.stores.etcd.transport import Json
+from lockfast.stores.etcd.view import Lines, View
 
 
 class TooLargeError(Exception):
-    """More than one transaction may do."""
+    """The step does not fit into one transaction."""
 
 
-class Epoch:
-    """The epoch a step gives tokens in: as stored, or raised by the step."""
-
-    def __init__(self, known: Knowledge, wall_us: int, *, opens: bool) -> None:
-        stored = known.get(EPOCH_KEY)
-        self._base = Base(*decode(stored.value)) if stored is not None else Base(-1)
-        self.value = self._base.epoch
-        self.logs = self._base.log_until_ms > wall_us // 1000
-        native = STRIDE * known.revision
-        lags = self.value + native + EPOCH_LAG_US < wall_us
-        if stored is None or (opens and lags):
-            self.value = max(self.value, wall_us - native, 0)
-
-    def spend(self, tokens: int) -> str:
-        """What is to be stored, if the step gives so many tokens; "": nothing."""
-        after = self.value + (tokens if tokens > STRIDE else 0)
-        return encode(self._base._replace(epoch=after)) if after != self._base.epoch else ""
+@dataclass
+class _Put:
+    key: str
+    session: str
+    """Whose lease it is under; "" for none."""
+    value: str = ""
+    claim: Claim | None = None
+    span_ms: int = 0
+    """It is under a lease of its own, of this length."""
 
 
+@dataclass
 class Plan:
-    """The transaction of one step."""
+    """One transaction, and what follows from it."""
 
-    def __init__(self, keys: Keys, view: View, lease_of: Callable[[str], int]) -> None:
-        self.keys = keys
-        self.view = view
-        self.compares: dict[str, Json] = {}
-        self.puts: dict[str, tuple[str, int]] = {}
-        self.deletes: dict[str, str] = {}
-        """Keys, each with the end of its range if it is one."""
-        self.epoch = 0
-        self.may_be_alone = False
-        """Whether a claim that is granted at once needs no row of its own."""
-        self.word, self.has_word = "", False
-        """The word that says where that is, and whether it has been left before."""
-        self._alone: set[str] = set()
-        self.logs = False
-        """Whether somebody reads the log."""
-        self._lease_of = lease_of
-
-    def build(self, wakes: Iterable[Wake], wall_us: int) -> None:
-        """Work out everything; `wakes` are to be sent with it."""
-        view = self.view
-        command = view.command
-        opens = getattr(command, "open", None) is not None or isinstance(command, c.Open)
-        tokens = view.meta.token - RELATIVE + 1
-        if tokens or opens or view.log:
-            epoch = Epoch(view.known, wall_us, opens=opens)
-            self.epoch, self.logs = epoch.value, epoch.logs
-            self._same(EPOCH_KEY)
-            after = epoch.spend(tokens) if tokens or opens else ""
-            if after:
-                self.puts[EPOCH_KEY] = (after, 0)
-        self._sessions()
-        self._claims()
-        self._lines()
-        self._resources()
-        for key, row in view.changes.items():
-            if key[0] == "d" and row is not None:
-                self.puts[key] = ("", 0)
-            elif key[0] == "d":
-                self.deletes[key] = ""
-        self._inboxes(wakes)
-        if view.log and self.logs:
-            self.puts[LOG_KEY] = (encode([packed_event(e, self.epoch) for e in view.log]), 0)
-
-    def _same(self, key: str) -> None:
-        self.compares[key] = self.keys.unchanged(key, self.view.known.mod(key))
-
-    # ── sessions ─────────────────────────────────────────────────────────────────────
-
-    def _sessions(self) -> None:
-        own = getattr(self.view.command, "session", "")
-        if own and self.view.known.mod(living_key(own)) and type(self.view.command) in _OF_OWNER:
-            self._same(living_key(own))
-        for key, row in self.view.changes.items():
-            if key[0] == "s" and key[2:] not in self.view.approximate:
-                if row is None:
-                    self._same(record_key(key[2:]))
-                    for gone in (record_key(key[2:]), inbox_key(key[2:])):
-                        self.deletes[gone] = ""
-                elif isinstance(row, Session):
-                    (self._condemn if row.id in self.view.unfinished else self._session)(row)
-            elif key[0] == "x":
-                if row is None:
-                    self.deletes[key] = ""
-                else:
-                    self.puts[key] = ("", self._lease_of(key[2:]))
-
-    def _session(self, row: Session) -> None:
-        known = self.view.known
-        record_at, living_at = record_key(row.id), living_key(row.id)
-        stored, living = known.kvs.get(record_at), known.kvs.get(living_at)
-        record = Record(*row_static(row))
-        before = Living(*decode(living.value)) if living is not None else None
-        if row.ended:
-            if stored is None or not Record(*decode(stored.value)).ended:
-                self._end(row, record)
-            return
-        lowest = before.lowest if before is not None else 0
-        command = self.view.command
-        if isinstance(command, c.Renew) and command.session == row.id:
-            lowest = max(lowest, row.highest + 1)
-        lives = Living(row.renewals, row.deadline_ms - row.ttl_ms, lowest, row.watching)
-        if stored is None:
-            self._same(record_at)
-            self.puts[record_at] = (encode(record), 0)
-        elif before is not None and lives[2:] + lives[:1] == before[2:] + before[:1]:
-            return
-        self._same(living_at)
-        self.puts[living_at] = (encode(lives), self._lease_of(row.id))
-
-    def _end(self, row: Session, record: Record) -> None:
-        ended = record._replace(
-            ended=row.ended, by=row.by, forgotten_ms=row.deadline_ms, renewals=row.renewals
-        )
-        for key in (record_key(row.id), living_key(row.id)):
-            self._same(key)
-        self.puts[record_key(row.id)] = (encode(ended), 0)
-        for key in (living_key(row.id), inbox_key(row.id), watcher_key(row.id)):
-            self.deletes[key] = ""
-        alone = alone_prefix(row.id)
-        self.deletes[alone] = end_of(alone)
-
-    def _condemn(self, row: Session) -> None:
-        """Take a session's life; its claims follow in other steps, if need be of others."""
-        known = self.view.known
-        record_at, living_at = record_key(row.id), living_key(row.id)
-        self._same(record_at)
-        self._same(living_at)
-        if known.mod(living_at):
-            record = Record(*decode(known.kvs[record_at].value))
-            sentence = sentence_of(row, self.view.command)
-            self.puts[record_at] = (encode(record._replace(by=row.by, sentence=sentence)), 0)
-            self.deletes[living_at] = ""
-
-    # ── claims and lines ─────────────────────────────────────────────────────────────
-
-    def _claims(self) -> None:
-        view = self.view
-        for key, row in view.changes.items():
-            if key[0] != "c":
-                continue
-            if isinstance(row, Claim) and self._is_alone(key, row):
-                self._alone.add(key)
-                if not self.has_word:
-                    self.puts[self.word] = ("", 0)
-                continue
-            if key in view.alone and row is None:
-                continue
-            if view.known.knows(key):
-                self._same(key)
-            if isinstance(row, Claim):
-                self.puts[key] = (encode(self._packed(row)), 0)
-                continue
-            self.deletes[key] = ""
-
-    def _is_alone(self, key: str, claim: Claim) -> bool:
-        """Whether a new claim holds alone: then the row of the resource says all of it."""
-        command = self.view.command
-        if not (self.may_be_alone and isinstance(command, c.Enter)):
-            return False
-        if key != r.claim_key(*command[:2]) or len(claim.places) != 1 or claim.until_ms:
-            return False
-        at = r.resource_key(*claim.places[0][:2])
-        if self.view.touched.get(stored_key(at)) is not None:
-            return False  # others stand in line there
-        resource: ResourceRow | None = self.view.get(at)
-        return claim.state == HOLDING and resource is not None and bool(resource.sole)
-
-    def fence(self, session: str) -> None:
-        """Let nothing be carried out that was sent before: it compares the session's key."""
-        living = self.view.known.kvs.get(living_key(session))
-        if living is not None:
-            self._same(living.key)
-            self.puts.setdefault(living.key, (living.value, self._lease_of(session)))
-
-    def _carried(self, ref: str) -> list[Any] | None:
-        """The claim a line's row carries, if it may."""
-        claim = self.view.get(r.claim_key(*r.parse_ref(ref)))
-        if not isinstance(claim, Claim) or len(claim.places) != 1:
-            return None
-        return self._packed(claim)
-
-    def _packed(self, claim: Claim) -> list[Any]:
-        owner = self.view.owners.get(claim.session)
-        if owner is None:
-            row: Session = self.view.get(r.session_key(claim.session))
-            owner = Owner(row.owner, row.inbox, row.process, row.ttl_ms)
-        return packed_claim(claim, owner, self.epoch)
-
-    def _lines(self) -> None:
-        rewritten: dict[str, Any] = {}
-        for row in list(self.view.changes.values()):
-            if isinstance(row, Claim) and len(row.places) == 1 and row.state == HOLDING:
-                kind, name = row.places[0][:2]
-                key = r.line_prefix("h", kind, name) + row.rank
-                if not self.view.get(r.resource_key(kind, name)).sole:
-                    rewritten[key] = r.claim_ref(row.session, row.n)
-        for key, row in {**rewritten, **self.view.changes}.items():
-            if key[0] in "hvw":
-                stored = stored_key(key)
-                if row is None:
-                    self.deletes[stored] = ""
-                else:
-                    carried = self._carried(str(row))
-                    self.puts[stored] = (encode([row, carried]), 0)
-                    claim = r.claim_key(*r.parse_ref(str(row)))
-                    if claim in self.view.alone and carried is not None:
-                        self.puts.setdefault(claim, (encode(carried), 0))  # it has company now
-
-    def _resources(self) -> None:
-        for prefix, before in self.view.touched.items():
-            key = table_key(prefix)
-            row: ResourceRow | None = self.view.get(key)
-            self._same(prefix)
-            if row is not None and self._gives_up(prefix, before, row):
-                continue
-            self._line_as_read(prefix, before, row)
-            written = any(
-                resource_of(k) == prefix for k in (*self.puts, *self.deletes) if k[0] == "r"
-            )
-            holder_changed = row is not None and self._sole_changed(row)
-            if row is None:
-                if before is not None:
-                    self.deletes[prefix] = ""
-                self._mark(prefix, False)
-            elif written or holder_changed or before != as_stored(row):
-                self.puts[prefix] = (self._packed_resource(row), 0)
-                closed = row.closed_ms > self.view.now_ms
-                self._mark(prefix, bool(row.reservations or row.kept or row.converting or closed))
-
-    def _packed_resource(self, row: ResourceRow) -> str:
-        if not row.sole:
-            return packed_resource(row, None)
-        ref = row.sole.split(r.SEPARATOR, 1)[1]
-        key = r.claim_key(*r.parse_ref(ref))
-        is_alone = key in self._alone or (key in self.view.alone and key not in self.puts)
-        return packed_resource(row, self._carried(ref), is_alone=is_alone)
-
-    def _sole_changed(self, row: ResourceRow) -> bool:
-        if not row.sole:
-            return False
-        return r.claim_key(*r.parse_ref(row.sole.split(r.SEPARATOR, 1)[1])) in self.view.changes
-
-    def _mark(self, prefix: str, marked: bool) -> None:
-        marker = marker_of(prefix)
-        there = marker in self.view.known.kvs
-        if marked and not there:
-            self.puts[marker] = ("", 0)
-        elif there and not marked:
-            self.deletes[marker] = ""
-
-    def _gives_up(self, prefix: str, before: tuple[Any, ...] | None, row: ResourceRow) -> bool:
-        """Whether all that happens is that somebody leaves the line of an exclusive holder.
-
-        Nobody moves then, whoever else comes or goes: so the resource's row is left as it is,
-        and those who give up do not get in each other's way. Hand-overs compare whom they let
-        in, and whom they stop at.
-        """
-        if not isinstance(self.view.command, c.Leave) or before != as_stored(row):
-            return False
-        if not row.sole or row.held != {EXCLUSIVE: 1} or not as_simple(row):
-            return False
-        written = [k for k in (*self.puts, *self.deletes) if k[0] == "r"]
-        if len(written) != 1 or not written[0].startswith(waiting_of(prefix)):
-            return False
-        claim = r.claim_key(*self.view.command[:2])
-        seen = [key for key in (written[0], claim) if self.view.known.mod(key)]
-        for key in seen:
-            self._same(key)  # it still waits
-        return written[0] in self.deletes and bool(seen)
-
-    def _line_as_read(
-        self, prefix: str, before: tuple[Any, ...] | None, row: ResourceRow | None
-    ) -> None:
-        """Others may come and go without touching the resource: not before those we saw."""
-        if before is None:
-            return  # nobody stands in line where nobody holds
-        line = waiting_of(prefix)
-        if row is None or not row.holders:
-            upto = end_of(line)
-        elif prefix in self.view.consumed:
-            upto = self.view.consumed[prefix]
-        elif self.view.known.between(line, end_of(line)):
-            return
-        else:
-            upto = end_of(line)
-        revision = self.view.known.revision
-        self.compares[line] = self.keys.nothing_since(line, upto, revision)
-        for key in self.view.known.between(line, upto):
-            self._same(key)
-
-    def _inboxes(self, wakes: Iterable[Wake]) -> None:
-        words: dict[str, list[list[Any]]] = {}
-        for wake in wakes:
-            if wake.inbox and record_key(wake.session) not in self.deletes:
-                word = [wake.n, wake.what, packed_token(wake.token, self.epoch)]
-                if wake.what == c.WAKE_GRANTED:
-                    word.append(self._line_of(wake))
-                words.setdefault(wake.session, []).append(word)
-        for session, said in words.items():
-            self.puts[inbox_key(session)] = (encode(said), 0)
-            self.deletes.pop(inbox_key(session), None)
-
-    def _line_of(self, wake: Wake) -> list[Any] | None:
-        """The line a claim was granted in, for when it leaves: then it need not read it."""
-        claim = self.view.get(r.claim_key(wake.session, wake.n))
-        if not isinstance(claim, Claim) or len(claim.places) != 1:
-            return None
-        prefix = stored_key(r.resource_key(*claim.places[0][:2]))
-        line = waiting_of(prefix)
-        known = self.view.known
-        if not self.view.get(table_key(prefix)).sole or marker_of(prefix) in known.kvs:
-            return None
-        edge = known.known_up_to(line, end_of(line))
-        follows = [key for key in known.between(line, edge) if key not in self.deletes]
-        more = edge < end_of(line) or len(follows) > TOLD_MAX
-        if (more and not follows) or any(key.startswith(line) for key in self.puts):
-            return None
-        told = [known.kvs[key][:3] for key in follows[:TOLD_MAX]]
-        return [prefix, self.puts[prefix][0], known.revision, more, *told]
-
-    # ── as JSON ──────────────────────────────────────────────────────────────────────
+    view: View
+    wakes: list[Wake]
+    compares: list[Json] = field(default_factory=list)
+    deletes: list[str] = field(default_factory=list)
+    puts: list[_Put] = field(default_factory=list)
+    spans: list[int] = field(default_factory=list)
+    """Lengths of leases to be granted before the transaction is sent."""
+    tokens: int = 0
+    epoch_after: int = 0
 
     @property
-    def is_alone(self) -> bool:
-        """Whether the claim that enters has no row of its own."""
-        return bool(self._alone)
+    def is_empty(self) -> bool:
+        return not (self.deletes or self.puts)
 
-    @property
-    def writes(self) -> bool:
-        return bool(self.puts or self.deletes)
+    def proposal(self, keys: Keys, leases: list[int], wants: Iterable[Range]) -> Proposal:
+        """The transaction; if a comparison fails it reads everything anew."""
+        view, base = self.view, self.view.base
+        reads = keys.reads(wants)
+        events = view.logged
 
-    def opens(self, session: str) -> bool:
-        """Whether the step begins a session."""
-        living = living_key(session)
-        return living in self.puts and not self.view.known.mod(living)
+        def body(slot: Slot) -> Json:
+            left = iter(leases)
+            operations = [keys.delete(key) for key in self.deletes]
+            for put in self.puts:
+                value = put.value
+                lease = next(left) if put.span_ms else self._lease(put.session)
+                if put.claim is not None:
+                    owner = view.owners[put.claim.session]
+                    value = k.packed_claim(put.claim, owner, base.epoch, slot.tokens)
+                elif put.key[0] == "b":
+                    value = self._word(put.value, slot.tokens)
+                operations.append(keys.put(put.key, value, lease))
+            if events:
+                packed = [k.packed_event(event, base.epoch, slot.tokens) for event in events]
+                operations.append(keys.put(f"l\x1f{slot.order:02}", k.encode(packed)))
+            return {"compare": self.compares, "success": operations, "failure": reads}
 
-    def wants(self, first: Iterable[Want]) -> list[Want]:
-        """What to read if it is not as it was believed to be, beside what is sure to be needed."""
-        keys = [key for key in self.compares if key[0] != "r"]
-        resources = (Want.resource(prefix) for prefix in self.view.touched)
-        return list(dict.fromkeys([*first, *map(Want, keys), *resources]))[:OPERATIONS_MAX]
-
-    def operations(self, *, looks_for_due: bool = True) -> list[Json]:
-        keys = self.keys
-        for key in self.puts:
-            self.deletes.pop(key, None)
-        made = [keys.put(key, *value) for key, value in self.puts.items()]
-        made += [keys.delete(key, stop) for key, stop in self.deletes.items()]
-        if looks_for_due:
-            made.append(due_range(keys))
-        if max(len(made), len(self.compares), len(self.view.touched) + 8) > OPERATIONS_MAX:
+        size = max(len(self.compares), len(self.deletes) + len(self.puts) + 1, len(reads))
+        if size > OPERATIONS_MAX:
             raise TooLargeError
-        return made
+        writes = frozenset([*self.deletes, *(put.key for put in self.puts)])
+        return Proposal(body, size, writes, self.tokens)
 
-    def known_after(self, revision: int) -> Knowledge:
-        """What is known once it is done.
+    def _lease(self, session: str) -> int:
+        return self.view.owners[session].lease if session else 0
 
-        Of the lines it is what was read: others may have joined them before `revision`.
-        """
-        known = self.view.known
-        for key in self.deletes:
-            if key[0] in "rc":
-                self._count(known, key, -1)
-                known.remove(key)
-                known.assume(key)
-        for key, (value, _) in self.puts.items():
-            self._count(known, key, 1)
-            known.add(Kv(key, value, revision))
-        return known
+    def _word(self, value: str, tokens: int) -> str:
+        """A word whose token is known now but for the revision."""
+        said = k.typed(Word, k.decode(value))
+        if said.offset >= k.RELATIVE:
+            said = said._replace(offset=self.view.base.epoch + tokens + said.offset - k.RELATIVE)
+        return k.encode(list(said))
 
-    def _count(self, known: Knowledge, key: str, change: int) -> None:
-        prefix = resource_of(key) if key[0] == "r" else ""
-        if prefix and (key in known.kvs) == (change < 0):
-            known.counts[prefix] = known.counts.get(prefix, 0) + change
+    def fence(self, keys: Keys, session: str) -> None:
+        """Write the session's key anew: no enter sent before can be carried out after this."""
+        kv = self.view.known.kvs.get(k.session_key(session))
+        if kv is not None:
+            self.puts.append(_Put(kv.key, session, kv.value))
+            if keys.unchanged(kv.key, kv.mod) not in self.compares:
+                self.compares.append(keys.unchanged(kv.key, kv.mod))
 
-    def due_ms(self) -> int:
-        """When the first of those things ends by itself that this step has written."""
-        dues = (r.due_at_ms(key) for key in self.puts if key[0] == "d")
-        return min(dues, default=FAR_MS)
+    def token(self, token: int, slot: Slot, revision: int) -> int:
+        """A token as it is now that the transaction is committed."""
+        if token < k.RELATIVE:
+            return token
+        return self.view.base.epoch + slot.tokens + token - k.RELATIVE + k.STRIDE * revision
 
-
-def row_static(row: Session) -> tuple[Any, ...]:
-    return (row.ttl_ms, row.owner, row.metadata, row.inbox, row.process, row.opened_ms)
-
-
-def due_range(keys: Keys) -> Json:
-    """A read of what ends next by itself."""
-    return keys.range(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1, keys_only=True)
-
-
-def first_due_ms(found: list[Kv]) -> int:
-    """When the next thing ends by itself."""
-    return r.due_at_ms(found[0].key) if found else FAR_MS
+    def resolved(self, value: Any, slot: Slot, revision: int) -> Any:
+        """An answer with the tokens that the transaction has given."""
+        if isinstance(value, int):
+            return self.token(value, slot, revision)
+        if isinstance(value, tuple):
+            items = [self.resolved(item, slot, revision) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return value
 
 
-_OF_OWNER: Final = frozenset(
-    (c.Open, c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt, c.Renew, c.Watch)
-)
-"""Commands that a session gives for itself: it has to live when they are carried out."""
+def make_plan(
+    view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: c.Command | None
+) -> Plan:
+    """What is to be written after the table has run."""
+    plan = Plan(view, wakes)
+    maker = _Maker(plan, own, keys)
+    for lines in view.lines.values():
+        maker.resource(lines)
+    for of, claim in view.claims.items():
+        before = view.claims_before.get(of)
+        if claim != before:
+            maker.claim(of, before, claim)
+        elif isinstance(command, c.Break) and claim is not None and of in view.looked_up:
+            maker.claim_stands(of)  # a witness: no deadlock if it is not as it was seen
+    for session, row in view.sessions.items():
+        kv = view.known.kvs.get(k.alive_key(session))
+        mine = own.get(session)
+        if mine is not None and mine.was_opened and not row.ended and _was_renewed(row, kv):
+            stored = k.Alive(row.renewals, row.deadline_ms - row.ttl_ms)
+            maker.put(_Put(k.alive_key(session), session, k.encode(list(stored))))
+    maker.words()
+    if not plan.is_empty:
+        maker.finish()
+    return plan
+
+
+def _was_renewed(row: Any, kv: Any) -> bool:
+    stored = k.typed(k.Alive, k.decode(kv.value)) if kv is not None else k.Alive(0, 0)
+    return bool(row.renewals != stored.renewals)
+
+
+class _Maker:
+    def __init__(self, plan: Plan, own: OwnSessions, keys: Keys) -> None:
+        self._plan = plan
+        self._view = plan.view
+        self._own = own
+        self._keys = keys
+        self._sessions: set[str] = set()
+        """Whose keys must be there."""
+        self._words: dict[tuple[str, int], Word] = {}
+        self._relied: list[Lines] = []
+
+    def put(self, put: _Put) -> None:
+        self._plan.puts.append(put)
+        if put.session:
+            self._sessions.add(put.session)
+        if put.span_ms:
+            self._plan.spans.append(put.span_ms)
+
+    def delete(self, *keys: str) -> None:
+        self._plan.deletes += [key for key in keys if key not in self._plan.deletes]
+
+    # ── resources ────────────────────────────────────────────────────────────────────
+
+    def resource(self, lines: Lines) -> None:
+        row, before, prefix = lines.row, lines.before, lines.prefix
+        assert before is not None
+        now_ms = self._view.now_ms
+        if row.closed_ms > now_ms and (row.closed_ms > before.closed_ms or lines.stale_delays):
+            span_ms = row.closed_ms - now_ms
+            closing = k.Closing(row.closed_ms, row.limit)
+            self.put(_Put(f"{prefix}c", "", k.encode(list(closing)), span_ms=span_ms))
+            self.delete(*lines.stale_delays)
+        in_use = row.holders or row.waiting or row.reservations
+        if in_use and row.limit != before.limit and before.limit:
+            self.put(_Put(f"{prefix}e", "", k.encode(row.limit)))
+        elif not in_use and lines.limit_is_stored:
+            self.delete(f"{prefix}e")
+        self._relied.append(lines)
+
+    def _rely(self, lines: Lines) -> None:
+        row, before = lines.row, lines.before
+        end = lines.relied_end
+        takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.now_ms
+        if before is None or not before.waiting or not (row.waiting or takes_no_more):
+            end = k.end_of(lines.prefix)  # whoever stands there by now must not be passed over
+        revision = self._view.known.revision
+        self._plan.compares.append(self._keys.nothing_since(f"{lines.prefix}c", end, revision))
+
+    # ── claims ───────────────────────────────────────────────────────────────────────
+
+    def claim(self, of: tuple[str, int], before: Claim | None, after: Claim | None) -> None:
+        session, n = of
+        if before is not None:
+            self.claim_stands(of)
+        stood = before is not None and before.state != REVOKED
+        stands = after is not None and after.state != REVOKED
+        old = {key for _, key in k.keys_of(before)} if before is not None and stood else set()
+        new = [key for _, key in k.keys_of(after)] if after is not None and stands else []
+        self.delete(*sorted(old.difference(new)))
+        for key in new:
+            self.put(_Put(key, session, claim=after))
+        if after is not None and after.token >= k.RELATIVE:
+            self._plan.tokens += after.block
+        self._beside(before if stood else None, after if stands else None)
+        if after is not None and after.state == REVOKED:
+            packed = k.packed_claim(after, self._view.owners[session], 0, 0)
+            self._words[of] = Word([], -1, after.reason, after.by, packed)
+        elif before is not None and not stands:
+            self._forget_word(session, n)
+
+    def _forget_word(self, session: str, n: int) -> None:
+        mine = self._own.get(session)
+        key = k.word_key(session, n)
+        known = key in self._view.known.kvs
+        if known or (mine is not None and n in mine.claims and mine.claims[n].has_word):
+            self.delete(key)
+
+    def _beside(self, before: Claim | None, after: Claim | None) -> None:
+        """The keys that go with a holder: its lock_delay, its max_hold."""
+        for claim, other, is_put in ((after, before, True), (before, after, False)):
+            if claim is not None and claim.wants and not (other is not None and other.wants):
+                prefix = k.resource_prefix(*claim.places[0][:2])
+                key = k.converting_key(prefix, claim.session, claim.n)
+                if is_put:
+                    self.put(_Put(key, claim.session))
+                else:
+                    self.delete(key)
+        held = before is not None and before.state == HOLDING
+        holds = after is not None and after.state == HOLDING
+        if holds and not held and after is not None:
+            if after.lock_delay_ms:
+                for place in after.places:
+                    prefix = k.resource_prefix(place.kind, place.name)
+                    key = k.delay_key(prefix, after.session, after.n)
+                    delay = k.Closing(after.lock_delay_ms, place.limit)
+                    self.put(_Put(key, "", k.encode(list(delay))))
+            if after.until_ms:
+                key = k.bound_key(after.session, after.n)
+                self.put(_Put(key, "", k.encode(after.until_ms), span_ms=after.max_hold_ms))
+        elif held and not holds and before is not None:
+            if before.lock_delay_ms:
+                for place in before.places:
+                    prefix = k.resource_prefix(place.kind, place.name)
+                    self.delete(k.delay_key(prefix, before.session, before.n))
+            if before.until_ms:
+                self.delete(k.bound_key(before.session, before.n))
+
+    def claim_stands(self, of: tuple[str, int]) -> None:
+        """It is compared that a claim is as it was read."""
+        kv = self._view.kv_of.get(of)
+        if kv is None:
+            kv = self._view.known.kvs.get(k.word_key(*of))
+        if kv is not None:
+            self._plan.compares.append(self._keys.unchanged(kv.key, kv.mod))
+
+    # ── words ────────────────────────────────────────────────────────────────────────
+
+    def words(self) -> None:
+        """Tell sessions of other processes, in the transaction that it is about."""
+        for wake in self._plan.wakes:
+            of = (wake.session, wake.n)
+            mine = self._own.get(wake.session)
+            if not wake.n or wake.session not in self._view.owners:
+                continue  # the end of a session shows by its key
+            if mine is not None and mine.deliver is not None and of not in self._words:
+                continue
+            word = self._words.get(of, Word([]))
+            word.whats.append(wake.what)
+            if wake.token:
+                word = word._replace(offset=wake.token)
+            self._words[of] = word
+        for (session, n), word in self._words.items():
+            if not word.whats:
+                word.whats.append(WAKE_LOOK)
+            self.put(_Put(k.word_key(session, n), session, k.encode(list(word))))
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────
+
+    def finish(self) -> None:
+        plan, view, keys = self._plan, self._view, self._keys
+        for lines in self._relied:
+            self._rely(lines)
+        for session in sorted(self._sessions):
+            kv = view.known.kvs.get(k.session_key(session))
+            if kv is not None and self._own.get(session) is not None:
+                plan.compares.append(keys.unchanged(kv.key, kv.mod))
+            else:
+                plan.compares.append(keys.present(k.session_key(session)))
+        base = view.known.kvs.get(k.EPOCH_KEY)
+        if plan.tokens or view.logged:
+            plan.compares.append(keys.unchanged(k.EPOCH_KEY, base.mod if base else 0))
+        if base is None and plan.tokens:
+            self.put(_Put(k.EPOCH_KEY, "", k.encode(list(view.base))))
+        elif plan.tokens > k.STRIDE:
+            # Later tokens must be above the whole block.
+            raised = view.base._replace(epoch=view.base.epoch + plan.tokens)
+            self.put(_Put(k.EPOCH_KEY, "", k.encode(list(raised))))

@@ -1,24 +1,26 @@
-"""The gateway's JSON: what is asked for, and what was answered."""
+"""etcd's JSON: comparisons and operations to send, and replies, checked as they are read."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 from binascii import b2a_base64
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-Json: TypeAlias = dict[str, Any]
+from lockfast.errors import StoreError
+from lockfast.stores.etcd.transport import Json
 
 TXN: Final = "/v3/kv/txn"
 GRANT: Final = "/v3/lease/grant"
 KEEP_ALIVE: Final = "/v3/lease/keepalive"
-WATCH: Final = "/v3/watch"
+REVOKE: Final = "/v3/lease/revoke"
+TIME_TO_LIVE: Final = "/v3/lease/timetolive"
 AUTHENTICATE: Final = "/v3/auth/authenticate"
 
-CODED_MAX: Final = 1024
-"""Keys whose coded form is kept: most locks are taken again and again."""
 OPERATIONS_MAX: Final = 128
-"""What etcd allows in each part of a transaction, by default."""
+"""How many comparisons or operations etcd accepts in one transaction, unless configured."""
+_CODED_MAX: Final = 1024
 
 
 class Kv(NamedTuple):
@@ -29,7 +31,7 @@ class Kv(NamedTuple):
     mod: int
     """The revision that wrote it."""
     version: int = 0
-    """How often it was written."""
+    lease: int = 0
 
 
 class Found(NamedTuple):
@@ -37,24 +39,65 @@ class Found(NamedTuple):
 
     kvs: list[Kv]
     count: int  # type: ignore[assignment]  # hides tuple.count
-    more: bool
+    """Of all keys in the range, also those beyond the limit."""
 
 
-def coded(plain: bytes) -> str:
-    return b2a_base64(plain, newline=False).decode()
+class Range(NamedTuple):
+    """Keys to read: from `start` up to but not including `stop`, or one key if that is ""."""
+
+    start: str
+    stop: str = ""
+    limit: int = 0
+    reverse: bool = False
+
+
+class Answer:
+    """The reply to a transaction. Everything that is not as etcd sends it is a StoreError."""
+
+    def __init__(self, keys: Keys, reply: Json, revision: int = 0) -> None:
+        self._keys = keys
+        self._reply = reply
+        self.succeeded = reply.get("succeeded") is True
+        self.revision = revision or keys.revision_of(reply)
+
+    def found(self, index: int) -> Found:
+        """What the range at this place of the branch that ran has found."""
+        try:
+            answer = self._responses()[index]["response_range"]
+            kvs = [self._keys.kv(kv) for kv in answer.get("kvs", ())]
+            return Found(kvs, int(answer.get("count", 0)))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._keys.malformed(error) from None
+
+    def nested(self, index: int) -> Answer:
+        """The reply to the transaction at this place of the branch that ran."""
+        try:
+            reply = self._responses()[index]["response_txn"]
+            if not isinstance(reply, dict):
+                raise TypeError(f"a transaction answered {reply!r}")
+        except (LookupError, TypeError) as error:
+            raise self._keys.malformed(error) from None
+        return Answer(self._keys, reply, self.revision)
+
+    def _responses(self) -> list[Json]:
+        responses = self._reply.get("responses", [])
+        if not isinstance(responses, list):
+            raise TypeError(f"{responses!r} is not a list of responses")
+        return responses
 
 
 class Keys:
     """The keys of one namespace: ours are text, etcd's are bytes behind a common root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, label: str) -> None:
+        self.label = label
         self._root = root.encode()
         self._cut = len(self._root)
-        self.coded = lru_cache(CODED_MAX)(self._coded)
-        """A key as the gateway wants it."""
+        self.coded = lru_cache(_CODED_MAX)(self._coded)
+        """A key as the gateway expects it."""
 
     def _coded(self, key: str) -> str:
-        return coded(self._root + key.encode())
+        return b2a_base64(self._root + key.encode(), newline=False).decode()
 
     def plain(self, coded: str) -> str:
         return b64decode(coded)[self._cut :].decode()
@@ -66,25 +109,26 @@ class Keys:
         return {"key": self.coded(key), "target": "MOD", "mod_revision": str(mod)}
 
     def present(self, key: str) -> Json:
-        compare = {"key": self.coded(key), "target": "MOD", "mod_revision": "0"}
+        compare = {"key": self.coded(key), "target": "CREATE", "create_revision": "0"}
         return {**compare, "result": "GREATER"}
 
-    def empty(self, start: str, stop: str) -> Json:
-        """There is no key in a range."""
-        return self._over(start, stop, {"target": "CREATE", "create_revision": "0"})
+    def absent(self, key: str, stop: str = "") -> Json:
+        """There is no such key, or none in a range."""
+        compare = {"key": self.coded(key), "target": "CREATE", "create_revision": "0"}
+        return {**compare, "range_end": self.coded(stop)} if stop else compare
 
     def nothing_since(self, start: str, stop: str, revision: int) -> Json:
-        """No key in a range was written after a revision."""
+        """No key in a range was written after a revision. Deletions are not seen by this."""
         last = {"target": "MOD", "result": "LESS", "mod_revision": str(revision + 1)}
-        return self._over(start, stop, last)
-
-    def _over(self, start: str, stop: str, condition: Json) -> Json:
-        return {"key": self.coded(start), "range_end": self.coded(stop), **condition}
+        return {"key": self.coded(start), "range_end": self.coded(stop), **last}
 
     # ── operations ───────────────────────────────────────────────────────────────────
 
     def put(self, key: str, value: str, lease: int = 0) -> Json:
-        request = {"key": self.coded(key), "value": coded(value.encode())}
+        request = {
+            "key": self.coded(key),
+            "value": b2a_base64(value.encode(), newline=False).decode(),
+        }
         if lease:
             request["lease"] = str(lease)
         return {"request_put": request}
@@ -95,19 +139,8 @@ class Keys:
             request["range_end"] = self.coded(stop)
         return {"request_delete_range": request}
 
-    def range(
-        self,
-        start: str,
-        stop: str = "",
-        limit: int = 0,
-        *,
-        reverse: bool = False,
-        revision: int = 0,
-        since: int = 0,
-        keys_only: bool = False,
-        count_only: bool = False,
-    ) -> Json:
-        """One key, or those of a range; as of a revision; changed since another."""
+    def range(self, wanted: Range, revision: int = 0) -> Json:
+        start, stop, limit, reverse = wanted
         request: Json = {"key": self.coded(start)}
         if stop:
             request["range_end"] = self.coded(stop)
@@ -117,26 +150,39 @@ class Keys:
             request["sort_order"], request["sort_target"] = "DESCEND", "KEY"
         if revision:
             request["revision"] = str(revision)
-        if since:
-            request["min_mod_revision"] = str(since)
-        if keys_only:
-            request["keys_only"] = True
-        if count_only:
-            request["count_only"] = True
         return {"request_range": request}
 
-    # ── answers ──────────────────────────────────────────────────────────────────────
+    def reads(self, wanted: Iterable[Range], revision: int = 0) -> list[Json]:
+        return [self.range(one, revision) for one in wanted]
 
-    def found(self, response: Json) -> Found:
-        answer = response["response_range"]
-        kvs = [self.kv(kv) for kv in answer.get("kvs", ())]
-        return Found(kvs, int(answer.get("count", 0)), bool(answer.get("more")))
+    # ── replies ──────────────────────────────────────────────────────────────────────
 
     def kv(self, kv: Json) -> Kv:
-        value = b64decode(kv.get("value", "")).decode()
-        mod, version = int(kv.get("mod_revision", 0)), int(kv.get("version", 0))
-        return Kv(self.plain(kv["key"]), value, mod, version)
+        """One key of a reply; whoever calls this catches what a wrong reply raises."""
+        return Kv(
+            self.plain(kv["key"]),
+            b64decode(kv.get("value", "")).decode(),
+            int(kv.get("mod_revision", 0)),
+            int(kv.get("version", 0)),
+            int(kv.get("lease", 0)),
+        )
 
+    def number(self, reply: Json, name: str) -> int:
+        """A number of a reply; 0 if it is left out, as etcd does with zeros."""
+        try:
+            return int(reply.get(name, 0))
+        except (TypeError, ValueError) as error:
+            raise self.malformed(error) from None
 
-def revision_of(answer: Json) -> int:
-    return int(answer["header"]["revision"])
+    def revision_of(self, reply: Json) -> int:
+        header = reply.get("header")
+        if not isinstance(header, dict):
+            raise self.malformed(ValueError("no header"))
+        return self.number(header, "revision")
+
+    def malformed(self, error: Exception) -> StoreError:
+        return StoreError(
+            self.label,
+            f"sent a reply that is not etcd's ({error!r})",
+            "check that the URL names etcd's client port",
+        )

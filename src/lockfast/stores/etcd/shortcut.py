@@ -1,193 +1,321 @@
-"""The two steps that most locks ever take: a lock that nobody uses, and giving it back.
+"""The steps that most locks ever take, in one request and without reading first.
 
-Nothing is decided here that the lock table does not decide: it is the same transaction,
-written out for one claim that is alone at its resource, so that it costs little. Whatever
-is not as simple as that, or not as believed, is left to `steps`.
+`enter` takes a resource that nobody uses, or else joins its line, in one transaction:
+
+    if   the session and the epoch are as known, and the resource has no key at all
+    then put the holder's key
+    else if   the session is as known, and no claim of several places has a reservation here
+         then put the waiting key, and read the line
+         else read what is different
+
+Only exclusive claims join like this: others may be compatible with the holders, so the table
+decides. To join needs no further comparison, since a claim in line is always right. Whether it
+could hold by now shows in what is read after the put; then a step grants it. `leave` deletes the
+holder's key if nobody waits. Nothing is decided here that the lock table would decide
+differently: the comparison with the table on random commands covers both.
 """
 
 from __future__ import annotations
 
-from operator import is_
+from collections.abc import Sequence
 
 from lockfast.core import commands as c
-from lockfast.core import rows as r
-from lockfast.core.commands import HOLDING
-from lockfast.core.modes import LOCK, MODES_OF_KIND
-from lockfast.errors import OutcomeUnknownError
-from lockfast.stores.etcd.alone import Held
-from lockfast.stores.etcd.knowledge import PAGE, Want
-from lockfast.stores.etcd.outcome import Outcome
-from lockfast.stores.etcd.requests import Keys, Kv, coded, revision_of
-from lockfast.stores.etcd.rows import (
-    STRIDE,
-    Base,
-    Living,
-    Owner,
-    Record,
-    alone_key,
-    decode,
-    encode,
-    end_of,
-    packed_owner,
-)
-from lockfast.stores.etcd.shared import Row, Shared
-from lockfast.stores.etcd.steps import Step
-
-_MODES = MODES_OF_KIND[LOCK]
+from lockfast.core.commands import HOLDING, WAITING, Reply, Wake
+from lockfast.core.lines import place_at
+from lockfast.core.modes import CONFLICTS, EXCLUSIVE, MODES_OF_KIND, PERMIT
+from lockfast.core.rows import Claim, ResourceRow, rank_of, session_key
+from lockfast.errors import StoreUnavailableError
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.errors import LeaseGoneError
+from lockfast.stores.etcd.gateway import Gateway, Proposal, Slot
+from lockfast.stores.etcd.layout import Base, Owner
+from lockfast.stores.etcd.owned import OwnClaim, OwnSession
+from lockfast.stores.etcd.requests import Answer, Found, Range
+from lockfast.stores.etcd.steps import LIMITS, Context, Outcome, Settle, Step
+from lockfast.stores.etcd.transport import Json
+from lockfast.stores.etcd.view import WINDOW, Instant, View
 
 
-class Believed:
-    """A session of ours and what else is compared, made ready to be sent."""
+class Shortcut:
+    """Tries one command the short way; None: it has to go the long way."""
 
-    def __init__(self, keys: Keys, record: Kv, living: Kv, base: Kv) -> None:
-        self.kvs = record, living, base
-        session, lives = Record(*decode(record.value)), Living(*decode(living.value))
-        stored = Base(*decode(base.value))
-        self.is_over = bool(session.ended or session.sentence)
-        self.ends_ms = lives.renewed_ms + session.ttl_ms
-        self.lowest = lives.lowest
-        self.epoch, self.log_until_ms = stored.epoch, stored.log_until_ms
-        of = Owner(session.owner, session.inbox, session.process, session.ttl_ms)
-        self.owner = packed_owner(of, record.key[2:])
-        self.same_base, self.same_session = (
-            f'{{"key":"{keys.coded(kv.key)}","target":"MOD","mod_revision":"{kv.mod}"}}'
-            for kv in (base, living)
-        )
+    def __init__(
+        self, gateway: Gateway, context: Context, until_ms: int, instant: Instant | None = None
+    ) -> None:
+        self._gateway = gateway
+        self._keys = gateway.keys
+        self._context = context
+        self._until_ms = until_ms
+        self._given = instant
+        wall_us = gateway.network.wall_us()
+        self._instant = instant or Instant(wall_us // 1000, wall_us)
 
+    def _log(self, base: Base, what: str, claim: Claim, owner: Owner, slot: Slot) -> list[Json]:
+        """The event, while somebody reads the log."""
+        wall_ms = self._instant.wall_us // 1000
+        if base.log_until_ms <= wall_ms:
+            return []
+        place = claim.places[0]
+        detail = (claim.value or "") if what == "granted" else ""
+        event = c.Event(
+            0, wall_ms, what, place.kind, place.name, place.mode, claim.session, claim.n,
+            owner.owner, claim.token, detail,
+        )  # fmt: skip
+        packed = [k.packed_event(event, base.epoch, slot.tokens)]
+        return [self._keys.put(f"l\x1f{slot.order:02}", k.encode(packed))]
 
-def _believed(shared: Shared, session: str) -> Believed | None:
-    kvs = shared.believed(session)
-    known = shared.ready.get(session)
-    if isinstance(known, Believed) and all(map(is_, known.kvs, kvs)):
-        return known
-    if len(kvs) < 3:
-        return None
-    shared.ready[session] = made = Believed(shared.keys, *kvs)
-    return made
+    # ── entering ─────────────────────────────────────────────────────────────────────
 
-
-async def shortcut(step: Step) -> Outcome | None:
-    """Carry a command out, if it is as simple as that; None: `step` has to be run.
-
-    What was learned on the way, that it is not as believed or that it may have been done,
-    `step` knows then.
-    """
-    command, now, shared = step.command, step.now, step.shared
-    if not isinstance(command, c.Enter | c.Leave) or now.now_ms >= shared.due_ms:
-        return None
-    believed = _believed(shared, command.session)
-    if (
-        believed is None
-        or believed.is_over
-        or believed.log_until_ms > now.wall_us // 1000
-        or (not now.by_lease and believed.ends_ms <= now.now_ms)
-    ):
-        return None
-    if isinstance(command, c.Enter):
-        return await _enter(step, command, believed)
-    return await _leave(step, command, believed)
-
-
-async def _enter(step: Step, command: c.Enter, believed: Believed) -> Outcome | None:
-    (
-        session, n, places, actor, _, priority, head_start_ms, max_hold_ms, lock_delay_ms, block,
-        text, _, window_ms,
-    ) = command  # fmt: skip
-    shared, now_ms = step.shared, step.now.now_ms
-    if (
-        max_hold_ms
-        or lock_delay_ms
-        or window_ms
-        or block != 1
-        or text is not None
-        or len(places) != 1
-        or places[0] in shared.busy
-        or n < believed.lowest
-        or shared.claims[session] >= step.limits.claims_max
-    ):
-        return None
-    kind, name, mode, _, _ = places[0]
-    numbers, alone = shared.numbers_of(session), shared.alone_of(session)
-    if kind != LOCK or mode not in _MODES or numbers.has(n):
-        return None
-    prefix = f"r\x1f{kind}\x1f{name}\x1f"
-    word = alone_key(session, prefix)
-    has_word = alone.has_word(word)
-    if not has_word and alone.is_full():
-        return None
-    rank = r.rank_of(now_ms - head_start_ms, shared.arrival(shared.cluster.revision))
-    token = f"+{believed.epoch}"
-    claim = [
-        session,
-        n,
-        [[kind, name, mode]],
-        HOLDING,
-        rank,
-        actor,
-        priority,
-        now_ms,
-        token,
-        now_ms,
-    ]
-    value = encode([[believed.owner, claim], 1])
-    key = shared.keys.coded(prefix)
-    puts = f'{{"request_put":{{"key":"{key}","value":"{coded(value.encode())}"}}}}'
-    if not has_word:
-        puts += f',{{"request_put":{{"key":"{shared.keys.coded(word)}"}}}}'
-    body = (
-        f'{{"compare":[{believed.same_base},{believed.same_session},{{"key":"{key}"}}],'
-        f'"success":[{puts}]}}'
-    )
-    try:
-        answer = await step.gateway.txn(body.encode(), step.until_s)
-    except BaseException as error:
-        step.broke_off(error, believed.kvs[1])
-        if isinstance(error, OutcomeUnknownError):
+    async def enter(self, command: c.Enter) -> Outcome | None:
+        own, base = self._context.own.get(command.session), self._context.base
+        if own is None or own.record is None or own.ended or base is None:
             return None
-        raise
-    if not answer.get("succeeded"):
-        shared.met(places[0])
-        return None
-    revision = revision_of(answer)
-    given = believed.epoch + STRIDE * revision
-    shared.claims[session] += 1
-    numbers.enter(n)
-    alone.hold(n, Held(given, word, revision))
-    shared.hold(session, n, Row(prefix, value, revision))
-    return Outcome(c.Granted(given, 0, mode))
+        if not _is_plain(command) or own.is_used(command.n):
+            return None
+        if len(own.claims) >= LIMITS.claims_max:
+            return None
+        place = command.places[0]
+        prefix = k.resource_prefix(place.kind, place.name)
+        joins = command.queue and place.mode == EXCLUSIVE
+        if not joins and prefix in self._context.busy:
+            return None
+        now_ms = self._instant.now_ms
+        arrival = self._context.own.next_arrival(self._gateway.cluster.revision)
+        claim = Claim(
+            command.session, command.n, command.places, HOLDING,
+            rank_of(now_ms - command.head_start_ms, arrival), command.actor, command.priority,
+            now_ms, k.RELATIVE, now_ms, 0, 0, 0, 1, command.value,
+        )  # fmt: skip
+        own.doubt(command.n)
+        own.claims[command.n] = mine = OwnClaim(command.places, claim.rank)
+        proposal = self._entering(claim, own, base, prefix, joins)
+        try:
+            committed = await self._gateway.txn(proposal, self._until_ms)
+        except LeaseGoneError:
+            self._forget(own, command.n)
+            return None
+        except StoreUnavailableError:
+            self._forget(own, command.n)
+            raise
+        own.doubted.discard(command.n)
+        answer, slot = committed
+        if answer.succeeded:
+            own.saw(command.n)
+            token = base.epoch + slot.tokens + k.STRIDE * answer.revision
+            mine.token, mine.mod = token, answer.revision
+            mine.key = next(key for _, key in k.keys_of(claim))
+            mode = place.mode
+            return Outcome(c.Granted(token, 0, mode), (), answer.revision)
+        self._context.met(prefix)
+        self._learn(answer.found(1))
+        queued = answer.nested(0)
+        if not joins or not queued.succeeded:
+            self._forget(own, command.n)
+            return None
+        own.saw(command.n)
+        claim.state, claim.token, claim.granted_ms = WAITING, 0, 0
+        return await self._joined(claim, queued, prefix)
+
+    def _forget(self, own: OwnSession, n: int) -> None:
+        own.doubted.discard(n)
+        own.claims.pop(n, None)
+
+    def _learn(self, found: Found) -> None:
+        for kv in found.kvs:
+            base = k.base_from(self._keys.label, kv)
+            if base is not None:
+                self._context.base, self._context.base_mod = base, kv.mod
+
+    def _entering(
+        self, claim: Claim, own: OwnSession, base: Base, prefix: str, joins: bool
+    ) -> Proposal:
+        keys, record = self._keys, own.record
+        assert record is not None
+        owner = Owner(*record[:5])
+        held = next(key for _, key in k.keys_of(claim))
+        waits = k.line_key(prefix, "w", claim.rank, claim.session, claim.n)
+        end = k.end_of(prefix)
+        lives = keys.unchanged(k.session_key(claim.session), own.mod)
+        base_mod = self._context.base_mod
+        waiting = Claim(
+            claim.session, claim.n, claim.places, WAITING, claim.rank, claim.actor,
+            claim.priority, claim.entered_ms, value=claim.value,
+        )  # fmt: skip
+
+        def body(slot: Slot) -> Json:
+            join: Json = {"success": []}
+            if joins:
+                join = {
+                    "compare": [lives, keys.absent(f"{prefix}v\x1f", f"{prefix}v ")],
+                    "success": [
+                        keys.put(waits, k.packed_claim(waiting, owner, 0, 0), record.lease),
+                        keys.range(Range(prefix, end, WINDOW)),
+                        keys.range(Range(f"{prefix}w\x1f", waits, 1, True)),
+                        keys.range(Range(f"{waits}\x00", end, 1)),
+                        *self._log(base, "waiting", waiting, owner, slot),
+                    ],
+                }
+            value = k.packed_claim(claim, owner, base.epoch, slot.tokens)
+            return {
+                "compare": [
+                    lives,
+                    keys.absent(prefix, end),
+                    keys.unchanged(k.EPOCH_KEY, base_mod),
+                ],
+                "success": [
+                    keys.put(held, value, record.lease),
+                    *self._log(base, "granted", claim, owner, slot),
+                ],
+                "failure": [{"request_txn": join}, keys.range(Range(k.EPOCH_KEY))],
+            }
+
+        return Proposal(body, 8, frozenset([held, waits]), 1)
+
+    async def _joined(self, claim: Claim, answer: Answer, prefix: str) -> Outcome:
+        """The claim stands in line: grant it if it could hold, else say whom it waits for."""
+        line, before, behind = answer.found(1), answer.found(2), answer.found(3)
+        place = claim.places[0]
+        holders = [kv for kv in line.kvs if kv.key.startswith(f"{prefix}h\x1f")]
+        is_first = not before.kvs
+        wakes: list[Wake] = []
+        others: list[tuple[Claim, Owner]] = []
+        for kv in holders if is_first else before.kvs:
+            others.append(k.claim_from(k.parse_place(kv.key), kv))
+        if is_first:
+            wakes += _wanted(others)
+        for kv in behind.kvs:
+            other, owner = k.claim_from(k.parse_place(kv.key), kv)
+            wakes.append(Wake(owner.inbox, other.session, other.n, c.WAKE_LOOK))
+        needs_step = bool(wakes) or line.count > LIMITS.waiting_max
+        if is_first and (not _blocks(place, others) or len(holders) != len(line.kvs) - 1):
+            needs_step = True
+        if needs_step:
+            step = _AfterJoin(
+                self._gateway, self._context, Settle((place,)), self._until_ms, self._given
+            )
+            step.joined, step.extra = (claim.session, claim.n), wakes
+            outcome = await step.run()
+            look = c.Look(claim.session, claim.n)
+            looked = await Step(
+                self._gateway, self._context, look, self._until_ms, self._given
+            ).run()
+            return Outcome(looked.reply, outcome.wakes, answer.revision)
+        now_ms = self._instant.now_ms
+        blockers = tuple(
+            c.Blocker(
+                other.session,
+                other.n,
+                owner.owner,
+                owner.process,
+                0,
+                other.state == HOLDING,
+                other.token,
+                max(0, now_ms - (other.granted_ms if other.token else other.entered_ms)),
+            )
+            for other, owner in others[:16]
+        )
+        look_ms = min((owner.ttl_ms for _, owner in others), default=1)
+        return Outcome(c.Queued(blockers, max(1, look_ms)), (), answer.revision)
+
+    # ── leaving ──────────────────────────────────────────────────────────────────────
+
+    async def leave(self, command: c.Leave) -> Outcome | None:
+        own, base = self._context.own.get(command.session), self._context.base
+        if own is None or own.record is None or base is None or command.close_ms:
+            return None
+        mine = own.claims.get(command.n)
+        if mine is None or not mine.key or not mine.token or command.n in own.doubted:
+            return None
+        if len(mine.places) != 1 or not mine.is_plain:
+            return None
+        place = mine.places[0]
+        prefix = k.resource_prefix(place.kind, place.name)
+        if prefix in self._context.busy:
+            return None
+        keys, owner = self._keys, Owner(*own.record[:5])
+        left = Claim(
+            command.session, command.n, mine.places, HOLDING, mine.rank, "", 0, 0, mine.token
+        )
+        writes = [mine.key]
+        if mine.has_word:
+            writes.append(k.word_key(command.session, command.n))
+        logs = base.log_until_ms > self._instant.wall_us // 1000
+        base_mod = self._context.base_mod
+
+        def body(slot: Slot) -> Json:
+            compares = [
+                keys.unchanged(mine.key, mine.mod),
+                keys.absent(f"{prefix}v", k.end_of(prefix)),
+                keys.absent(f"{prefix}c", f"{prefix}h"),
+            ]
+            if logs:
+                compares.append(keys.unchanged(k.EPOCH_KEY, base_mod))
+            return {
+                "compare": compares,
+                "success": [
+                    *(keys.delete(key) for key in writes),
+                    *self._log(base, "released", left, owner, slot),
+                ],
+            }
+
+        try:
+            committed = await self._gateway.txn(
+                Proposal(body, 4, frozenset(writes)), self._until_ms
+            )
+        except LeaseGoneError:
+            return None
+        if not committed.answer.succeeded:
+            self._context.met(prefix)
+            return None
+        own.left(command.n)
+        own.saw(command.n)
+        return Outcome(c.Done(), (), committed.answer.revision)
 
 
-async def _leave(step: Step, command: c.Leave, believed: Believed) -> Outcome | None:
-    """If no key of the resource was written since we took it, nobody has come.
+class _AfterJoin(Step):
+    """Settles, and tells others what the join means to them."""
 
-    If the row is gone nevertheless nothing is deleted: the answer shows that it was ours.
-    """
-    shared = step.shared
-    session, n, places, close_ms = command
-    row = shared.held(session, n)
-    numbers = shared.numbers_of(session)
-    if close_ms or len(places) != 1 or not isinstance(row, Row) or n not in numbers.answered:
-        return None
-    key, end = shared.keys.coded(row.key), shared.keys.coded(end_of(row.key))
-    body = (
-        f'{{"compare":[{believed.same_base},{{"key":"{key}","range_end":"{end}",'
-        f'"target":"MOD","result":"LESS","mod_revision":"{row.mod + 1}"}}],'
-        f'"success":[{{"request_delete_range":{{"key":"{key}"}}}}],'
-        f'"failure":[{{"request_range":{{"key":"{key}","range_end":"{end}","limit":"{PAGE}"}}}}]}}'
-    )
-    shared.let_go(session, n)
-    try:
-        answer = await step.gateway.txn(body.encode(), step.until_s)
-    except OutcomeUnknownError as error:
-        step.broke_off(error)
-        return None
-    if not answer.get("succeeded"):
-        step.was_not_so(answer, [Want.resource(row.key)])
-        return None
-    if not answer["responses"][0]["response_delete_range"].get("deleted"):
-        return None
-    numbers.finish(n)
-    shared.left(session, n)
-    shared.claims[session] -= 1
-    shared.busy.discard(places[0])
-    return Outcome(c.Done())
+    joined: tuple[str, int] = ("", 0)
+    """Whoever asked is told by the answer."""
+    extra: Sequence[Wake] = ()
+
+    def _decide(self, view: View) -> tuple[Reply, list[Wake]]:
+        reply, all_wakes = super()._decide(view)
+        wakes = [wake for wake in all_wakes if (wake.session, wake.n) != self.joined]
+        told = {(wake.session, wake.n) for wake in wakes}
+        for wake in self.extra:
+            if (wake.session, wake.n) not in told and view.get(session_key(wake.session)):
+                wakes.append(wake)
+        return reply, wakes
+
+
+def _is_plain(command: c.Enter) -> bool:
+    if (
+        command.max_hold_ms
+        or command.lock_delay_ms
+        or command.window_ms
+        or command.block != 1
+        or len(command.places) != 1
+    ):
+        return False
+    place = command.places[0]
+    if place.mode not in MODES_OF_KIND.get(place.kind, ()):
+        return False
+    if place.mode == PERMIT and not 1 <= place.weight <= place.limit:
+        return False
+    return command.value is None or len(command.value.encode()) <= LIMITS.text_max
+
+
+def _blocks(place: c.Place, holders: list[tuple[Claim, Owner]]) -> bool:
+    """Whether a claim of this mode cannot hold beside these."""
+    row = ResourceRow(place.kind, place.name)
+    return any(place_at(claim, row).mode in CONFLICTS[place.mode] for claim, _ in holders)
+
+
+def _wanted(holders: list[tuple[Claim, Owner]]) -> list[Wake]:
+    """Tell those who keep the resource for their next use that others want it."""
+    return [
+        Wake(owner.inbox, claim.session, claim.n, c.WAKE_WANTED)
+        for claim, owner in holders
+        if claim.block > 1
+    ]

@@ -1,447 +1,418 @@
-"""Commands as transactions: worked out on what is believed, carried out only if it is so.
-
-The lock table runs over what is known of the keys. What it reads is compared in the
-transaction that writes what it changed; if anything is different, the same request brings
-what it is now, and the step is worked out again. So a grant is a write, never an observation.
-"""
+"""One command: read, let the lock table decide, commit if it is still so; else once more."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from math import ceil
-from time import monotonic
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
-from lockfast.core import rows as r
-from lockfast.core.commands import Command, Reply, Wake
-from lockfast.core.reading import EXPIRED
-from lockfast.core.rows import ResourceRow
-from lockfast.core.table import READS, Limits, Table
+from lockfast.core.commands import Reply, Wake
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.table import Limits, Table
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from lockfast.stores.etcd.alone import Held
-from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
-from lockfast.stores.etcd.leases import dead_sessions, ending_of, have_lease
-from lockfast.stores.etcd.numbered import Numbered
-from lockfast.stores.etcd.outcome import Outcome, resolved
-from lockfast.stores.etcd.plan import Plan, TooLargeError, first_due_ms
-from lockfast.stores.etcd.queueing import Queueing, may_queue
-from lockfast.stores.etcd.requests import Json, revision_of
-from lockfast.stores.etcd.rows import (
-    FOLLOWED,
-    alone_key,
-    encode,
-    inbox_key,
-    living_key,
-    resource_alone,
-    stored_key,
-)
-from lockfast.stores.etcd.shared import Row
-from lockfast.stores.etcd.view import AT_ONCE, View
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
+from lockfast.stores.etcd.gateway import Committed, Gateway
+from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.owned import Location, OwnSessions
+from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
+from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Range
+from lockfast.stores.etcd.view import Instant, Known, Missing, View
 
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
-PAUSE_S: Final = 0.001
-PAUSE_S_MAX: Final = 0.016
-"""Who has failed often must not be passed by all who have just come."""
-MOVES: Final = 24
-"""Claims that are granted in one transaction; the rest follows in others."""
-LEASE_UNUSED_S: Final = 3600
-"""Of sessions that end by a clock, to be compared: their leases must not end before."""
-_NOT_REPEATABLE: Final = (c.Revoke, c.RevokeSession, c.Expel, c.Close, c.Resize, c.Break)
-"""Their answers say whether it was this very request that did it."""
+MOVES: Final = 20
+"""Claims that one transaction grants; the next one goes on."""
+READS_MAX: Final = 100
+CONFLICTS_MAX: Final = 200
+PAUSE_MS_MAX: Final = 16
+_INEXACT: Final = (c.Enter, c.Leave)
+"""Their answers need not say how often those ahead were renewed."""
 
 
-class Step(Numbered):
+class Settle(NamedTuple):
+    """Grant whatever can be granted at these resources."""
+
+    places: tuple[c.Place, ...]
+
+
+class Outcome(NamedTuple):
+    """What became of a command."""
+
+    reply: Reply
+    wakes: Sequence[Wake] = ()
+    revision: int = 0
+
+
+Steppable: TypeAlias = c.Command | Settle
+
+
+class Context:
+    """What the steps of one store share."""
+
+    def __init__(self, own: OwnSessions, lease_s: Callable[[int], int]) -> None:
+        self.own = own
+        self.lease_s = lease_s
+        """The TTL of a lease for a span of milliseconds."""
+        self.remembering: tuple[int, int] | None = None
+        """The lease for tombstones, and when it was granted."""
+        self.base: Base | None = None
+        self.base_mod = 0
+        """The base of tokens as last read, and the revision that wrote it."""
+        self.busy: set[str] = set()
+        """Resources where others were met: a release there reads the line first."""
+
+    def met(self, prefix: str) -> None:
+        if len(self.busy) > 10_000:
+            self.busy.clear()
+        self.busy.add(prefix)
+
+
+class Step:
     """One command on its way."""
 
-    limits = LIMITS
-    account: tuple[int, int] | None = None
-    """Count and checksum of the claims of a session that is renewed."""
-    _at_once = AT_ONCE
-    _failures = 0
-    _guess_failed = False
-    """The last attempt that others were quicker than was a guess."""
-    _leased = False
-    """The session's lease is new."""
-    _unfinished: Collection[str] = ()
-    """Sessions that one transaction could not end with all their claims."""
-    _unsettled: Sequence[ResourceRow] = ()
-    """Where one transaction could not grant everything."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        context: Context,
+        command: Steppable,
+        until_ms: int,
+        instant: Instant | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._keys = gateway.keys
+        self._context = context
+        self._own = context.own
+        self._command = command
+        self._until_ms = until_ms
+        wall_us = gateway.network.wall_us()
+        # One instant and one place in line for all attempts, so that they read the same ranges.
+        self._instant = instant or Instant(wall_us // 1000, wall_us)
+        self._arrival = context.own.next_arrival(gateway.cluster.revision)
+        self._wants: set[Range] = set()
+        self._located: dict[tuple[str, int], Location | None] = {}
+        self._windows: dict[str, int] = {}
+        self._moves = MOVES
+        self._places: list[tuple[str, str]] = []
+        """Resources that the command surely concerns."""
+        self._conflicts = 0
+        self.unsettled: list[c.Place] = []
+        """Where more can be granted than one transaction could."""
 
     async def run(self) -> Outcome:
-        """Carry the command out, in as many transactions as it takes.
+        """Carry the command out in one transaction.
 
-        Raises StoreUnavailableError only if none of them can have been carried out.
+        Raises StoreUnavailableError only if it surely was not carried out.
         """
-        try:
-            outcome = await self._run_in_turn()
-            unsettled = list(self._unsettled)
-            for session in self._unfinished:
-                self._in_doubt = True
-                unsettled += await self._finish(session)
-        except StoreUnavailableError as error:
-            if self._in_doubt:
-                raise OutcomeUnknownError(error.store, error.what, error.advice) from error
-            raise
-        with suppress(StoreError):  # what we do is done: keep-alives of others see to the rest
-            if self._leased and self.now.by_lease:
-                await self._end_all(await dead_sessions(self.gateway, self.shared, self.until_s))
-            await self._settle(unsettled)
-        return outcome
-
-    async def _finish(self, session: str) -> list[ResourceRow]:
-        """Go on with the end of a session; returns where more can be granted."""
-        command = self.command
-        if isinstance(command, c.Expel):
-            command = c.Expel(session, command.reason)  # it cannot be renewed any more
-        elif not isinstance(command, c.Close | c.RevokeSession):
-            command = c.Expel(session, EXPIRED)
-        unsettled: list[ResourceRow] = []
-        unfinished = True
-        while unfinished:
-            step = Step(self.gateway, self.shared, command, self.until_s, self.instant)
-            await step._run()
-            unsettled += step._unsettled
-            unfinished = session in step._unfinished
-        return unsettled
-
-    async def _run_in_turn(self) -> Outcome:
-        """Of those who open one session, the others let one go first."""
-        session, shared = self._session, self.shared
-        opens = isinstance(self.command, c.Enter) and self.command.open is not None
-        if not opens or shared.knows(session):
-            return await self._run()
-        while session in shared.opening and monotonic() < self.until_s:
-            await self.gateway.transport.pause(PAUSE_S)
-        if shared.knows(session):
-            return await self._run()
-        shared.opening.add(session)
-        try:
-            return await self._run()
-        finally:
-            shared.opening.discard(session)
-
-    async def _run(self) -> Outcome:
-        """Work the command out and carry it out, again and again until it is as believed."""
-        await self._fence()
-        self._guess()
+        self._expect()
+        known: Known | None = None
         while True:
-            if monotonic() >= self.until_s:
-                raise StoreUnavailableError(
-                    self.shared.cluster.label,
-                    f"{type(self.command).__name__.lower()} found no moment in which nobody "
-                    "else changed the same lines",
-                    "try again",
-                )
+            if known is None:
+                known = await self._read()
+            view = self._view(known)
             try:
-                outcome = await self._attempt()
-            except Missing as missing:
-                await self._read_more(missing.wants)
+                reply, wakes = self._decide(view)
+            except Missing:
+                await self._read_on(view)
+                known = None
                 continue
+            except k.UnreadableError as error:
+                raise StoreError(
+                    self._keys.label, f"cannot be read: {error}", "run `lockfast doctor`"
+                ) from None
+            if view.wants or view.unlocated:
+                await self._read_on(view)
+                known = None
+                continue
+            try:
+                plan = make_plan(view, wakes, self._own, self._keys, self._as_command())
+                self._fence(plan)
+                if plan.is_empty:
+                    self._settled(plan, reply)
+                    return Outcome(reply, wakes, known.revision)
+                known, outcome = await self._commit(plan, reply)
             except TooLargeError:
-                if self._at_once == 1:
+                if self._moves == 1:
                     raise StoreError(
-                        self.shared.cluster.label, "a step is too large for one transaction"
+                        self._keys.label, "the step does not fit into one transaction"
                     ) from None
-                self._at_once = max(1, self._at_once // 4)
-                continue
-            except LeaseGoneError:
-                self.shared.forget(self._session)
-                self._afresh()
+                self._moves //= 2
                 continue
             if outcome is not None:
-                if isinstance(self.command, c.Enter) and isinstance(outcome.reply, c.Queued):
-                    self.shared.places[self.command[:2]] = self.command.places
                 return outcome
+            await self._conflict()
 
-    async def _again(self) -> None:
-        """Others were quicker: give way to them for a moment, the longer the more there are.
+    def _as_command(self) -> c.Command | None:
+        return None if isinstance(self._command, Settle) else self._command
 
-        Whoever only wants to stand in line need not look at it, so that nobody is in its way.
-        """
-        self._failures += 1
-        if self._failures > 1:
-            longest_s = min(PAUSE_S_MAX, PAUSE_S * 2**self._failures)
-            await self.gateway.transport.pause(random.uniform(0, longest_s))
-        if not self._guess_failed and isinstance(self.command, c.Enter):
-            if self.command.open is not None and not self.shared.knows(self._session):
-                opening = Step(
-                    self.gateway, self.shared, self.command.open, self.until_s, self.instant
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    def _expect(self) -> None:
+        """Read at once what the command surely needs."""
+        command = self._command
+        self._wants.add(Range(k.EPOCH_KEY))
+        session = getattr(command, "session", "")
+        if session:
+            for key in (k.session_key, k.alive_key, k.ended_key):
+                self._wants.add(Range(key(session)))
+        own = self._own.get(session)
+        numbers = command.waiting if isinstance(command, c.Renew) else [getattr(command, "n", 0)]
+        places: list[Any] = list(getattr(command, "places", ()))[:SEVERAL_MAX]
+        for n in numbers:
+            if own is None or n not in own.claims:
+                continue
+            claim = own.claims[n]
+            places += claim.places
+            self._wants.add(Range(k.word_key(session, n)))
+            if not isinstance(command, c.Enter):
+                self._wants.update(
+                    Location(*claim.places[0][:2], claim.rank).candidates(session, n)
                 )
-                await opening.run()
-            self._guess()
+        if isinstance(command, c.Inspect | c.Resize):
+            places.append(command)
+        for place in places:
+            if place.kind not in MODES_OF_KIND:
+                continue
+            self._places.append((place.kind, place.name))
+            prefix = k.resource_prefix(place.kind, place.name)
+            if isinstance(command, c.Inspect):
+                self._windows[prefix] = command.waiting_max + 32
+            window = self._windows.get(prefix)
+            end = k.end_of(prefix)
+            self._wants.add(Range(prefix, end, window) if window else Range(prefix, end, 5))
 
-    # ── one attempt ──────────────────────────────────────────────────────────────────
+    async def _read(self) -> Known:
+        """Everything wanted, at one revision."""
+        wanted = sorted(self._wants)
+        known = Known()
+        for at in range(0, len(wanted), READS_MAX):
+            part = wanted[at : at + READS_MAX]
+            operations = self._keys.reads(part, known.revision)
+            answer = await self._gateway.read(operations, self._until_ms)
+            known.revision = known.revision or answer.revision
+            for index, one in enumerate(part):
+                known.learn(one, answer.found(index))
+        return known
 
-    async def _attempt(self) -> Outcome | None:
-        instant = self.now
-        view = View(
-            self.known,
-            self.command,
-            instant.now_ms,
-            arrival=self.shared.arrival(self.known.revision or self.shared.cluster.revision),
-            due_ms=self.shared.due_ms,
-            by_lease=instant.by_lease,
-            exact=not isinstance(self.command, c.Leave),
-            at_once=self._at_once,
-        )
-        view.account = self.account or await self._claims_if_many()
-        view.finished = self._numbers.finished
-        if isinstance(self.command, c.Enter) and self._n in self._numbers.answered:
-            view.is_where_it_says = False
-        table = Table(view, self.limits)
-        table.moves_left = MOVES if self._at_once == AT_ONCE else 2 * self._at_once
-        reply, wakes = table.apply(self.command, instant.now_ms, instant.wall_us)
-        # Who watches the log hears it without being told.
-        wakes = [wake for wake in wakes if wake.what != c.WAKE_EVENTS]
-        if self._was_left(reply):
-            return self._noted(Outcome(c.Done()))
-        plan = Plan(self.shared.keys, view, self.shared.lease_of)
-        word = self._word_of(plan)
-        plan.build(self.shared.abroad(wakes), instant.wall_us)
-        if isinstance(self.command, c.Renew):
-            plan.deletes.update(dict.fromkeys(self.shared.alone_of(self._session).unused(), ""))
-        if isinstance(self.command, c.Leave) and not self._is_sure:
-            plan.fence(self._session)
-        if instant.by_lease and type(self.command) in (c.Enter, c.Renew) and await self._bury(view):
-            return None
-        if type(self.command) in READS or not plan.writes:
-            if self._guessing:
-                self._afresh()  # nothing would show whether it is as believed
-                return None
-            if word and isinstance(reply, c.Granted) and own_key(self.command) in view.alone:
-                mod = view.known.mod(resource_alone(word))
-                self.shared.alone_of(self._session).hold(self._n, Held(reply.token, word, mod))
-            return self._noted(Outcome(reply, wakes))
-        return await self._commit(plan, reply, wakes, table.unsettled)
+    async def _read_on(self, view: View) -> None:
+        self._wants |= view.wants
+        for of in view.unlocated:
+            self._located[of] = await locate(self._gateway, *of, self._until_ms)
 
-    def _word_of(self, plan: Plan) -> str:
-        """Where word is left of a claim that is alone; "": it cannot be, it has a row then."""
-        command = self.command
-        if not isinstance(command, c.Enter) or len(command.places) != 1:
-            return ""
-        alone = self.shared.alone_of(command.session)
-        word = alone_key(command.session, stored_key(r.resource_key(*command.places[0][:2])))
-        has_word = alone.has_word(word)
-        plan.may_be_alone = has_word or not alone.is_full()
-        plan.word, plan.has_word = word, has_word
-        return word
+    def _view(self, known: Known) -> View:
+        instant = self._instant
+        label, kv = self._keys.label, known.kvs.get(k.EPOCH_KEY)
+        base = k.base_from(label, kv)
+        if base is not None and kv is not None:
+            self._context.base, self._context.base_mod = base, kv.mod
+        if base is None:
+            base = Base(max(0, instant.wall_us - k.STRIDE * known.revision))
+        command = self._command
+        exact = not isinstance(command, (*_INEXACT, Settle))
+        if isinstance(command, c.Enter) and not command.queue:
+            exact = True
+        view = View(known, self._own, base, instant, self._arrival, exact=exact)
+        view.windows, view.located = self._windows, self._located
+        return view
 
-    async def _claims_if_many(self) -> tuple[int, int] | None:
-        """How many claims the session has, if there may be as many as it can have."""
-        shared, keys, session = self.shared, self.shared.keys, self._session
-        if not isinstance(self.command, c.Enter) or shared.claims[session] < self.limits.claims_max:
-            return None
-        prefix = r.claims_prefix(session)
-        count = keys.range(prefix, r.after_prefix(prefix), count_only=True)
-        answer = await self.gateway.txn({"success": [count]}, self.until_s, repeatable=True)
-        with_rows = keys.found(answer["responses"][0]).count
-        shared.claims[session] = with_rows + len(shared.alone_of(session).held)
-        return shared.claims[session], 0
+    # ── deciding ─────────────────────────────────────────────────────────────────────
 
-    async def _bury(self, view: View) -> bool:
-        """End the sessions met on the way whose leases are gone."""
-        dead = [ending_of(*one) for one in view.dead() if one[0] != self._session]
-        await self._end_all(dead)
-        if dead:
-            self._afresh()
-        return bool(dead)
-
-    async def _commit(
-        self, plan: Plan, reply: Reply, wakes: list[Wake], unsettled: Sequence[ResourceRow]
-    ) -> Outcome | None:
-        believes = self._guessing and self.now.by_lease
-        operations = plan.operations(looks_for_due=not believes)
-        if plan.opens(self._session):
-            await self._lease(plan)
-        wants: list[Want] = []
-        queueing = None
-        if self._guessing and isinstance(self.command, c.Leave):
-            wants = [Want.resource(prefix) for prefix in plan.view.touched]
-        elif not (self._guessing and may_queue(self.command, reply)):
-            wants = plan.wants(self._first_wants())
-        elif self.command.places[0] in self.shared.busy:  # type: ignore[union-attr]
-            wants = plan.wants(self._first_wants())
-            queueing = Queueing(plan, self.now.wall_us)
-        otherwise = self._ranges(wants)
-        if queueing is not None:
-            otherwise = [queueing.transaction(otherwise)]
-        compares = list(plan.compares.values())
-        body = {"compare": compares, "success": operations, "failure": otherwise}
-        try:
-            answer = await self.gateway.txn(body, self.until_s)
-        except BaseException as error:
-            if isinstance(self.command, _NOT_REPEATABLE):
-                raise
-            self.broke_off(error, plan.view.known.kvs.get(living_key(self._session)))
-            if not isinstance(error, OutcomeUnknownError):
-                raise
-            await self._fence()
-            return None
-        if not answer.get("succeeded"):
-            return await self._refused(answer, wants, queueing)
-        if believes:
-            self.shared.due_ms = min(self.shared.due_ms, plan.due_ms())
+    def _decide(self, view: View) -> tuple[Reply, list[Wake]]:
+        now_ms, wall_us, _ = view.instant
+        table = Table(view, LIMITS)
+        table.moves_left = self._moves
+        command = self._command
+        for kind, name in self._places:
+            view.resource(kind, name)
+        if isinstance(command, Settle):
+            reply, wakes = _settle(table, command, now_ms, wall_us)
+        elif isinstance(command, c.Look) and view.has_due:
+            _, wakes = _settle(table, Settle(()), now_ms, wall_us)
+            reply = table.look(command)
         else:
-            due = self.shared.keys.found(answer["responses"][-1])
-            self.shared.due_ms = first_due_ms(due.kvs)
-        self._unfinished, self._unsettled = plan.view.unfinished, unsettled
-        return self._done(plan, revision_of(answer), reply, wakes)
+            reply, wakes = table.apply(command, now_ms, wall_us)
+        self.unsettled = [c.Place(row.kind, row.name, "") for row in table.unsettled]
+        return reply, wakes
 
-    def was_not_so(self, answer: Json, wants: Sequence[Want]) -> None:
-        """Take over what a transaction has found that went by what was believed."""
-        self._guessing = self._guess_failed = True
-        self._learn(revision_of(answer), wants, answer.get("responses", ()))
+    def _fence(self, plan: Plan) -> None:
+        """Make sure that an enter in doubt is not carried out after this."""
+        command = self._command
+        if isinstance(command, c.Enter | c.Leave):
+            own = self._own.get(command.session)
+            if own is not None and command.n in own.doubted:
+                plan.fence(self._keys, command.session)
 
-    async def _refused(
-        self, answer: Json, wants: Sequence[Want], queueing: Queueing | None
-    ) -> Outcome | None:
-        """It was not as believed: at best the claim stands in line now, else begin anew."""
-        responses = answer.get("responses", ())
-        if queueing is not None:
-            nested = responses[0]["response_txn"]
-            responses = nested.get("responses", ())
-            if nested.get("succeeded"):
-                return await self._queued(queueing, responses, revision_of(answer))
-        if not wants:
-            assert isinstance(self.command, c.Enter)
-            self.shared.met(self.command.places[0])
-            self._afresh()
-            self._guess()
-            return None
-        self._guess_failed = self._guessing
-        self._learn(revision_of(answer), wants, responses)
-        await self._again()
-        return None
+    # ── committing ───────────────────────────────────────────────────────────────────
 
-    async def _queued(self, queueing: Queueing, responses: list[Json], revision: int) -> Outcome:
-        """The lock was taken, and the claim stands in line."""
-        known = queueing.known(responses, revision)
+    async def _commit(self, plan: Plan, reply: Reply) -> tuple[Known | None, Outcome | None]:
+        """The outcome if it was so; else what is so now."""
+        command = self._command
+        leases = [await self._lease(span_ms) for span_ms in plan.spans]
+        wanted = sorted(self._wants)
+        if len(wanted) > READS_MAX:
+            wanted = []
+        proposal = plan.proposal(self._keys, leases, wanted)
+        own = self._own.get(command.session) if isinstance(command, c.Enter) else None
+        if own is not None and isinstance(command, c.Enter):
+            own.doubt(command.n)
         try:
-            reply = queueing.reply(known)
-            doubtful = isinstance(reply, c.Queued) and queueing.is_long_held(reply, known)
-        except Missing:
-            doubtful = True
-        self.shared.claims[self._session] += 1
-        if not doubtful:
-            outcome = self._noted(Outcome(reply))
-            await self._tell_holder(queueing.word_for_holder(known))
-            return outcome
-        self._in_doubt = True  # it is in line, whatever is found out about those ahead
-        again = Step(
-            self.gateway, self.shared, self.command, self.until_s, self.instant, guesses=False
-        )
-        return await again.run()
+            committed = await self._gateway.txn(proposal, self._until_ms)
+        except LeaseGoneError:
+            self._undoubt()
+            return None, None
+        except (StoreUnavailableError, OutcomeUnknownError) as error:
+            if isinstance(error, StoreUnavailableError):
+                self._undoubt()
+            raise
+        self._undoubt()
+        if committed.answer.succeeded:
+            return None, self._committed(plan, reply, committed)
+        if not wanted:
+            return None, None
+        known = Known()
+        known.revision = committed.answer.revision
+        for index, one in enumerate(wanted):
+            known.learn(one, committed.answer.found(index))
+        return known, None
 
-    async def _tell_holder(self, word: tuple[str, int, list[Any]] | None) -> None:
-        """Let the holder know who follows; if it does not hear of it, it finds out."""
-        if word is None:
-            return
-        session, n, line = word
-        if session in self.shared.listeners:
-            self.shared.followed(session, n, line)
-            return
-        keys, said = self.shared.keys, encode([[n, FOLLOWED, 0, line]])
-        holds = [keys.unchanged(line[0], line[2]), keys.present(living_key(session))]
-        body = {"compare": holds, "success": [keys.put(inbox_key(session), said)]}
-        with suppress(StoreError):
-            await self.gateway.txn(body, self.until_s)
+    def _undoubt(self) -> None:
+        command = self._command
+        if isinstance(command, c.Enter):
+            own = self._own.get(command.session)
+            if own is not None:
+                own.doubted.discard(command.n)
 
-    def _done(self, plan: Plan, revision: int, reply: Reply, wakes: list[Wake]) -> Outcome:
-        known = plan.known_after(revision)
-        self.shared.keep(known, self._session)
-        reply, wakes = resolved((reply, wakes), plan.epoch, revision)
-        command = self.command
-        if isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued):
-            self.shared.claims[self._session] += 1
-        if isinstance(command, c.Enter) and isinstance(reply, c.Granted):
-            if plan.is_alone:
-                alone = Held(reply.token, plan.word, revision)
-                self.shared.alone_of(self._session).hold(command.n, alone)
-                held = known.kvs[stored_key(r.resource_key(*command.places[0][:2]))]
-                self.shared.hold(self._session, command.n, Row(*held[:3]))
+    def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
+        revision, slot = committed.answer.revision, committed.slot
+        for (session, n), claim in plan.view.claims.items():
+            own = self._own.get(session)
+            if own is None or claim == plan.view.claims_before.get((session, n)):
+                continue
+            if claim is None:
+                own.left(n)
             else:
-                self._hold(command, known)
-        elif isinstance(command, c.Leave):
-            self.shared.left(command.session, command.n)
-            self.shared.claims[self._session] -= reply != c.Done(found=False)
-            if len(command.places) == 1 and not wakes:
-                self.shared.busy.discard(command.places[0])
-        if isinstance(command, c.Close):
-            self.shared.forget(self._session)
-            self.shared.forget_claims(self._session)
-        for wake in wakes:
-            if wake.what == c.WAKE_GRANTED and wake.session in self.shared.listeners:
-                self._hold_for(wake, known, plan.view)
-        self.shared.tell(wakes)
-        return self._noted(Outcome(reply, wakes))
+                own.note(claim, plan.token(claim.token, slot, revision), revision)
+        for put in plan.puts:
+            own = self._own.get(put.session) if put.key[0] == "o" else None
+            if own is not None:
+                own.mod = revision
+        for lines in plan.view.lines.values():
+            if lines.row.waiting or (lines.before is not None and lines.before.waiting):
+                self._context.met(lines.prefix)
+        self._settled(plan, reply)
+        resolved = plan.resolved(reply, slot, revision)
+        wakes = [plan.resolved(wake, slot, revision) for wake in plan.wakes]
+        deliver_all(self._own, wakes)
+        return Outcome(resolved, wakes, revision)
 
-    def _hold(self, command: c.Enter, known: Knowledge) -> None:
-        """Keep what is known of the lines that the claim holds, for when it leaves them."""
-        prefixes = tuple(stored_key(r.resource_key(*p[:2])) for p in command.places)
-        held = known.part(prefixes)
-        if len(prefixes) > 1:
-            held.add(known.kvs[r.claim_key(command.session, command.n)])
-        self.shared.hold(command.session, command.n, held)
-
-    def _hold_for(self, wake: Wake, known: Knowledge, view: View) -> None:
-        """Keep what is known of the line for a claim of this process that was granted."""
-        claim = view.get(r.claim_key(wake.session, wake.n))
-        if len(claim.places) == 1:
-            prefix = stored_key(r.resource_key(*claim.places[0][:2]))
-            self.shared.hold(wake.session, wake.n, known.part((prefix,)))
-
-    async def _end_all(self, endings: Sequence[Command]) -> None:
-        """End sessions that live no more."""
-        for ending in endings:
-            await Step(self.gateway, self.shared, ending, self.until_s).run()
-
-    async def _settle(self, resources: Sequence[ResourceRow]) -> None:
-        """Go on where one transaction could not grant everything."""
-        left = dict.fromkeys((row.kind, row.name) for row in resources)
-        while left:
-            inspect = c.Inspect(*left.popitem()[0])
-            step = Settle(self.gateway, self.shared, inspect, self.until_s, self.instant)
-            await step._run()
-            left.update(((row.kind, row.name), None) for row in step._unsettled)
-
-    async def _lease(self, plan: Plan) -> None:
-        """Have the lease that the session is to live under."""
-        if self._leased:
+    def _settled(self, plan: Plan, reply: Reply) -> None:
+        """Remember what the answer says of our own session."""
+        command = self._command
+        own = self._own.get(getattr(command, "session", ""))
+        if own is None:
             return
-        row = plan.view.get(r.session_key(self._session))
-        ttl_s = ceil(row.ttl_ms / 1000) if self.now.by_lease else LEASE_UNUSED_S
-        await have_lease(self.gateway, self.shared, self._session, ttl_s, self.until_s)
-        self._leased = True
+        if isinstance(reply, c.Ended):
+            own.ended = True
+        kv = plan.view.known.kvs.get(k.session_key(own.id))
+        if kv is not None and own.mod < kv.mod:
+            own.mod = kv.mod
+        for (session, n), at in plan.view.kv_of.items():
+            claim = plan.view.claims_before[session, n]
+            if session == own.id and claim is not None and claim == plan.view.claims[session, n]:
+                known = own.claims.get(n)
+                if known is not None and n not in own.doubted and known.mod < at.mod:
+                    own.note(claim, claim.token, at.mod)
+        if (
+            isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued | c.Busy)
+        ) or isinstance(command, c.Leave):
+            own.saw(command.n)
+            if isinstance(command, c.Leave) and not isinstance(reply, c.Ended):
+                own.doubted.discard(command.n)
+                own.left(command.n)
+        if isinstance(command, c.Renew) and isinstance(reply, c.Renewed):
+            own.forget_below(command.lowest)
+
+    async def _lease(self, span_ms: int) -> int:
+        return await grant_lease(self._gateway, self._context.lease_s(span_ms), self._until_ms)
+
+    async def _conflict(self) -> None:
+        self._conflicts += 1
+        network = self._gateway.network
+        if self._conflicts > CONFLICTS_MAX or network.now_ms() >= self._until_ms:
+            raise StoreUnavailableError(
+                self._keys.label,
+                f"gave up after {self._conflicts} conflicting updates of this queue",
+                "retry",
+            )
+        if self._conflicts > 2:
+            bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
+            await self._gateway.transport.pause(1 + network.random_bits(8) % bound)
 
 
-def own_key(command: Command) -> str:
-    """The key of the claim that a command is of."""
-    return r.claim_key(command.session, command.n)  # type: ignore[union-attr]
+def _settle(table: Table, command: Settle, now_ms: int, wall_us: int) -> tuple[Reply, list[Wake]]:
+    table.begin(now_ms, wall_us)
+    if now_ms >= table.meta.due_ms:
+        table._reap()
+    table.settle(command.places)
+    table.flush()
+    return c.Done(), table.wakes
 
 
-class Settle(Step):
-    """Lets everything move that can, at one resource."""
+async def settle(
+    gateway: Gateway,
+    context: Context,
+    places: Iterable[c.Place],
+    until_ms: int,
+    instant: Instant | None = None,
+) -> list[Wake]:
+    """Grant whatever can be granted, resource by resource, in as many steps as it takes."""
+    wakes: list[Wake] = []
+    left = list(dict.fromkeys(c.Place(place.kind, place.name, "") for place in places))
+    while left:
+        step = Step(gateway, context, Settle((left.pop(0),)), until_ms, instant)
+        wakes += (await step.run()).wakes
+        left += step.unsettled
+    return wakes
 
-    async def _attempt(self) -> Outcome | None:
-        assert isinstance(self.command, c.Inspect)
-        instant = self.now
-        view = View(
-            self.known, self.command, instant.now_ms,
-            arrival=self.shared.arrival(self.known.revision), due_ms=self.shared.due_ms,
-            by_lease=instant.by_lease, exact=False, at_once=self._at_once,
-        )  # fmt: skip
-        table = Table(view, self.limits)
-        table.moves_left = 2 * self._at_once
-        table.begin(instant.now_ms, instant.wall_us)
-        table.settle([c.Place(self.command.kind, self.command.name, "")])
-        table.flush()
-        plan = Plan(self.shared.keys, view, self.shared.lease_of)
-        plan.build(self.shared.abroad(table.wakes), instant.wall_us)
-        if not plan.writes:
-            return Outcome(c.Done())
-        return await self._commit(plan, c.Done(), table.wakes, table.unsettled)
+
+def deliver_all(own: OwnSessions, wakes: Iterable[Wake]) -> None:
+    """Tell the sessions of this process, after the commit."""
+    for wake in wakes:
+        session = own.get(wake.session)
+        if session is not None and session.deliver is not None:
+            session.deliver(wake)
+
+
+async def grant_lease(gateway: Gateway, ttl_s: int, until_ms: int) -> int:
+    while True:
+        lease = gateway.network.random_bits(62) + 1
+        try:
+            await gateway.call(GRANT, {"ID": str(lease), "TTL": str(ttl_s)}, until_ms)
+        except LeaseExistsError:
+            continue  # a retry met its own first try, or another's: take a new one
+        return lease
+
+
+async def keys_of_lease(gateway: Gateway, lease: int, until_ms: int) -> list[str]:
+    """The keys under a lease; none if it is over."""
+    try:
+        reply = await gateway.call(TIME_TO_LIVE, {"ID": str(lease), "keys": True}, until_ms)
+        return [gateway.keys.plain(key) for key in reply.get("keys", ())]
+    except LeaseGoneError:
+        return []
+    except (TypeError, ValueError) as error:
+        raise gateway.keys.malformed(error) from None
+
+
+async def locate(gateway: Gateway, session: str, n: int, until_ms: int) -> Location | None:
+    """Where a claim of any process stands: among the keys of its session's lease."""
+    answer = await gateway.read(gateway.keys.reads([Range(k.session_key(session))]), until_ms)
+    found = answer.found(0).kvs
+    if not found:
+        return None
+    for key in await keys_of_lease(gateway, found[0].lease, until_ms):
+        if key[:1] == "n" and key.endswith(f"\x1f{session}\x1f{n}"):
+            place = k.parse_place(key)
+            if place.rank:
+                return Location(place.kind, place.name, place.rank)
+    return None

@@ -57,6 +57,14 @@ class Transport(Protocol):
         """Ask another member from the next call on: the last one said it cannot serve."""
         ...
 
+    async def pause(self, span_ms: int) -> None:
+        """Wait before trying again."""
+        ...
+
+    def signal(self) -> Signal:
+        """A flag for one caller, whose request travels with another's."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -121,14 +129,6 @@ class Network(Protocol):
 
     def random_bits(self, bits: int) -> int:
         """A random number below 2 ** bits."""
-        ...
-
-    def caller_signal(self) -> Signal:
-        """A flag for one caller, for requests that travel together."""
-        ...
-
-    async def pause(self, span_ms: int) -> None:
-        """Let a caller wait before it tries again."""
         ...
 
     def mutex(self) -> AbstractContextManager[Any]:

@@ -1,442 +1,510 @@
-"""The table's rows as one step sees and changes them, over what is known of the keys."""
+"""The lock table's rows, built from the ranges that one request has read.
+
+The table runs over a `View` and finds sessions, claims, resources and lines as rows. What it
+needs and has not been read is noted in `wants`; if the table cannot go on without it, `Missing`
+is raised. The step then reads everything wanted at one revision and runs the table anew. What
+the table writes stays in the view, for `plan` to turn into a transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any, Final
+from bisect import insort
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
-from lockfast.core import commands as c
 from lockfast.core import rows as r
-from lockfast.core.checksum import checksum_of
-from lockfast.core.commands import HOLDING, REVOKED, Event
-from lockfast.core.rows import Claim, Meta, ResourceRow, Row, Session
-from lockfast.core.table import ENDED_KEPT_MS
-from lockfast.stores.etcd.knowledge import Knowledge, Missing, Want
-from lockfast.stores.etcd.requests import Kv
-from lockfast.stores.etcd.rows import (
-    RELATIVE,
-    Living,
-    Owner,
-    Record,
-    alone_prefix,
-    claim_from,
-    decode,
-    end_of,
-    is_line,
-    living_key,
-    marker_of,
-    record_key,
-    resource_alone,
-    resource_from,
-    resource_of,
-    session_from,
-    stored_key,
-    table_key,
-    waiting_of,
-)
+from lockfast.core.commands import HOLDING, Event
+from lockfast.core.lines import FAR_MS, place_at, share
+from lockfast.core.modes import MODES_OF_KIND, PERMIT
+from lockfast.core.rows import Claim, Meta, ResourceRow, Session, copied
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.layout import Base, Owner
+from lockfast.stores.etcd.owned import Location, OwnSessions
+from lockfast.stores.etcd.requests import Found, Kv, Range
 
-READ_AT_ONCE: Final = 500
-READ_TOGETHER: Final = 100
-"""Keys that one transaction reads."""
-AT_ONCE: Final = 12
-"""Claims that end in one transaction; the rest follows in others."""
+WINDOW: Final = 5
+"""How many keys of a resource are read at first: enough for a holder and those it hands over to."""
+HOLDERS_READ: Final = 17
+"""Of each mode, where there are more holders than fit the window: the table asks for 16."""
 
-DUE_PER_CLAIM: Final = 6
-"""Most of what is due is soon done: an ended session to be forgotten, a lock that opens."""
+
+class Missing(Exception):  # it is no error: the step reads on
+    """The table needs what has not been read; `View.wants` says what."""
+
+
+class Instant(NamedTuple):
+    """What the clocks say."""
+
+    now_ms: int
+    wall_us: int
+    by_lease: bool = True
+    """Sessions and closings end with their leases, whatever clocks say. Tests that compare the
+    store with the table set this to False and end leases by their own clock."""
+
+
+class Known:
+    """What one request has read, at one revision."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.found: dict[Range, Found] = {}
+        self.kvs: dict[str, Kv] = {}
+
+    def learn(self, wanted: Range, found: Found) -> None:
+        self.found[wanted] = found
+        for kv in found.kvs:
+            self.kvs[kv.key] = kv
+
+    def has(self, key: str) -> bool:
+        """Whether it is known if this key is there."""
+        return key in self.kvs or Range(key) in self.found
+
+
+class Lines:
+    """One resource as it was read."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.row = ResourceRow(kind, name)
+        self.before: ResourceRow | None = None
+        self.prefix = k.resource_prefix(kind, name)
+        self.holders: list[Claim] = []
+        self.reserved: list[Claim] = []
+        self.limit_is_stored = False
+        self.stale_delays: list[str] = []
+        """Keys of lock_delays whose holders are gone."""
+        self.relied_end = f"{self.prefix}w"
+        """The table has decided by everything before this key."""
+        self.is_used = False
 
 
 class View:
-    """The row port of the table, for one command at one instant.
-
-    Reading what is not known raises Missing: it is read, and the command begins anew.
-    """
+    """The row port, during one run of the table."""
 
     def __init__(
         self,
-        known: Knowledge,
-        command: c.Command,
-        now_ms: int,
+        known: Known,
+        own: OwnSessions,
+        base: Base,
+        instant: Instant,
+        arrival: int = 1,
         *,
-        arrival: int,
-        due_ms: int,
-        by_lease: bool = True,
-        exact: bool = True,
-        at_once: int = AT_ONCE,
+        exact: bool,
     ) -> None:
         self.known = known
-        self.command = command
-        self.now_ms = now_ms
-        self.by_lease = by_lease
-        """Sessions end with their leases; else (to be compared) at their deadlines."""
-        self.exact = exact
-        """Others' sessions have to be as they are, not as their claims say they were."""
-        self.at_once = at_once
-        self.account: tuple[int, int] | None = None
-        """Count and checksum of the claims of the command's session, if they matter."""
-        self.finished: Collection[int] = ()
-        """Numbers of the command's session that must not come again."""
-        self.is_where_it_says = bool(getattr(command, "places", ()))
-        """The command's own claim is at its places, if it is anywhere."""
-        self.meta = Meta(RELATIVE - 1, arrival, due_ms, 0)
-        self.changes: dict[str, Row | None] = {}
-        self.log: list[Event] = []
+        self.base = base
+        self.logs = base.log_until_ms > instant.wall_us // 1000
+        self.wants: set[Range] = set()
+        self.located: dict[tuple[str, int], Location | None] = {}
+        self.unlocated: set[tuple[str, int]] = set()
+        """Claims of other processes whose places are not known."""
+        self.windows: dict[str, int] = {}
         self.owners: dict[str, Owner] = {}
-        self.approximate: set[str] = set()
-        self.touched: dict[str, tuple[Any, ...] | None] = {}
-        """Resources read, as they were before."""
-        self.consumed: dict[str, str] = {}
-        """Of waiting lines read from their heads: how far."""
-        self.unfinished: set[str] = set()
-        """Sessions with more claims than one transaction can end."""
-        self.alone: set[str] = set()
-        """Claims that have no row of their own: their resources' rows have them."""
-        self._live: dict[str, Any] = {}
-        self._carried: dict[str, tuple[Claim, Owner]] = {}
+        self.claims_before: dict[tuple[str, int], Claim | None] = {}
+        self.claims: dict[tuple[str, int], Claim | None] = {}
+        """As the table has left them."""
+        self.kv_of: dict[tuple[str, int], Kv] = {}
+        """One key of each claim that was read."""
+        self.looked_up: set[tuple[str, int]] = set()
+        """Claims that were asked for by number, and not found in a line."""
+        self.sessions: dict[str, Session] = {}
+        self.lines: dict[tuple[str, str], Lines] = {}
+        self.logged: list[Event] = []
+        self._own = own
+        self.instant = instant
+        self.now_ms = instant.now_ms
+        self._exact = exact
+        self._arrival = arrival
+        self._deleted: set[str] = set()
+        self._added: dict[str, str] = {}
+        """Rows of lines: the table's key, and the claim it refers to."""
+        self._due: list[str] = []
+
+    @property
+    def has_due(self) -> bool:
+        """Whether a claim that was read has held for longer than it may."""
+        return bool(self._due)
 
     # ── the row port ─────────────────────────────────────────────────────────────────
 
-    logs = True
-
     def get(self, key: str) -> Any:
-        if key == r.META_KEY:
-            return self.meta
-        if key in self.changes:
-            return self.changes[key]
-        if key not in self._live:
-            self._live[key] = self._read(key)
-        return self._live[key]
+        family, _, rest = key.partition(r.SEPARATOR)
+        if family == "m":
+            due_ms = 0 if self._due else FAR_MS
+            return Meta(k.RELATIVE - 1, self._arrival - 1, due_ms)
+        if family == "s":
+            return self._session(rest)
+        if family == "c":
+            session, _, n = rest.partition(r.SEPARATOR)
+            return self._claim(session, int(n, 16))
+        kind, _, name = rest.partition(r.SEPARATOR)
+        lines = self.resource(kind, name)
+        return lines.row if lines.is_used else None
 
-    def put(self, key: str, row: Row) -> None:
-        if key == r.META_KEY:
-            return
-        if key[0] == "d" and self.by_lease and self._is_end_of_living(key):
-            return  # etcd ends it
-        self.changes[key] = row
-        if isinstance(row, Claim) and row.state == HOLDING and len(row.places) == 1:
-            # Its copy among the holders changes too.
-            self.get(r.resource_key(*row.places[0][:2]))
+    def put(self, key: str, row: Any) -> None:
+        family, _, rest = key.partition(r.SEPARATOR)
+        if family == "s":
+            self.sessions[rest] = row
+        elif family == "c":
+            self.claims[row.session, row.n] = row
+        elif family == "r":
+            lines = self.resource(row.kind, row.name)
+            lines.row, lines.is_used = row, True
+        elif family in "hvw":
+            self._added[key] = row
+            self._deleted.discard(key)
 
-    def add(self, key: str, row: Row) -> None:
+    def add(self, key: str, row: Any) -> None:
         self.put(key, row)
 
     def delete(self, key: str) -> None:
-        self.changes[key] = None
+        family, _, rest = key.partition(r.SEPARATOR)
+        if family == "c":
+            session, _, n = rest.partition(r.SEPARATOR)
+            self.claims[session, int(n, 16)] = None
+        elif family == "r":
+            kind, _, name = rest.partition(r.SEPARATOR)
+            self.resource(kind, name).is_used = False
+        elif family == "d":
+            self._due = [other for other in self._due if other != key]
+        elif family in "hvw":
+            self._added.pop(key, None)
+            self._deleted.add(key)
 
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
-        if start[0] == "s":
-            return self._sessions(start, limit)
-        if start[0] == "r":
-            return self._resources(start, stop, limit)
-        begin, end = self._stored_range(start, stop)
-        ends = start[0] in "cd" and type(self.command) not in _READING
-        at_once = self.at_once if start[0] == "c" else DUE_PER_CLAIM * self.at_once
-        if ends:
-            limit = min(limit, at_once + 1)
-        keys = list(self._keys(begin, end, limit, reverse))
-        if start[0] == "c":
-            keys = self._with_alone(start.split(r.SEPARATOR)[1], keys)[:limit]
-        if ends and len(keys) > at_once:
-            keys.pop()
-            if start[0] == "c":
-                self.unfinished.add(start.split(r.SEPARATOR)[1])
-        if begin == waiting_of(resource_of(begin)):
-            upto = f"{stored_key(keys[-1])}\x00" if len(keys) >= limit else end
-            at = resource_of(begin)
-            self.consumed[at] = max(upto, self.consumed.get(at, ""))
-        return [(key, self.get(key)) for key in keys]
+        family = start[0]
+        if family == "d":
+            return [(key, "") for key in sorted(self._due) if key < stop][:limit]
+        if family not in "hvw":
+            return []
+        _, kind, name, bound = start.split(r.SEPARATOR, 3)
+        lines = self.resource(kind, name)
+        if family == "w":
+            return self._scan_waiting(lines, start, stop, bound, limit, reverse)
+        held = lines.holders if family == "h" else lines.reserved
+        prefix = r.line_prefix(family, kind, name)
+        found = {prefix + claim.rank: r.claim_ref(claim.session, claim.n) for claim in held}
+        return self._merged(found, prefix, start, stop, limit, reverse)
 
     def append(self, event: Event) -> None:
-        self.log.append(event)
+        self.logged.append(event)
 
     def events(self, after: int, limit: int) -> list[Event]:
-        """None: the log is read elsewhere."""
-        return []
+        return []  # the log is read elsewhere
 
     def oldest(self) -> int | None:
         return None
 
-    # ── reading ──────────────────────────────────────────────────────────────────────
+    # ── sessions and claims ──────────────────────────────────────────────────────────
 
-    def _read(self, key: str) -> Any:
-        family = key[0]
-        if family == "s":
-            return self.session(key[2:])
-        if family == "r":
-            return self._resource(stored_key(key))
-        if family == "c":
-            return self._claim(key)
-        found = self.known.get(stored_key(key))
+    def _session(self, session: str) -> Session | None:
+        found = self.sessions.get(session)
         if found is None:
-            return None
-        if family in "hvw":
-            ref, carried = decode(found.value)
-            self._carry(ref, carried, found.mod)
-            return ref
-        return found.value
-
-    def _claim(self, key: str) -> Claim | None:
-        stored = self.known.kvs.get(key)
-        if stored is not None:
-            claim, owner = claim_from(decode(stored.value), stored.mod)
-            self.owners.setdefault(claim.session, owner)
-            return claim
-        carried = self._carried.get(key)
-        if carried is not None:
-            return carried[0]
-        own = isinstance(self.command, c.Enter | c.Leave) and self._own_claim == key
-        if own and self._read_own_places():
-            carried = self._carried.get(key)
-            if carried is not None:
-                return carried[0]
-        if self.known.knows(key):
-            return None if own and self.is_where_it_says else self._claim_alone(key)
-        # Others of the same lines are needed next: all in one read.
-        missing = {key: None}
-        for line in self.known.kvs.values():
-            if is_line(line.key):
-                ref, carries = decode(line.value)
-                other = r.claim_key(*r.parse_ref(ref))
-                if carries is None and not self.known.knows(other):
-                    missing[other] = None
-        raise Missing(*(Want(one) for one in list(missing)[:64]))
-
-    @property
-    def _own_claim(self) -> str:
-        return r.claim_key(self.command.session, self.command.n)  # type: ignore[union-attr]
-
-    # ── claims without a row of their own ────────────────────────────────────────────
-
-    def _claim_alone(self, key: str) -> Claim | None:
-        """A claim that the row of its resource may have."""
-        _, session, _ = key.split(r.SEPARATOR)
-        for stored in list(self.known.kvs.values()):
-            if stored.key == resource_of(stored.key):
-                self._holder(stored)
-        if key not in self._carried:
-            self._alone_of(session)
-        return self._carried[key][0] if key in self._carried else None
-
-    def _alone_of(self, session: str) -> list[str]:
-        """The claims of a session that are alone at their resources."""
-        prefix = alone_prefix(session)
-        known, end = self.known, end_of(prefix)
-        if known.known_up_to(prefix, end) < end:
-            raise Missing(Want(prefix, end))
-        resources = [resource_alone(key) for key in known.between(prefix, end)]
-        wants = [Want(resource) for resource in resources if not known.knows(resource)]
-        if wants:
-            raise Missing(*wants[:READ_TOGETHER])
-        found = [self._holder(known.kvs[one])[1] for one in resources if one in known.kvs]
-        return sorted(key for key in found if key in self.alone and key.split("\x1f")[1] == session)
-
-    def _holder(self, stored: Kv) -> tuple[ResourceRow, str]:
-        """A resource as stored, and the claim of its only holder, if it has one."""
-        _, kind, name, _ = stored.key.split(r.SEPARATOR)
-        row, holder = resource_from(kind, name, stored.value)
-        if not row.sole:
-            return row, ""
-        ref = row.sole.split(r.SEPARATOR, 1)[1]
-        key = r.claim_key(*r.parse_ref(ref))
-        if holder is not None:
-            self._carry(ref, holder.packed, stored.mod)
-            if holder.is_alone:
-                self.alone.add(key)
-        return row, key
-
-    def _with_alone(self, session: str, keys: list[str]) -> list[str]:
-        alone = [key for key in self._alone_of(session) if self.changes.get(key, self) is not None]
-        return sorted({*keys, *alone})
-
-    def _read_own_places(self) -> bool:
-        """Read the resources that whoever leaves names, as far as they are known."""
-        prefixes = [r.resource_key(*place[:2]) for place in getattr(self.command, "places", ())]
-        known = [key for key in prefixes if self._is_known(stored_key(key))]
-        for key in known:
-            self.get(key)
-        return bool(known)
-
-    def _carry(self, ref: str, packed: list[Any] | None, revision: int) -> None:
-        if packed is not None:
-            claim, owner = claim_from(packed, revision)
-            self._carried.setdefault(r.claim_key(*r.parse_ref(ref)), (claim, owner))
-            self.owners.setdefault(claim.session, owner)
-
-    def _resource(self, prefix: str) -> ResourceRow | None:
-        if not self._is_known(prefix):
-            raise Missing(*self._wants_of_resources(prefix))
-        stored = self.known.get(prefix)
-        if stored is None:
-            self.touched[prefix] = None
-            return None
-        row, _ = self._holder(stored)
-        rows = 0 if row.sole else row.holders
-        marked = marker_of(prefix) in self.known.kvs
-        row.waiting = self.known.counts[prefix] - 1 - marked - rows - row.reservations
-        self.touched[prefix] = as_stored(row)
-        return row
-
-    def _is_known(self, prefix: str) -> bool:
-        """Whether the resource was read with the number of its rows, or has none."""
-        there = prefix in self.known.kvs
-        return prefix in self.known.counts if there else self.known.knows(prefix)
-
-    def _wants_of_resources(self, prefix: str) -> list[Want]:
-        """This one and all others that will be asked for next."""
-        prefixes = {prefix: None}
-        for place in getattr(self.command, "places", ()):
-            prefixes[stored_key(r.resource_key(*place[:2]))] = None
-        if isinstance(self.command, c.Listing):
-            prefixes.update((key, None) for key in self.known.kvs if key == resource_of(key))
-        return [Want.resource(one) for one in prefixes if not self._is_known(one)][:100]
-
-    def session(self, session: str) -> Session | None:
-        """The session, to read and change; exact only if need be."""
-        known = self.known
-        record_at, living_at = record_key(session), living_key(session)
-        if not (known.knows(record_at) and known.knows(living_at)):
-            owner = self.owners.get(session)
-            if owner is not None and not self.exact:
-                self.approximate.add(session)
-                deadline_ms = self.now_ms + owner.ttl_ms
-                return Session(
-                    session, owner.ttl_ms, owner.owner, "", owner.inbox, owner.process, 0,
-                    deadline_ms,
-                )  # fmt: skip
-            raise Missing(*self._wants_of_sessions(session))
-        stored, living = known.get(record_at), known.get(living_at)
-        if stored is None:
-            return None
-        record = Record(*decode(stored.value))
-        lives = Living(*decode(living.value)) if living is not None else None
-        found = session_from(session, record, lives, self.now_ms, by_lease=self.by_lease)
-        self.owners[session] = Owner(record.owner, record.inbox, record.process, record.ttl_ms)
-        if record.sentence and not isinstance(self.command, c.Close | c.Expel | c.RevokeSession):
-            # Others are about to end it: to all but those it is over already.
-            found.ended, found.by = record.sentence[1], record.by
-            found.deadline_ms = self.now_ms + ENDED_KEPT_MS
-        self._number(found, lives.lowest if lives is not None else 0)
-        if isinstance(self.command, c.Sessions) and not record.ended:
-            found.claims, found.checksum = account_of(
-                claim for _, claim in self._claims_of(session)
-            )
-        elif self.account is not None and session == getattr(self.command, "session", ""):
-            found.claims, found.checksum = self.account
+            found = self._read_session(session)
+            if found is not None:
+                self.sessions[session] = found
         return found
 
-    def _number(self, session: Session, lowest: int) -> None:
-        """Say of the command's own claim number whether it was seen before."""
-        command = self.command
-        session.highest = max(0, lowest - 1)
-        if isinstance(command, c.Enter) and command.session == session.id:
-            n = command.n
-            finished = n in self.finished
-            seen = (
-                finished
-                or n < max(1, lowest)
-                or self._claim(r.claim_key(session.id, n)) is not None
-            )
-            session.highest = n if seen else n - 1
+    def _read_session(self, session: str) -> Session | None:
+        known, now_ms = self.known, self.instant.now_ms
+        key = k.session_key(session)
+        own = self._own.get(session)
+        if not known.has(key) and (own is not None or self._exact or session not in self.owners):
+            self.wants |= {Range(key), Range(k.alive_key(session)), Range(k.ended_key(session))}
+            if session not in self.owners:
+                raise Missing
+        kv = known.kvs.get(key)
+        if kv is not None:
+            record = k.typed(k.Record, k.decode(kv.value))
+            self.owners[session] = Owner(*record[:5])
+            alive = known.kvs.get(k.alive_key(session))
+            renewals, renewed_ms = (0, record.opened_ms)
+            if alive is not None:
+                renewals, renewed_ms = k.typed(k.Alive, k.decode(alive.value))
+            deadline_ms = renewed_ms + record.ttl_ms
+            if self.instant.by_lease:
+                # Clocks of machines differ; as long as its key is there the session lives.
+                deadline_ms = max(deadline_ms, now_ms + 1)
+            found = Session(
+                session, record.ttl_ms, record.owner, record.metadata, record.inbox,
+                record.process, record.opened_ms, deadline_ms, renewals,
+            )  # fmt: skip
+            if own is not None:
+                own.fill(found)
+            return found
+        tomb = known.kvs.get(k.ended_key(session))
+        if tomb is not None:
+            return ended_session(session, k.typed(k.Tombstone, k.decode(tomb.value)))
+        if known.has(key):
+            return own.expired_row() if own is not None and own.was_opened else None
+        owner = self.owners[session]
+        return Session(
+            session, owner.ttl_ms, owner.owner, "", owner.inbox, owner.process, 0,
+            now_ms + owner.ttl_ms,
+        )  # fmt: skip
 
-    def _wants_of_sessions(self, session: str) -> list[Want]:
-        """This one and all others that may be asked for next."""
-        ids = {session: None, **dict.fromkeys(self.owners)}
-        keys = [key for one in ids for key in (record_key(one), living_key(one))]
-        return [Want(key) for key in keys if not self.known.knows(key)][:64]
+    def _claim(self, session: str, n: int) -> Claim | None:
+        of = (session, n)
+        if of not in self.claims:
+            self.claims[of] = found = self._read_claim(session, n)
+            self.claims_before.setdefault(of, copied(found))
+        return self.claims[of]
 
-    def dead(self) -> list[tuple[str, Record]]:
-        """Sessions met on the way that live no more, though nobody has ended them yet."""
-        found = []
-        for session in self.owners:
-            stored = self.known.kvs.get(record_key(session))
-            living = living_key(session)
-            gone = self.known.knows(living) and not self.known.mod(living)
-            if stored is not None and gone:
-                record = Record(*decode(stored.value))
-                if not record.ended:
-                    found.append((session, record))
+    def _read_claim(self, session: str, n: int) -> Claim | None:
+        """A claim that no line read so far has shown."""
+        of = (session, n)
+        self.looked_up.add(of)
+        known = self.known
+        location = self.located.get(of)
+        if of not in self.located:
+            own = self._own.get(session)
+            if own is None:
+                self.unlocated.add(of)
+                raise Missing
+            location = own.location(n)
+        wanted = [Range(k.word_key(session, n))]
+        if location is not None:
+            wanted += location.candidates(session, n)
+        missing = [one for one in wanted if not known.has(one.start)]
+        if missing:
+            self.wants.update(missing)
+            raise Missing
+        for one in wanted[1:]:
+            if one.start in known.kvs:
+                return self._claim_at(known.kvs[one.start])
+        word = known.kvs.get(wanted[0].start)
+        if word is None and location is not None and of not in self.located:
+            self.unlocated.add(of)  # it may have been given another rank
+            raise Missing
+        return k.revoked_from(session, n, word) if word is not None else None
+
+    def _claim_at(self, kv: Kv) -> Claim:
+        """The claim that a key of a line stores."""
+        key = k.parse_place(kv.key)
+        of = (key.session, key.n)
+        if of not in self.kv_of:
+            claim, owner = k.claim_from(key, kv)
+            self.owners.setdefault(key.session, owner)
+            self.kv_of[of] = kv
+            self.claims[of] = claim
+            self.claims_before[of] = copied(claim)
+        found = self.claims[of] or self.claims_before[of]
+        assert found is not None
         return found
 
-    # ── ranges ───────────────────────────────────────────────────────────────────────
+    # ── resources ────────────────────────────────────────────────────────────────────
 
-    def _stored_range(self, start: str, stop: str) -> tuple[str, str]:
-        if start[0] not in "hvw":
-            return start, stop
-        prefix = r.SEPARATOR.join([*start.split(r.SEPARATOR, 3)[:3], ""])
-        begin = stored_key(start)
-        if stop == r.after_prefix(prefix):
-            return begin, end_of(stored_key(prefix))
-        return begin, stored_key(stop)
+    def resource(self, kind: str, name: str) -> Lines:
+        lines = self.lines.get((kind, name))
+        if lines is None:
+            lines = self._read_resource(kind, name)
+            self.lines[kind, name] = lines
+        return lines
 
-    def _keys(self, begin: str, end: str, limit: int, reverse: bool = False) -> Iterator[str]:
-        """Keys of the table in a range, as changed so far."""
-        in_line = begin.startswith(f"r{r.SEPARATOR}")
-        if in_line and not self._is_known(resource_of(begin)):
-            raise Missing(Want.resource(resource_of(begin)))
-        known = self.known
-        edge = known.known_down_to(begin, end) if reverse else known.known_up_to(begin, end)
-        low, high = (edge, end) if reverse else (begin, edge)
-        keys = {table_key(key) for key in known.between(low, high)}
-        for key, row in self.changes.items():
-            if low <= stored_key(key) < high:
-                (keys.discard if row is None else keys.add)(key)
-        found = sorted(keys, key=stored_key, reverse=reverse)[:limit]
-        if len(found) < limit and (edge > begin if reverse else edge < end):
-            at_once = min(max(limit, 2), READ_AT_ONCE)
-            raise Missing(Want(begin, edge, at_once, True) if reverse else Want(edge, end, at_once))
-        return iter(found)
+    def ranges_of(self, prefix: str) -> list[Range]:
+        """What to read of a resource."""
+        return [Range(prefix, k.end_of(prefix), self.windows.get(prefix, WINDOW))]
 
-    def _claims_of(self, session: str) -> list[tuple[str, Claim]]:
-        prefix = r.claims_prefix(session)
-        keys = list(self._keys(prefix, r.after_prefix(prefix), READ_AT_ONCE**2))
-        return [(key, self.get(key)) for key in self._with_alone(session, keys)]
+    def _crowded(self, kind: str, prefix: str) -> list[Range]:
+        """As ranges_of, where the first keys are all holders or reservations."""
+        modes = sorted(MODES_OF_KIND[kind])
+        window = self.windows.get(prefix, WINDOW)
+        return [
+            Range(f"{prefix}c", f"{prefix}h"),
+            *(
+                Range(
+                    f"{prefix}h\x1f{mode}\x1f",
+                    f"{prefix}h\x1f{mode} ",
+                    0 if mode == PERMIT else HOLDERS_READ,
+                )
+                for mode in modes
+            ),
+            Range(f"{prefix}v\x1f", f"{prefix}v "),
+            Range(f"{prefix}w\x1f", f"{prefix}w ", window),
+        ]
 
-    def _sessions(self, start: str, limit: int) -> list[tuple[str, Any]]:
-        begin = f"o{start[1:]}"
-        keys = [key[2:] for key in self._keys(begin, end_of(record_key("")), limit)]
-        wants = [Want(living_key(one)) for one in keys if not self.known.knows(living_key(one))]
-        if wants:
-            raise Missing(*wants[:100])
-        return [(r.session_key(one), self.get(r.session_key(one))) for one in keys]
+    def _need(self, ranges: list[Range]) -> list[Found]:
+        missing = [one for one in ranges if one not in self.known.found]
+        if missing:
+            self.wants.update(missing)
+            raise Missing
+        return [self.known.found[one] for one in ranges]
 
-    def _resources(self, start: str, stop: str, limit: int) -> list[tuple[str, Any]]:
+    def _read_resource(self, kind: str, name: str) -> Lines:
+        lines = Lines(kind, name)
+        prefix = lines.prefix
+        (found,) = self._need(self.ranges_of(prefix))
+        kvs, extra = found.kvs, 0
+        others = [kv for kv in kvs if not kv.key.startswith(f"{prefix}w\x1f")]
+        waiting = found.count - len(others)
+        if len(kvs) < found.count and len(others) == len(kvs):
+            parts = self._need(self._crowded(kind, prefix))
+            others = [kv for part in parts[:-1] for kv in part.kvs]
+            waiting = parts[-1].count
+            by_mode = dict(zip(sorted(MODES_OF_KIND[kind]), parts[1:-2], strict=True))
+            for mode, part in by_mode.items():
+                beyond = part.count - len(part.kvs)
+                if beyond:
+                    lines.row.held[mode] = lines.row.held.get(mode, 0) + beyond
+                    extra += beyond
+        lines.row.waiting = waiting
+        lines.row.holders = extra
+        self._fill(lines, others)
+        lines.is_used = bool(lines.row.holders or waiting or lines.reserved or lines.row.closed_ms)
+        lines.before = copied(lines.row)
+        return lines
+
+    def _fill(self, lines: Lines, others: list[Kv]) -> None:
+        """Take over everything but the waiting line."""
+        row, now_ms = lines.row, self.instant.now_ms
+        delays: list[tuple[k.PlaceKey, Kv]] = []
+        limit = stored_limit = closed_limit = 0
+        for kv in others:
+            key = k.parse_place(kv.key)
+            if key.line == "c":
+                row.closed_ms, closed_limit = k.typed(k.Closing, k.decode(kv.value))
+                if self.instant.by_lease:
+                    row.closed_ms = max(row.closed_ms, now_ms + 1)
+            elif key.line == "d":
+                delays.append((key, kv))
+            elif key.line == "e":
+                stored_limit = self._number(kv)
+                lines.limit_is_stored = True
+            elif key.line == "f":
+                continue  # for those who do not read the holders
+            elif not self._is_ending(key.session) or key.line == "h":
+                claim = self._claim_at(kv)
+                place = place_at(claim, row)
+                limit = limit or place.limit
+                counts = row.held if key.line == "h" else row.reserved
+                counts[place.mode] = counts.get(place.mode, 0) + share(place)
+                (lines.holders if key.line == "h" else lines.reserved).append(claim)
+                self._note_bound(claim)
+        row.holders += len(lines.holders)
+        row.reservations = len(lines.reserved)
+        row.kept = sum(claim.block > 1 for claim in lines.holders)
+        for claim in lines.holders:
+            if claim.wants:
+                row.converting = r.claim_ref(claim.session, claim.n)
+        if row.holders or row.waiting or row.reservations:
+            row.limit = stored_limit or limit
+            if not row.limit and row.kind == "semaphore":
+                row.limit = self._limit_of_waiting(lines)
+        row.limit = row.limit or closed_limit
+        held = {(claim.session, claim.n) for claim in lines.holders}
+        for key, kv in delays:
+            if (key.session, key.n) not in held:
+                # Its holder's session ended with its lease: the delay begins now.
+                lines.stale_delays.append(kv.key)
+                span_ms, limit = k.typed(k.Closing, k.decode(kv.value))
+                row.closed_ms = max(row.closed_ms, now_ms + span_ms)
+                row.limit = row.limit or limit
+
+    def _limit_of_waiting(self, lines: Lines) -> int:
+        for _, claim in self._waiting(lines, WINDOW):
+            return place_at(claim, lines.row).limit
+        return 0
+
+    def _number(self, kv: Kv) -> int:
+        value = k.decode(kv.value)
+        if not isinstance(value, int):
+            raise k.UnreadableError(f"{kv.key!r} is {kv.value[:40]!r}, not a number")
+        return value
+
+    def _note_bound(self, claim: Claim) -> None:
+        """A holder whose max_hold is over is due: the table takes its claim away."""
+        if claim.state == HOLDING and claim.until_ms:
+            key = k.bound_key(claim.session, claim.n)
+            if not self.known.has(key):
+                self.wants.add(Range(key))
+            elif key not in self.known.kvs:
+                self._due.append(r.due_key(self.instant.now_ms, claim.session, claim.n))
+
+    def _is_ending(self, session: str) -> bool:
+        """Whether a session's life was taken and its lease is not over yet."""
+        key = k.session_key(session)
+        return self.known.has(key) and key not in self.known.kvs
+
+    # ── the waiting line ─────────────────────────────────────────────────────────────
+
+    def _waiting(self, lines: Lines, limit: int) -> Iterator[tuple[str, Claim]]:
+        """Claims that wait, as read, from the head on; Missing if more could be read."""
+        window = self.ranges_of(lines.prefix)[0]
+        found = self.known.found[window]
+        kvs = [kv for kv in found.kvs if kv.key.startswith(f"{lines.prefix}w\x1f")]
+        if not kvs and lines.row.waiting:
+            window = self._crowded(lines.row.kind, lines.prefix)[-1]
+            if window in self.known.found:
+                found = self.known.found[window]
+                kvs = found.kvs
+        for kv in kvs:
+            key = k.parse_place(kv.key)
+            if not self._is_ending(key.session):
+                yield kv.key, self._claim_at(kv)
+        if len(found.kvs) < found.count:
+            self.windows[lines.prefix] = 4 * max(window.limit, limit)
+            self.wants.update(self.ranges_of(lines.prefix))
+            raise Missing
+
+    def _scan_waiting(
+        self, lines: Lines, start: str, stop: str, bound: str, limit: int, reverse: bool
+    ) -> list[tuple[str, Any]]:
+        prefix = r.line_prefix("w", lines.row.kind, lines.row.name)
+        if not bound and not reverse:
+            return self._scan_head(lines, prefix, limit)
+        # Beside one claim: the one before it, or the one behind it.
+        low = f"{lines.prefix}w\x1f" + bound.replace("\x00", " ")
+        high = stop.replace(prefix, f"{lines.prefix}w\x1f", 1)
+        if not stop.startswith(prefix):
+            high = f"{lines.prefix}w "
+        wanted = Range(low, high, limit + len(self._deleted) + 1, reverse)
+        (found,) = self._need([wanted])
+        rows = {}
+        for kv in found.kvs:
+            key = k.parse_place(kv.key)
+            if not self._is_ending(key.session):
+                claim = self._claim_at(kv)
+                rows[prefix + claim.rank] = r.claim_ref(claim.session, claim.n)
+        return self._merged(rows, prefix, start, stop, limit, reverse)
+
+    def _scan_head(self, lines: Lines, prefix: str, limit: int) -> list[tuple[str, Any]]:
+        added = sorted(key for key in self._added if key.startswith(prefix))
         found: list[tuple[str, Any]] = []
-        for key in self._keys_of_resources(start, stop):
-            if key >= start:
-                found.append((key, self.get(key)))
-                if len(found) == limit:
-                    break
-        return found
+        gone = sum(key.startswith(prefix) for key in self._deleted)
+        if limit < FAR_MS and lines.row.waiting <= 0 and not added and gone:
+            return []
+        for key, claim in self._waiting(lines, min(limit, 1000)):
+            row_key = prefix + claim.rank
+            while added and added[0] < row_key and len(found) < limit:
+                found.append((added[0], self._added[added.pop(0)]))
+            if len(found) >= limit:
+                return found
+            if row_key not in self._deleted and row_key not in self._added:
+                found.append((row_key, r.claim_ref(claim.session, claim.n)))
+                lines.relied_end = max(lines.relied_end, f"{key}\x00")
+            if len(found) >= limit:
+                return found
+        lines.relied_end = k.end_of(lines.prefix)
+        found += [(key, self._added[key]) for key in added]
+        return found[:limit]
 
-    def _keys_of_resources(self, start: str, stop: str) -> Iterator[str]:
-        edge = self.known.known_up_to(start, stop)
-        for key in self.known.between(start, edge):
-            if key == resource_of(key):
-                yield table_key(key)
-        if edge < stop:
-            raise Missing(Want(edge, stop, READ_AT_ONCE))
-
-    def _is_end_of_living(self, key: str) -> bool:
-        _, _, session, *rest = key.split(r.SEPARATOR)
-        if not session or int(rest[0], 16):
-            return False
-        row = self.changes.get(r.session_key(session)) or self._live.get(r.session_key(session))
-        return not isinstance(row, Session) or not row.ended
+    def _merged(
+        self, rows: dict[str, str], prefix: str, start: str, stop: str, limit: int, reverse: bool
+    ) -> list[tuple[str, Any]]:
+        """Rows that were read, with what the table has changed."""
+        keys: list[str] = []
+        for key in {**rows, **self._added}:
+            if key not in self._deleted and key.startswith(prefix) and start <= key < stop:
+                insort(keys, key)
+        if reverse:
+            keys.reverse()
+        return [(key, self._added.get(key) or rows[key]) for key in keys[:limit]]
 
 
-_READING: Final = frozenset((c.Claims, c.Sessions, c.Inspect, c.Listing, c.Look))
-
-
-def as_stored(row: ResourceRow) -> tuple[Any, ...]:
-    """All of a resource that its row says, to see whether it changes."""
-    return (
-        dict(row.held), dict(row.reserved), row.holders, row.reservations, row.sole,
-        row.converting, row.limit, row.closed_ms, row.kept,
+def ended_session(session: str, tomb: k.Tombstone) -> Session:
+    record = k.Record(*tomb.record)
+    return Session(
+        session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
+        record.opened_ms, FAR_MS, tomb.renewals, ended=tomb.reason, by=tomb.by,
     )  # fmt: skip
-
-
-def account_of(claims: Any) -> tuple[int, int]:
-    """Count and checksum of claims that are neither over nor taken away."""
-    pairs = [(claim.n, claim.token) for claim in claims if claim.state != REVOKED]
-    return len(pairs), checksum_of(pairs)

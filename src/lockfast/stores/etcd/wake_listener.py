@@ -1,19 +1,21 @@
-"""How a session hears: a watch of its own keys, on a connection of its own.
+"""How a session is woken: a watch of its own keys, and of whoever stands before it.
 
-Word for a session is written in the transaction it tells of, so the watch, which goes on
-from the revision it has come to, misses nothing while it is interrupted. The leases of those
-ahead are watched too, once a wait has lasted for a while.
+Whoever grants a claim of another process, or takes it away, leaves word under that session's
+lease in the same transaction. The watch goes on from the revision it has come to, so nothing is
+missed while it is interrupted; after a compaction everything is looked at anew.
+
+A claim that has waited for ARM_AFTER_MS is armed: its line is settled once, and then the watch
+also covers the claim before it, or of the first in line the holders and what keeps the resource
+closed. If any of these goes, by its own leave or with its lease, the line is settled again, so a
+dead holder or a dead waiter never needs anybody's attention but that of the next one alive.
 """
 
 from __future__ import annotations
 
-import os
-import select
-import threading
 from collections.abc import Sequence
-from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
+from lockfast.core import commands as c
 from lockfast.core.commands import (
     WAKE_ENDED,
     WAKE_EVENTS,
@@ -24,258 +26,305 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.errors import StoreError
-from lockfast.ports import WAKE_DIED, Deliver
-from lockfast.runtimes.threads import run
-from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError
+from lockfast.ports import Deliver
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError, error_of
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.http import ProtocolError, ReplyReader, request
-from lockfast.stores.etcd.requests import TXN, WATCH
-from lockfast.stores.etcd.rows import (
-    FOLLOWED,
-    LOG_KEY,
-    decode,
-    inbox_key,
-    living_key,
-    token_at,
-    watcher_key,
-)
-from lockfast.stores.etcd.shared import Shared
-from lockfast.stores.etcd.sockets import BlockingTransport, Connection
-from lockfast.stores.etcd.watching import HEADERS, Change, Lines, requests
-from lockfast.stores.waker import Waker
+from lockfast.stores.etcd.owned import OwnClaim, OwnSession
+from lockfast.stores.etcd.requests import Kv, Range
+from lockfast.stores.etcd.steps import Context, settle
+from lockfast.stores.etcd.transport import Json
+from lockfast.stores.etcd.view import HOLDERS_READ
 
-CONNECT_S: Final = 1.0
-RETRY_FIRST_S: Final = 0.05
-RETRY_MAX_S: Final = 2.0
-LEASES_AFTER_S: Final = 0.5
-"""Those ahead are watched over from then on: most waits are shorter, and no lease is."""
-_BELIEVED: Final = frozenset({WAKE_GRANTED, WAKE_WANTED})
-"""Said by the very transaction that did it, to this session alone: no need to ask again."""
-_KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED})
+REQUEST_MS: Final = 2000
+RETRY_FIRST_MS: Final = 50
+RETRY_MAX_MS: Final = 2000
+ARM_AFTER_MS: Final = 500
+"""Most waits are shorter, and no lease is."""
+ARMED_MAX: Final = 32
+"""Lines that are armed; keep-alives look at the others."""
+
+
+class _Armed(NamedTuple):
+    """What a line is watched for."""
+
+    n: int
+    requests: tuple[Json, ...]
+    keys: tuple[tuple[str, str], ...]
+    """Ranges of keys whose deletion concerns the claim."""
 
 
 class EtcdWakeListener:
     """One session's watch. Only its keeper listens, on one thread."""
 
     process = ""
-    """Deaths of processes cannot be seen from another machine; ends of leases can."""
+    """The death of a process cannot be seen from another machine; the end of its lease can."""
 
-    def __init__(self, shared: Shared, session: str, deliver: Deliver) -> None:
-        self.inbox = inbox_key(session)
-        self._shared = shared
-        self._session = session
+    def __init__(
+        self, gateway: Gateway, context: Context, own: OwnSession, deliver: Deliver
+    ) -> None:
+        self.inbox = k.words_prefix(own.id)
+        self._gateway = gateway
+        self._keys = gateway.keys
+        self._network = gateway.network
+        self._context = context
+        self._own = own
         self._deliver = deliver
-        self._process = os.getpid()
-        self._gateway = Gateway(shared.cluster, BlockingTransport(shared.cluster.address))
-        self._connection: Connection | None = None
-        self._failures = 0
-        self._reader = ReplyReader()
-        self._lines = Lines(shared.keys, shared.cluster.label)
-        self._seen = shared.cluster.revision
-        """All word up to this revision has been heard."""
+        own.deliver = deliver
+        self._watcher = self._network.watcher()
+        self._mutex = self._network.mutex()
+        self._waiting: dict[int, int] = {}
+        """Claims that wait, and when to arm their lines."""
+        self._armed: dict[tuple[str, str], _Armed] = {}
+        self._seen = 0
+        """Everything up to this revision has been heard."""
         self._hears_log = False
-        self._retry_at_s = 0.0
-        self._retry_s = RETRY_FIRST_S
-        self._mutex = threading.Lock()
-        self._ahead: dict[int, frozenset[str]] = {}
-        """Of each claim that waits, the sessions it waits for."""
-        self._changed_s = 0.0
-        self._leases: frozenset[str] = frozenset()
-        """Sessions whose leases are watched."""
-        self._waker = Waker()
-        shared.listeners[session] = deliver
+        self._ended = False
+        self._retry_at_ms = 0
+        self._retry_ms = RETRY_FIRST_MS
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         wakes: list[Wake] = []
-        self._turn_away()
-        if self._connection is None or self._leases_due() == 0:
-            self._subscribe(until_s, wakes)
-        if not wakes:
-            self._wait(until_s)
-            self._read(wakes)
+        now_ms = self._network.now_ms()
+        try:
+            if now_ms >= self._retry_at_ms:
+                if self._arm_due(now_ms):
+                    await self._arm(wakes)
+                if not self._watcher.is_open():
+                    await self._subscribe(wakes)
+        except (StoreError, TokenRefusedError, LeaseGoneError):
+            # The keeper's own requests say what is wrong, and retry in time.
+            self._fail()
+        if wakes:
+            timeout_ms = 0
+        try:
+            for message in await self._watcher.next(self._wait_ms(timeout_ms)):
+                self._take(message, wakes)
+        except (StoreError, TokenRefusedError):
+            self._fail()
         return wakes
+
+    def _wait_ms(self, timeout_ms: int | None) -> int | None:
+        now_ms = self._network.now_ms()
+        waits = [] if timeout_ms is None else [timeout_ms]
+        with self._mutex:
+            waits += [at_ms - now_ms for at_ms in self._waiting.values() if at_ms]
+        if not self._watcher.is_open():
+            waits.append(self._retry_at_ms - now_ms)
+        elif self._retry_at_ms > now_ms and waits:
+            return max(0, min(waits), self._retry_at_ms - now_ms if not timeout_ms else 0)
+        return max(0, min(waits)) if waits else None
+
+    def _fail(self) -> None:
+        self._watcher.drop()
+        self._retry_at_ms = self._network.now_ms() + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)
 
     # ── subscribing ──────────────────────────────────────────────────────────────────
 
-    def _wanted_leases(self) -> frozenset[str]:
-        with self._mutex:
-            return frozenset().union(*self._ahead.values()) - {self._session}
-
-    def _leases_due(self) -> float | None:
-        """Seconds until other leases are to be watched; None: never."""
-        if self._wanted_leases() <= self._leases:
-            return None
-        return max(0.0, self._changed_s + LEASES_AFTER_S - monotonic())
-
-    def _turn_away(self) -> None:
-        """Leave a member that has not answered others: it may keep silent for ever."""
-        connection, failures = self._connection, self._shared.cluster.failures
-        if connection is not None and failures[connection.endpoint] > self._failures:
-            self._lost()
-
-    def _subscribe(self, until_s: float | None, wakes: list[Wake]) -> None:
-        now_s = monotonic()
-        if now_s < self._retry_at_s:
-            return
-        give_up_s = now_s + CONNECT_S if until_s is None else min(until_s, now_s + CONNECT_S)
-        leases = self._wanted_leases() if self._leases_due() == 0 else self._leases
+    async def _subscribe(self, wakes: list[Wake]) -> None:
+        until_ms = self._gateway.until_ms(REQUEST_MS)
+        own, keys = self._own.id, self._keys
         begins = not self._seen
-        try:
-            connection = self._connect(leases, max(give_up_s, now_s + 0.05))
-            self._drop()
-            self._connection = connection
-            if leases:
-                self._look_for_dead(leases, give_up_s + CONNECT_S, wakes)
-        except (StoreError, TokenRefusedError, LeaseGoneError):
-            # The keeper's own requests say what is wrong, and try again in time.
-            self._retry_at_s = monotonic() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
-            return
-        self._leases = leases
-        self._retry_s = RETRY_FIRST_S
         if begins:
+            reads = [Range(k.watching_key(own)), Range(k.words_prefix(own), k.end_of(self.inbox))]
+            answer = await self._gateway.read(keys.reads(reads), until_ms)
+            self._hears_log = bool(answer.found(0).kvs)
+            self._seen = answer.revision
+            for kv in answer.found(1).kvs:
+                self._word(kv, wakes)
             wakes += self._looks()
-
-    def _connect(self, leases: frozenset[str], give_up_s: float) -> Connection:
-        cluster, keys = self._shared.cluster, self._shared.keys
-        if cluster.address.username and not cluster.token:
-            # Any request has the token renewed.
-            run(self._gateway.call(TXN, {}, give_up_s))
-        endpoint = cluster.endpoint
-        self._failures = cluster.failures[endpoint]
-        try:
-            connection = Connection(cluster.address, endpoint, give_up_s)
-        except StoreError:
-            cluster.suspect(endpoint)
-            raise
-        after = self._seen + 1 if self._seen else 0
-        watched = [(self.inbox, after), (watcher_key(self._session), after)]
+        # Of the last revision too: its keys may have been told of in several messages.
+        after = {"start_revision": str(self._seen)}
+        requests: list[Json] = [
+            {"key": keys.coded(self.inbox), "range_end": keys.coded(k.end_of(self.inbox)), **after},
+            {"key": keys.coded(k.session_key(own)), "filters": ["NOPUT"], **after},
+            {"key": keys.coded(k.watching_key(own)), **after},
+        ]
         if self._hears_log:
-            watched.append((LOG_KEY, after))
-        body = requests(keys, watched, deaths=map(living_key, sorted(leases)))
-        try:
-            headers = (*self._gateway.headers(), *HEADERS)
-            connection.send(request(str(endpoint), WATCH, body, *headers), give_up_s)
-        except BaseException:
-            connection.close()
-            raise
-        self._reader = ReplyReader()
-        self._lines = Lines(keys, cluster.label)
-        return connection
-
-    def _look_for_dead(self, leases: frozenset[str], until_s: float, wakes: list[Wake]) -> None:
-        """Leases that ended before they were watched."""
-        keys, order = self._shared.keys, sorted(leases)
-        reads = [keys.range(living_key(session), keys_only=True) for session in order]
-        answer = run(self._gateway.txn({"success": reads}, until_s, repeatable=True))
-        for session, response in zip(order, answer["responses"], strict=True):
-            if not keys.found(response).kvs:
-                wakes.append(Wake(self.inbox, session, 0, WAKE_DIED))
+            start, stop = map(keys.coded, k.HISTORY)
+            requests.append({"key": start, "range_end": stop, **after})
+        for armed in self._armed.values():
+            requests += [{**request, **after} for request in armed.requests]
+        token = await self._gateway.token(until_ms)
+        await self._watcher.open(requests, REQUEST_MS, token)
+        self._retry_ms = RETRY_FIRST_MS
 
     def _looks(self) -> list[Wake]:
         with self._mutex:
-            return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(self._ahead)]
+            return [Wake(self.inbox, self._own.id, n, WAKE_LOOK) for n in sorted(self._waiting)]
 
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    # ── arming ───────────────────────────────────────────────────────────────────────
 
-    def _lost(self) -> None:
-        self._drop()
-        self._retry_at_s = monotonic() + self._retry_s
+    def _arm_due(self, now_ms: int) -> bool:
+        with self._mutex:
+            return any(at_ms and at_ms <= now_ms for at_ms in self._waiting.values())
+
+    async def _arm(self, wakes: list[Wake]) -> None:
+        """Settle the lines we wait in and have whoever stands before us watched."""
+        now_ms = self._network.now_ms()
+        with self._mutex:
+            due = [n for n, at_ms in self._waiting.items() if at_ms and at_ms <= now_ms]
+            for n in due:
+                self._waiting[n] = 0
+        foremost: dict[tuple[str, str], tuple[str, int]] = {}
+        for n in list(self._waiting):
+            claim = self._own.claims.get(n)
+            if claim is None or claim.token:
+                continue
+            for place in claim.places:
+                best = foremost.get(place[:2])
+                if best is None or (claim.rank, n) < best:
+                    foremost[place[:2]] = (claim.rank, n)
+        self._armed = {at: armed for at, armed in self._armed.items() if at in foremost}
+        for at, (_, n) in foremost.items():
+            armed = self._armed.get(at)
+            if armed is not None and armed.n == n and n not in due:
+                continue
+            if len(self._armed) >= ARMED_MAX and at not in self._armed:
+                continue
+            claim = self._own.claims.get(n)
+            if claim is not None:
+                await self._arm_line(at, n, claim, wakes)
+
+    async def _arm_line(
+        self, at: tuple[str, str], n: int, claim: OwnClaim, wakes: list[Wake]
+    ) -> None:
+        until_ms = self._gateway.until_ms(REQUEST_MS)
+        place = c.Place(*at, "")
+        await settle(self._gateway, self._context, [place], until_ms)
+        prefix = k.resource_prefix(*at)
+        mine = k.line_key(prefix, "w", claim.rank, self._own.id, n)
+        ranges = [
+            Range(mine),
+            Range(f"{prefix}w\x1f", mine, 1, True),
+            Range(f"{prefix}h\x1f", f"{prefix}h ", HOLDERS_READ),
+        ]
+        answer = await self._gateway.read(self._keys.reads(ranges), until_ms)
+        if not answer.found(0).kvs:
+            self._armed.pop(at, None)
+            wakes.append(Wake(self.inbox, self._own.id, n, WAKE_LOOK))
+            return
+        before = answer.found(1).kvs
+        watched = [(before[0].key, "")] if before else [(f"{prefix}c", f"{prefix}w")]
+        if not before:
+            for kv in answer.found(2).kvs:
+                held, _ = k.claim_from(k.parse_place(kv.key), kv)
+                if held.until_ms:
+                    watched.append((k.bound_key(held.session, held.n), ""))
+        known = self._armed.get(at)
+        if known is not None and known.keys == tuple(watched) and self._watcher.is_open():
+            return
+        requests: list[Json] = []
+        for start, stop in watched:
+            request: Json = {"key": self._keys.coded(start), "filters": ["NOPUT"]}
+            if stop:
+                request["range_end"] = self._keys.coded(stop)
+            requests.append(request)
+        self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
+        # The watch begins anew from where it was, and hears of what went since.
+        self._seen = min(self._seen, answer.revision) if self._seen else answer.revision
+        self._watcher.drop()
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
-    def _wait(self, until_s: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._waker, select.POLLIN)
-        now_s = monotonic()
-        waits = [] if until_s is None else [until_s - now_s]
-        if self._connection is not None:
-            poll.register(self._connection.stream, select.POLLIN)
-            leases_due_s = self._leases_due()
-            if leases_due_s is not None:
-                waits.append(leases_due_s)
-        else:
-            waits.append(self._retry_at_s - now_s)
-        ready = dict(poll.poll(max(0, min(waits) * 1000) if waits else None))
-        if self._waker.fileno() in ready:
-            self._waker.take()
-
-    def _read(self, wakes: list[Wake]) -> None:
-        connection = self._connection
-        if connection is None:
-            return
+    def _take(self, message: Json, wakes: list[Wake]) -> None:
+        error = error_of(self._keys.label, message)
+        if isinstance(error, TokenRefusedError):
+            self._gateway.cluster.token = ""
+        if error is not None:
+            raise (
+                error if isinstance(error, StoreError) else StoreError(self._keys.label, str(error))
+            )
         try:
-            # Until nothing is left: TLS may have more in store than the socket shows.
-            while (data := connection.stream.receive_nowait()) is not None:
-                self._reader.feed(data)
-                if self._reader.status != 200:
-                    # The token may be too old; the next request of ours finds out.
-                    self._shared.cluster.token = ""
-                    self._lost()
-                    return
-                for change in self._lines.feed(self._reader.take()):
-                    self._take(change, wakes)
-                self._seen = max(self._seen, self._lines.revision)
-                if self._reader.done:
-                    # The connection may well stay: nothing will ever come of it.
-                    raise self._lines.end()
-        except CompactedError as error:
-            # What was said up to there, nobody will hear: look for ourselves.
-            self._seen = error.revision - 1
-            wakes += self._looks()
-            self._drop()
-        except (OSError, ProtocolError, StoreError, ValueError):
-            self._shared.cluster.suspect(connection.endpoint)
-            self._lost()
+            result = message["result"]
+            if result.get("canceled"):
+                if "compact_revision" in result:
+                    raise CompactedError(int(result["compact_revision"]))
+                reason = str(result.get("cancel_reason", "no reason given"))[:200]
+                if "auth" in reason or "permission" in reason:
+                    self._gateway.cluster.token = ""
+                raise StoreError(self._keys.label, f"ended a watch ({reason})")
+            for event in result.get("events", ()):
+                kv = self._keys.kv(event["kv"])
+                self._change(kv, event.get("type") == "DELETE", wakes)
+                self._seen = max(self._seen, kv.mod)
+        except CompactedError:
+            # What was said up to there nobody will hear: look for ourselves.
+            self._seen = 0
+            self._watcher.drop()
+        except (LookupError, TypeError, ValueError, AttributeError) as wrong:
+            raise self._keys.malformed(wrong) from None
 
-    def _take(self, change: Change, wakes: list[Wake]) -> None:
-        key, revision = change.kv.key, change.kv.mod
-        if key == LOG_KEY:
-            if self._hears_log:
-                wakes.append(Wake(self.inbox, self._session, 0, WAKE_EVENTS))
-        elif key == watcher_key(self._session):
-            self._hears_log = not change.deleted
-            if self._hears_log:
-                self._seen = revision
-                self._drop()
-        elif change.deleted:
-            if key != self.inbox:
-                wakes.append(Wake(self.inbox, key.split("\x1f")[1], 0, WAKE_DIED))
-        elif key == self.inbox:
-            for n, what, token, *line in decode(change.kv.value):
-                if what == FOLLOWED:
-                    self._shared.followed(self._session, n, line[0])
-                    continue
-                if line and line[0]:
-                    self._shared.hold_as_told(self._session, n, line[0], revision)
-                wake = Wake(self.inbox, self._session, n, what, token_at(token, revision))
-                if what in _BELIEVED:
-                    self._deliver(wake)
-                elif what in _KNOWN:
-                    wakes.append(wake)
+    def _change(self, kv: Kv, is_deleted: bool, wakes: list[Wake]) -> None:
+        own = self._own.id
+        if kv.key.startswith(self.inbox):
+            if not is_deleted:
+                self._word(kv, wakes)
+        elif kv.key == k.watching_key(own):
+            if self._hears_log == is_deleted:
+                self._hears_log = not is_deleted
+                self._watcher.drop()
+        elif kv.key == k.session_key(own) and is_deleted:
+            if not self._ended:
+                wakes.append(Wake(self.inbox, own, 0, WAKE_ENDED))
+            self._ended = True
+        elif self._hears_log and (kv.key[:1] == "l" or (kv.key[:1] == "n" and is_deleted)):
+            wakes.append(Wake(self.inbox, own, 0, WAKE_EVENTS))
+        if is_deleted:
+            self._gone(kv.key)
+
+    def _gone(self, key: str) -> None:
+        """Arm anew the lines that a deleted key concerns."""
+        for armed in self._armed.values():
+            if any(key == start or start <= key < stop for start, stop in armed.keys):
+                with self._mutex:
+                    if armed.n in self._waiting:
+                        self._waiting[armed.n] = 1
+
+    def _word(self, kv: Kv, wakes: list[Wake]) -> None:
+        """Word that another process has left for a claim of ours."""
+        n = int(kv.key.rsplit(k.SEP, 1)[1], 16)
+        word = k.typed(k.Word, k.decode(kv.value))
+        claim = self._own.claims.get(n)
+        self._own.has_words = True
+        if claim is not None:
+            claim.has_word = True
+        for what in word.whats:
+            if what == WAKE_GRANTED:
+                token = word.offset + k.STRIDE * kv.mod
+                if not 0 < token <= k.TOKEN_MAX:
+                    raise ValueError(f"token {token} is out of range")
+                if claim is not None and claim.token == token:
+                    continue  # it was told before
+                if claim is not None and not claim.token:
+                    place = claim.places[0]
+                    prefix = k.resource_prefix(place.kind, place.name)
+                    claim.key = k.holder_key(prefix, place.mode, claim.rank, self._own.id, n)
+                    claim.token, claim.mod = token, kv.mod
+                self._deliver(Wake(self.inbox, self._own.id, n, what, token))
+            elif what == WAKE_WANTED:
+                self._deliver(Wake(self.inbox, self._own.id, n, what))
+            elif what == WAKE_LOOK:
+                wakes.append(Wake(self.inbox, self._own.id, n, what))
+
+    # ── from other threads ───────────────────────────────────────────────────────────
 
     def interrupt(self) -> None:
-        self._waker.interrupt()
+        self._watcher.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Notice the end of any of these sessions, in place of those given before for `n`."""
+        """Whether a claim waits; whom it waits for is looked up when its line is armed."""
         with self._mutex:
-            if blockers:
-                self._ahead[n] = frozenset(blocker.session for blocker in blockers)
-            else:
-                self._ahead.pop(n, None)
-            self._changed_s = monotonic()
+            if not blockers:
+                self._waiting.pop(n, None)
+            elif n not in self._waiting:
+                self._waiting[n] = self._network.now_ms() + ARM_AFTER_MS
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()
 
     def close(self) -> None:
-        self._shared.listeners.pop(self._session, None)
-        if self._process == os.getpid():
-            self._drop()
-            self._gateway.transport.close()
-            self._waker.close()
+        self._own.deliver = None
+        self._watcher.close()
+        self._gateway.transport.close()

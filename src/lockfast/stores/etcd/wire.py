@@ -1,34 +1,32 @@
-"""Commands to the cluster and replies back, for either face."""
+"""Commands to the cluster and replies back, for callers and keepers alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
-from lockfast.stores.etcd.gateway import Gateway, Transport
-from lockfast.stores.etcd.journal import Journal
-from lockfast.stores.etcd.outcome import Instant, Outcome
-from lockfast.stores.etcd.renewal import renew
-from lockfast.stores.etcd.shared import Shared
-from lockfast.stores.etcd.shortcut import shortcut
-from lockfast.stores.etcd.steps import Step
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.stores.etcd import journal
+from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.reading import Reader
+from lockfast.stores.etcd.sessions import Sessions, ending_of
+from lockfast.stores.etcd.shortcut import Shortcut
+from lockfast.stores.etcd.steps import Context, Outcome, Step, settle
+from lockfast.stores.etcd.view import Instant
 
 
 class EtcdWire:
-    """Each command is worked out here and carried out by one transaction of the cluster's."""
+    """Each command is worked out here and carried out by transactions of the cluster's."""
 
     def __init__(
         self,
-        shared: Shared,
-        journal: Journal,
-        transport: Transport,
+        gateway: Gateway,
+        context: Context,
         on_close: Callable[[EtcdWire], None] = lambda wire: None,
     ) -> None:
-        self._shared = shared
-        self._journal = journal
-        self.gateway = Gateway(shared.cluster, transport)
+        self.gateway = gateway
+        self.context = context
         self._on_close = on_close
 
     @property
@@ -37,20 +35,65 @@ class EtcdWire:
         return getattr(self.gateway.transport, "connections", 0)
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
-        return (await self.step(command, monotonic() + timeout_ms / 1000)).reply
+        return (await self.step(command, self.gateway.until_ms(timeout_ms))).reply
 
     async def step(
-        self, command: Command, until_s: float, instant: Instant | None = None
+        self, command: Command, until_ms: int, instant: Instant | None = None
     ) -> Outcome:
-        """As send, at an instant of our choice: for the comparison with the reference."""
-        if isinstance(command, c.Events):
-            return Outcome(await self._journal.read(self.gateway, command, until_s))
-        if isinstance(command, c.Watch) and command.on:
-            await self._journal.begin(self.gateway, until_s)
+        """As send, at an instant of our choice: for the comparison with the lock table."""
+        gateway, context = self.gateway, self.context
+        if isinstance(command, c.Enter):
+            return await self._enter(command, until_ms, instant)
+        if isinstance(command, c.Leave):
+            short = Shortcut(gateway, context, until_ms, instant)
+            return await short.leave(command) or await self._run(command, until_ms, instant)
+        if isinstance(command, c.Open):
+            return Outcome(await Sessions(gateway, context, until_ms, instant).open(command))
         if isinstance(command, c.Renew):
-            return await renew(self.gateway, self._shared, command, until_s, instant)
-        step = Step(self.gateway, self._shared, command, until_s, instant)
-        return await shortcut(step) or await step.run()
+            return await Sessions(gateway, context, until_ms, instant).renew(command)
+        if isinstance(command, c.Close | c.Expel | c.RevokeSession):
+            sessions = Sessions(gateway, context, until_ms, instant)
+            (found,), wakes = await sessions.end([ending_of(command)])
+            return Outcome(c.Done(found), wakes)
+        if isinstance(command, c.Watch):
+            if command.on:
+                await journal.begin(gateway, until_ms, instant)
+            return Outcome(await Sessions(gateway, context, until_ms, instant).watch(command))
+        if isinstance(command, c.Events):
+            return Outcome(await journal.read(gateway, command, until_ms, instant))
+        if isinstance(command, c.Claims):
+            return Outcome(await Reader(gateway, context, until_ms, instant).claims(command))
+        if isinstance(command, c.Sessions):
+            return Outcome(await Reader(gateway, context, until_ms, instant).sessions(command))
+        if isinstance(command, c.Listing):
+            return Outcome(await Reader(gateway, context, until_ms, instant).listing(command))
+        return await self._run(command, until_ms, instant)
+
+    async def _enter(self, command: c.Enter, until_ms: int, instant: Instant | None) -> Outcome:
+        gateway, context = self.gateway, self.context
+        if command.open is not None:
+            own = context.own.get(command.session)
+            if own is None or not own.was_opened:
+                opened = await Sessions(gateway, context, until_ms, instant).open(command.open)
+                if not isinstance(opened, c.Done):
+                    return Outcome(opened)
+            command = command._replace(open=None)
+        own = context.own.get(command.session)
+        if own is not None and command.lock_delay_ms:
+            own.uses_lock_delay = True
+        short = Shortcut(gateway, context, until_ms, instant)
+        return await short.enter(command) or await self._run(command, until_ms, instant)
+
+    async def _run(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
+        step = Step(self.gateway, self.context, command, until_ms, instant)
+        outcome = await step.run()
+        if not step.unsettled:
+            return outcome
+        try:
+            wakes = await settle(self.gateway, self.context, step.unsettled, until_ms, instant)
+        except (StoreUnavailableError, OutcomeUnknownError):
+            return outcome  # the command is carried out; those who wait see to the rest
+        return outcome._replace(wakes=[*outcome.wakes, *wakes])
 
     def close(self) -> None:
         self._on_close(self)

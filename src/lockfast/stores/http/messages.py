@@ -1,16 +1,24 @@
-"""As much of HTTP/1.1 as the gateway speaks: requests as bytes, replies from bytes.
-
-No sockets here: both faces and the watch feed it what they receive.
-"""
+"""As much of HTTP/1.1 as JSON gateways speak: requests as bytes, replies from bytes."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-HEAD_END: Final = b"\r\n\r\n"
-LENGTH: Final = b"\r\nContent-Length: "
-CLOSE: Final = b"\r\nConnection: "
+HEAD_MAX: Final = 64 * 1024
+BODY_MAX: Final = 32 * 1024 * 1024
+"""Of a whole reply, and of one line of a stream."""
+
+_HEAD_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"\r\nContent-Length: "
+_CLOSE: Final = b"\r\nConnection: "
+
+encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
+
+class ProtocolError(Exception):
+    """What came is not HTTP or JSON as we accept it: malformed, too large, too deep."""
 
 
 class Response(NamedTuple):
@@ -21,12 +29,23 @@ class Response(NamedTuple):
     keeps: bool
     """Whether the connection may be used again."""
 
+    def json(self) -> dict[str, Any]:
+        return json_object(self.body)
 
-class ProtocolError(Exception):
-    """What came is not HTTP as we know it."""
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """A JSON object; raises ProtocolError for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        said = data[:80].decode(errors="replace")
+        raise ProtocolError(f"answered {said!r}, which is not a JSON object")
+    return found
 
 
-def request(host: str, path: str, body: bytes, *headers: str) -> bytes:
+def post(host: str, path: str, body: bytes, headers: tuple[str, ...] = ()) -> bytes:
     return b"%s%d\r\n\r\n%s" % (_head(host, path, headers), len(body), body)
 
 
@@ -37,15 +56,15 @@ def _head(host: str, path: str, headers: tuple[str, ...]) -> bytes:
 
 
 def whole(data: bytes) -> Response | None:
-    """A reply that came in one piece, as most do; None: it has to be read bit by bit."""
+    """The reply, if it came in one piece as most do; None: feed it to a ReplyReader."""
     if not data.startswith(b"HTTP/1.1 200 OK\r\n"):
         return None
-    end = data.find(HEAD_END)
-    at = data.find(LENGTH, 0, end)
-    if end < 0 or at < 0 or data.find(CLOSE, 0, end) >= 0:
+    end = data.find(_HEAD_END)
+    at = data.find(_LENGTH, 0, end)
+    if end < 0 or at < 0 or data.find(_CLOSE, 0, end) >= 0:
         return None
-    length = data[at + len(LENGTH) : data.find(b"\r\n", at + len(LENGTH))]
-    body = data[end + len(HEAD_END) :]
+    length = data[at + len(_LENGTH) : data.find(b"\r\n", at + len(_LENGTH))]
+    body = data[end + len(_HEAD_END) :]
     return Response(200, body, True) if length == b"%d" % len(body) else None
 
 
@@ -61,6 +80,7 @@ class ReplyReader:
         """Bytes of the body, or of the chunk, still to come; None: until the end."""
         self._chunked = False
         self._pieces: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> None:
         """Take what was received; b"" is the end of the connection."""
@@ -70,7 +90,7 @@ class ReplyReader:
                 return
             raise ProtocolError("the connection ended in the middle of a reply")
         self._data += data
-        if not self.status and not self._head():
+        if not self.status and not self._head_is_whole():
             return
         while not self.done and (self._chunk() if self._chunked else self._plain()):
             pass
@@ -79,17 +99,20 @@ class ReplyReader:
         """The part of the body that came since the last call."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
+        self._size = 0
         return taken
 
     def response(self) -> Response:
         return Response(self.status, self.take(), self.keeps)
 
-    def _head(self) -> bool:
-        end = self._data.find(HEAD_END)
-        if end < 0:
+    def _head_is_whole(self) -> bool:
+        end = self._data.find(_HEAD_END)
+        if end < 0 and len(self._data) <= HEAD_MAX:
             return False
+        if not 0 <= end <= HEAD_MAX:
+            raise ProtocolError(f"sent a head of more than {HEAD_MAX} bytes")
         first, *lines = self._data[:end].decode("latin-1").split("\r\n")
-        del self._data[: end + len(HEAD_END)]
+        del self._data[: end + len(_HEAD_END)]
         try:
             version, status, *_ = first.split(" ", 2)
             headers = {
@@ -101,9 +124,11 @@ class ReplyReader:
             length = headers.get("content-length")
             self._left = 0 if self._chunked else None if length is None else int(length)
         except ValueError:
-            raise ProtocolError(f"began with {first[:80]!r}") from None
-        if not version.startswith("HTTP/1."):
-            raise ProtocolError(f"began with {first[:80]!r}")
+            raise ProtocolError(f"sent {first[:80]!r}, which is not HTTP/1.1") from None
+        if not version.startswith("HTTP/1.") or (self._left or 0) < 0:
+            raise ProtocolError(f"sent {first[:80]!r}, which is not HTTP/1.1")
+        if (self._left or 0) > BODY_MAX:
+            raise ProtocolError(f"announced a body of {self._left} bytes, the limit is {BODY_MAX}")
         self.keeps = headers.get("connection", "").lower() != "close"
         return True
 
@@ -130,12 +155,16 @@ class ReplyReader:
             self._left = 0
         end = self._data.find(b"\r\n")
         if end < 0:
+            if len(self._data) > HEAD_MAX:
+                raise ProtocolError("sent a chunk without a size")
             return False
-        size = self._data[:end].split(b";")[0]
+        size = bytes(self._data[:end].split(b";")[0])
         try:
             self._left = int(size, 16)
         except ValueError:
-            raise ProtocolError(f"has a chunk of size {bytes(size[:20])!r}") from None
+            raise ProtocolError(f"sent a chunk of size {size[:20]!r}") from None
+        if not 0 <= self._left <= BODY_MAX:
+            raise ProtocolError(f"sent a chunk of {self._left} bytes, the limit is {BODY_MAX}")
         if self._left == 0:
             if len(self._data) < end + 4:
                 return False
@@ -146,7 +175,28 @@ class ReplyReader:
         return bool(self._data)
 
     def _move(self, count: int) -> None:
+        self._size += count
+        if self._size > BODY_MAX:
+            raise ProtocolError(f"sent a body of more than {BODY_MAX} bytes")
         self._pieces.append(bytes(self._data[:count]))
         del self._data[:count]
         if self._left is not None:
             self._left -= count
+
+
+class LineReader:
+    """The lines of a streamed body, each a JSON object."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > BODY_MAX:
+            raise ProtocolError(f"sent a line of more than {BODY_MAX} bytes")
+        return [json_object(line) for line in lines if line.strip()]
+
+    def end(self) -> list[dict[str, Any]]:
+        """The last message, which may end without a line end."""
+        rest, self._rest = self._rest, b""
+        return [json_object(rest)] if rest.strip() else []

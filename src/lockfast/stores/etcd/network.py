@@ -1,0 +1,184 @@
+"""The network of the shipped store: HTTP to whichever member of the cluster answers."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.ports import Signal
+from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.threads import ThreadSignal
+from lockfast.stores.etcd.address import Address
+from lockfast.stores.etcd.transport import Json, Transport, Watcher
+from lockfast.stores.http.blocking import LineStream, Pool, deadline
+from lockfast.stores.http.members import Member, Members
+from lockfast.stores.http.messages import ProtocolError, Response, encode, json_object
+
+ATTEMPTS: Final = 3
+"""With several members a call gives each at most a third of its time: one that has stopped
+answers nothing. With one member there is nobody else to ask."""
+ATTEMPT_S_MIN: Final = 0.1
+ATTEMPT_S_MAX: Final = 1.5
+
+WATCH: Final = "/v3/watch"
+_HAS_LEADER: Final = "Grpc-Metadata-Hasleader: true"
+"""A member cut off from its leader ends the watch instead of keeping silent."""
+
+
+class HttpPool(Protocol):
+    """What the blocking and the asyncio pool have in common."""
+
+    connections: int
+
+    async def exchange(
+        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
+    ) -> Response: ...
+
+    async def follow(
+        self,
+        member: Member,
+        path: str,
+        body: bytes,
+        headers: tuple[str, ...],
+        until_s: float,
+        take: Callable[[Sequence[dict[str, Any]]], bool],
+    ) -> None: ...
+
+    async def pause(self, span_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class HttpTransport:
+    """Calls over a pool of connections, from one member to the next until one is reached."""
+
+    def __init__(self, members: Members, pool: HttpPool, make_signal: Callable[[], Signal]) -> None:
+        self._members = members
+        self._pool = pool
+        self.signal = make_signal
+
+    @property
+    def connections(self) -> int:
+        """How many were made: a new one may lead to another member."""
+        return self._pool.connections
+
+    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
+        members, data, headers = self._members, encode(body).encode(), _headers(token)
+        until_s = deadline(timeout_ms)
+        attempt_s = timeout_ms / 1000
+        if len(members.all) > 1:
+            attempt_s = min(max(attempt_s / ATTEMPTS, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
+        for _ in members.all:
+            member = members.current
+            give_up_s = min(until_s, time.monotonic() + attempt_s)
+            try:
+                response = await self._pool.exchange(member, path, data, headers, give_up_s)
+            except StoreUnavailableError as error:
+                members.suspect(member)
+                failure = error
+                continue
+            except OutcomeUnknownError:
+                members.suspect(member)
+                raise
+            return self._answer(response)
+        raise failure
+
+    def _answer(self, response: Response) -> Json:
+        label = self._members.label
+        try:
+            return json_object(response.body)
+        except ProtocolError as error:
+            if response.status == 404:
+                return {"error": "Not Found", "code": 5}
+            if response.status in (502, 503, 504):  # of a proxy on the way
+                raise OutcomeUnknownError(label, f"answered HTTP {response.status}") from None
+            raise StoreError(label, f"{error}; is this etcd's JSON gateway?") from None
+
+    async def follow(
+        self,
+        create_request: Json,
+        take: Callable[[Json], bool],
+        timeout_ms: int,
+        token: str = "",
+    ) -> None:
+        member = self._members.current
+        body = encode({"create_request": create_request}).encode()
+        headers = (*_headers(token), _HAS_LEADER)
+        try:
+            await self._pool.follow(
+                member,
+                WATCH,
+                body,
+                headers,
+                deadline(timeout_ms),
+                lambda messages: any(take(message) for message in messages),
+            )
+        except StoreUnavailableError:
+            self._members.suspect(member)
+            raise
+
+    def avoid_member(self) -> None:
+        self._members.suspect(self._members.current)
+
+    async def pause(self, span_ms: int) -> None:
+        await self._pool.pause(span_ms / 1000)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class HttpWatcher:
+    """A watch over a connection of its own, on the keeper's thread."""
+
+    def __init__(self, members: Members) -> None:
+        self._stream = LineStream(members)
+        self.is_open = self._stream.is_open
+        self.interrupt = self._stream.interrupt
+        self.drop = self._stream.drop
+        self.close = self._stream.close
+
+    async def open(self, create_requests: Sequence[Json], timeout_ms: int, token: str = "") -> None:
+        lines = [encode({"create_request": request}).encode() for request in create_requests]
+        headers = (*_headers(token), _HAS_LEADER)
+        self._stream.open(WATCH, b"\n".join(lines), headers, deadline(timeout_ms))
+
+    async def next(self, timeout_ms: int | None) -> Sequence[Json]:
+        return self._stream.next(None if timeout_ms is None else timeout_ms / 1000)
+
+
+class HttpNetwork:
+    """Sockets, clocks and chance of this machine, for callers that block."""
+
+    def __init__(self, address: Address) -> None:
+        self.members = Members(address.label, address.members, address.tls)
+        self._random = random.SystemRandom()
+
+    def caller_transport(self) -> Transport:
+        return self.keeper_transport()
+
+    def keeper_transport(self) -> Transport:
+        return HttpTransport(self.members, Pool(self.members), ThreadSignal)
+
+    def watcher(self) -> Watcher:
+        return HttpWatcher(self.members)
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def random_bits(self, bits: int) -> int:
+        return self._random.getrandbits(bits)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.RLock()
+
+
+def _headers(token: str) -> tuple[str, ...]:
+    return (f"Authorization: {token}",) if token else ()

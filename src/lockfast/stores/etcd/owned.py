@@ -1,0 +1,182 @@
+"""What a store object remembers of the sessions it opened.
+
+Only the process that opened a session sends commands for it, so it knows which claim numbers were
+used, and no key is needed for that. Of its claims it remembers where they stand, to find and leave
+them without a search. All of this is compared by the transactions that rely on it: what is wrong
+here costs a request, never a lock.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lockfast.core import commands as c
+from lockfast.core.checksum import checksum_of
+from lockfast.core.commands import HOLDING, REVOKED
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.numbers import forget_below, is_seen, see
+from lockfast.core.reading import EXPIRED
+from lockfast.core.rows import Claim, Session
+from lockfast.ports import Deliver
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.requests import Range
+
+ARRIVAL_BITS = 24
+
+
+class Location(NamedTuple):
+    """Where a claim stands: its first place, and its rank."""
+
+    kind: str
+    name: str
+    rank: str
+
+    def candidates(self, session: str, n: int) -> list[Range]:
+        """The keys it may have there, by its mode and state."""
+        prefix = k.resource_prefix(self.kind, self.name)
+        modes = sorted(MODES_OF_KIND.get(self.kind, ()))
+        found = [k.holder_key(prefix, mode, self.rank, session, n) for mode in modes]
+        found += [k.line_key(prefix, line, self.rank, session, n) for line in "vw"]
+        return [Range(key) for key in found]
+
+
+@dataclass
+class OwnClaim:
+    """A claim of a session of ours, as last heard of."""
+
+    places: tuple[c.Place, ...]
+    rank: str
+    token: int = 0
+    """0 while it waits."""
+    key: str = ""
+    """The holder's key, if it holds one place and nothing else is to be removed with it."""
+    mod: int = 0
+    has_word: bool = False
+    is_plain: bool = True
+    """Nothing but its key is to be removed when it leaves."""
+
+
+@dataclass(eq=False)
+class OwnSession:
+    """One session, as the store object that opened it knows it."""
+
+    id: str
+    mutex: AbstractContextManager[Any]
+    record: k.Record | None = None
+    mod: int = 0
+    """The revision that wrote the session's key; every enter compares it."""
+    ended: bool = False
+    claims: dict[int, OwnClaim] = field(default_factory=dict)
+    doubted: set[int] = field(default_factory=set)
+    """Numbers whose enter may still be carried out, as long as the session's key is `mod`."""
+    deliver: Deliver | None = None
+    """Where wakes go, once a wake listener is there."""
+    proved_up_to: int = 0
+    """The next keep-alive goes on from here with looking for its claims' keys."""
+    uses_lock_delay: bool = False
+    has_words: bool = False
+    """Words were left for claims; a keep-alive removes those that are finished."""
+    _highest: int = 0
+    _unseen: str = ""
+
+    @property
+    def was_opened(self) -> bool:
+        return self.record is not None
+
+    def fill(self, row: Session) -> None:
+        """Complete the table's row of this session."""
+        with self.mutex:
+            row.highest, row.unseen = self._highest, self._unseen
+            claims = [item for item in self.claims.items() if item[0] not in self.doubted]
+            pairs = [(n, claim.token) for n, claim in claims]
+            row.claims, row.checksum = len(pairs), checksum_of(pairs)
+
+    def expired_row(self) -> Session:
+        """The row of a session whose lease is over."""
+        assert self.record is not None
+        record = self.record
+        return Session(
+            self.id, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
+            record.opened_ms, 0, ended=EXPIRED,
+        )  # fmt: skip
+
+    def location(self, n: int) -> Location | None:
+        claim = self.claims.get(n)
+        return Location(*claim.places[0][:2], claim.rank) if claim is not None else None
+
+    def is_used(self, n: int) -> bool:
+        """Whether this claim number was sent before."""
+        with self.mutex:
+            return n in self.claims or n in self.doubted or is_seen(self._numbers(), n)
+
+    def saw(self, n: int) -> None:
+        with self.mutex:
+            numbers = self._numbers()
+            see(numbers, n)
+            self._highest, self._unseen = numbers.highest, numbers.unseen
+
+    def doubt(self, n: int) -> None:
+        """An enter of this number is about to be sent: it may be carried out."""
+        with self.mutex:
+            self.doubted.add(n)
+            if n > self._highest:
+                self._unseen += f"{self._highest + 1}-{n},"
+                self._highest = n
+
+    def forget_below(self, lowest: int) -> None:
+        with self.mutex:
+            numbers = self._numbers()
+            forget_below(numbers, lowest)
+            self._highest, self._unseen = numbers.highest, numbers.unseen
+
+    def _numbers(self) -> Session:
+        return Session(self.id, 0, "", "", "", "", 0, 0, highest=self._highest, unseen=self._unseen)
+
+    def note(self, claim: Claim, token: int, revision: int) -> None:
+        """Take over how a claim stands after a transaction."""
+        if claim.state == REVOKED:
+            self.claims.pop(claim.n, None)
+            return
+        found = self.claims.get(claim.n)
+        if found is None or found.rank != claim.rank or found.places != claim.places:
+            has_word = found is not None and found.has_word
+            found = OwnClaim(claim.places, claim.rank, has_word=has_word)
+            self.claims[claim.n] = found
+        found.token = token
+        found.is_plain = not (claim.lock_delay_ms or claim.max_hold_ms or claim.block > 1)
+        if claim.state == HOLDING:
+            found.key, found.mod = next(key for _, key in k.keys_of(claim)), revision
+
+    def left(self, n: int) -> None:
+        self.claims.pop(n, None)
+
+
+class OwnSessions:
+    """The sessions of one store object. Any thread may use it."""
+
+    def __init__(self, mutex: AbstractContextManager[Any], salt: int) -> None:
+        self._mutex = mutex
+        self._sessions: dict[str, OwnSession] = {}
+        self._salt = salt
+        self._arrival = 0
+
+    def get(self, session: str) -> OwnSession | None:
+        return self._sessions.get(session)
+
+    def begin(self, session: str) -> OwnSession:
+        with self._mutex:
+            found = self._sessions.get(session)
+            if found is None:
+                found = self._sessions[session] = OwnSession(session, self._mutex)
+            return found
+
+    def forget(self, session: str) -> None:
+        self._sessions.pop(session, None)
+
+    def next_arrival(self, revision: int) -> int:
+        """A number that rises with every claim, and that no other store object draws."""
+        with self._mutex:
+            self._arrival = max(self._arrival + 1, revision)
+            return (self._arrival << ARRIVAL_BITS) + self._salt

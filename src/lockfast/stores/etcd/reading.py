@@ -1,0 +1,159 @@
+"""Commands that read more than lines: the claims of a session, sessions, resources in use."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lockfast.core import commands as c
+from lockfast.core.commands import Reply
+from lockfast.core.reading import BEHIND_ALL_NAMES, EXPIRED, Reading
+from lockfast.core.rows import Claim
+from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.requests import Found, Kv, Range
+from lockfast.stores.etcd.steps import READS_MAX, Context, Step, keys_of_lease
+from lockfast.stores.etcd.view import Instant, Known, View
+
+PAGE: Final = 200
+
+
+class Reader:
+    """One command that reads, on its way."""
+
+    def __init__(
+        self, gateway: Gateway, context: Context, until_ms: int, instant: Instant | None = None
+    ) -> None:
+        self._gateway = gateway
+        self._keys = gateway.keys
+        self._context = context
+        self._until_ms = until_ms
+        wall_us = gateway.network.wall_us()
+        self._instant = instant or Instant(wall_us // 1000, wall_us)
+
+    async def _read(self, ranges: list[Range]) -> Known:
+        known = Known()
+        for at in range(0, len(ranges), READS_MAX):
+            part = ranges[at : at + READS_MAX]
+            answer = await self._gateway.read(
+                self._keys.reads(part, known.revision), self._until_ms
+            )
+            known.revision = known.revision or answer.revision
+            for index, one in enumerate(part):
+                known.learn(one, answer.found(index))
+        k.base_from(self._keys.label, known.kvs.get(k.EPOCH_KEY))
+        return known
+
+    def _reading(self, known: Known) -> Reading:
+        view = View(known, self._context.own, Base(0), self._instant, exact=True)
+        reading = Reading(view)
+        reading.begin(*self._instant[:2])
+        return reading
+
+    async def claims(self, command: c.Claims) -> Reply:
+        session = command.session
+        own = self._context.own.get(session)
+        names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
+        ranges = [Range(k.EPOCH_KEY), *map(Range, names)]
+        known = await self._read(ranges)
+        over = self._reading(known)._over(session)
+        if over is not None:
+            return over
+        found: dict[int, list[str]] = {}
+        for key in await keys_of_lease(self._gateway, known.kvs[names[0]].lease, self._until_ms):
+            if key[:1] == "n" and k.parse_place(key).rank:
+                found.setdefault(k.parse_place(key).n, []).append(key)
+        wanted = [Range(keys[0]) for keys in found.values()]
+        for n in list(own.claims) if own is not None else ():
+            location = own.location(n) if own is not None else None
+            if location is not None and n not in found:
+                wanted += location.candidates(session, n)
+        words = Range(k.words_prefix(session), k.end_of(k.words_prefix(session)))
+        known = await self._read([*ranges, words, *wanted])
+        claims: dict[int, Claim] = {}
+        for kv in known.found[words].kvs:
+            n = int(kv.key.rsplit("\x1f", 1)[1], 16)
+            revoked = k.revoked_from(session, n, kv)
+            if revoked is not None:
+                claims[n] = revoked
+        for one in wanted:
+            if one.start in known.kvs:
+                claim, _ = k.claim_from(k.parse_place(one.start), known.kvs[one.start])
+                claims[claim.n] = claim
+        reading = self._reading(known)
+        return c.ClaimsReply(tuple(reading.claim_view(claims[n]) for n in sorted(claims)))
+
+    async def sessions(self, command: c.Sessions) -> Reply:
+        start = f"{command.after}\x00" if command.after else ""
+        limit = command.limit + 1
+        ranges = [Range(f"{family}\x1f{start}", f"{family} ", limit) for family in "kop"]
+        known = await self._read([Range(k.EPOCH_KEY), *ranges])
+        tombs, living, _ = ({kv.key[2:]: kv for kv in known.found[one].kvs} for one in ranges)
+        reading = self._reading(known)
+        views: list[c.SessionView] = []
+        names = sorted({*tombs, *living})[:limit]
+        for session in names[: command.limit]:
+            if session not in living:
+                known.learn(Range(k.session_key(session)), Found([], 0))
+            elif not known.has(k.alive_key(session)):
+                known.learn(Range(k.alive_key(session)), await self._one(session))
+            row = reading.session(session)
+            if row is None:
+                continue
+            claims = 0
+            if session in living:
+                claims = await self._count(living[session])
+            ended = row.ended or (EXPIRED if row.deadline_ms <= self._instant.now_ms else "")
+            left_ms = 0 if row.ended else max(0, row.deadline_ms - self._instant.now_ms)
+            views.append(
+                c.SessionView(
+                    session,
+                    row.owner,
+                    row.metadata,
+                    row.process,
+                    row.ttl_ms,
+                    left_ms,
+                    claims,
+                    row.renewals,
+                    ended,
+                    row.by,
+                )
+            )
+        return c.SessionsReply(tuple(views), len(names) > command.limit)
+
+    async def _one(self, session: str) -> Found:
+        known = await self._read([Range(k.alive_key(session))])
+        return known.found[Range(k.alive_key(session))]
+
+    async def _count(self, kv: Kv) -> int:
+        """How many claims stand under a session's lease."""
+        keys = await keys_of_lease(self._gateway, kv.lease, self._until_ms)
+        return len({k.parse_place(key).n for key in keys if key[:1] == "n"})
+
+    async def listing(self, command: c.Listing) -> Reply:
+        kind = command.kind
+        family = f"n\x1f{kind}\x1f"
+        start = family + max(command.prefix, f"{command.after}\x20" if command.after else "")
+        stop = family + command.prefix + BEHIND_ALL_NAMES
+        views: list[c.ResourceView] = []
+        while start < stop and len(views) <= command.limit:
+            known = await self._read([Range(k.EPOCH_KEY), Range(start, stop, PAGE)])
+            kvs = known.found[Range(start, stop, PAGE)].kvs
+            names = list(dict.fromkeys(k.parse_place(kv.key).name for kv in kvs))
+            for name in names:
+                view = await self._inspect(kind, name)
+                if view.holder_count or view.waiting_count or view.closed_ms:
+                    views.append(view)
+                if len(views) > command.limit:
+                    break
+            if len(kvs) < PAGE:
+                break
+            start = k.end_of(k.resource_prefix(kind, names[-1]))
+        return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)
+
+    async def _inspect(self, kind: str, name: str) -> c.ResourceView:
+        command = c.Inspect(kind, name, 16)
+        step = Step(self._gateway, self._context, command, self._until_ms, self._instant)
+        reply = (await step.run()).reply
+        assert isinstance(reply, c.ResourceView)
+        return reply

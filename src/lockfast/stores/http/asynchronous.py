@@ -1,0 +1,162 @@
+"""Connections for asyncio: one request at a time on each, as many as there are requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from lockfast.errors import StoreUnavailableError
+from lockfast.stores.http.members import Member, Members, broken, unreachable
+from lockfast.stores.http.messages import (
+    LineReader,
+    ProtocolError,
+    ReplyReader,
+    Response,
+    post,
+    whole,
+)
+from lockfast.stores.stream import RECEIVE_BYTES
+
+IDLE_MAX: Final = 64
+
+
+class _Streams:
+    """One connection, of one event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.loop = loop
+        self.reader = reader
+        self.writer = writer
+
+    def is_usable(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class AsyncPool:
+    """Requests of the tasks of one event loop."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self._idle: dict[Member, deque[_Streams]] = {}
+        self._closed = False
+        self.connections = 0
+
+    async def exchange(
+        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
+    ) -> Response:
+        """Raises StoreUnavailableError if the request surely was not sent, else
+        OutcomeUnknownError."""
+        streams = await self._take(member, until_s)
+        try:
+            response = await self._exchange(
+                streams, post(str(member), path, body, headers), until_s
+            )
+        except BaseException:
+            streams.close()  # also when cancelled: a late reply is nobody's
+            raise
+        idle = self._idle.setdefault(member, deque())
+        if self._closed or not response.keeps or len(idle) >= IDLE_MAX:
+            streams.close()
+        else:
+            idle.append(streams)
+        return response
+
+    async def _exchange(self, streams: _Streams, packed: bytes, until_s: float) -> Response:
+        reader = ReplyReader()
+        try:
+            async with asyncio.timeout(max(0, until_s - monotonic())):
+                streams.writer.write(packed)
+                while not reader.done:
+                    data = await streams.reader.read(RECEIVE_BYTES)
+                    response = whole(data) if not reader.status else None
+                    if response is not None:
+                        return response
+                    reader.feed(data)
+        except (OSError, ProtocolError) as error:
+            raise broken(self.members.label, error) from error
+        return reader.response()
+
+    async def follow(
+        self,
+        member: Member,
+        path: str,
+        body: bytes,
+        headers: tuple[str, ...],
+        until_s: float,
+        take: Callable[[Sequence[dict[str, Any]]], bool],
+    ) -> None:
+        """Read a streamed reply until `take` returns True for the lines that have come."""
+        streams = await self._connect(member, until_s)
+        reader, lines = ReplyReader(), LineReader()
+        try:
+            async with asyncio.timeout(max(0, until_s - monotonic())):
+                streams.writer.write(post(str(member), path, body, headers))
+                while True:
+                    reader.feed(await streams.reader.read(RECEIVE_BYTES))
+                    found = lines.feed(reader.take())
+                    if reader.done:
+                        found += lines.end()
+                    if take(found):
+                        return
+                    if reader.done:
+                        raise StoreUnavailableError(self.members.label, "ended a watch")
+        except (OSError, ProtocolError) as error:
+            if isinstance(error, StoreUnavailableError):
+                raise
+            raise StoreUnavailableError(self.members.label, f"broke a watch ({error})") from error
+        finally:
+            streams.close()
+
+    async def pause(self, span_s: float) -> None:
+        await asyncio.sleep(span_s)
+
+    async def _take(self, member: Member, until_s: float) -> _Streams:
+        loop = asyncio.get_running_loop()
+        idle = self._idle.get(member, deque())
+        while idle:
+            streams = idle.pop()
+            if streams.loop is not loop:
+                _abort(streams)
+            elif streams.is_usable():
+                return streams
+            else:
+                streams.close()
+        return await self._connect(member, until_s)
+
+    async def _connect(self, member: Member, until_s: float) -> _Streams:
+        label = self.members.label
+        self.connections += 1
+        try:
+            async with asyncio.timeout(max(0, until_s - monotonic())):
+                reader, writer = await asyncio.open_connection(
+                    member.host, member.port, ssl=self.members.tls
+                )
+        except TimeoutError as error:
+            raise StoreUnavailableError(label, "could not be reached in time") from error
+        except OSError as error:
+            raise unreachable(label, error) from error
+        return _Streams(asyncio.get_running_loop(), reader, writer)
+
+    def close(self) -> None:
+        self._closed = True
+        for idle in self._idle.values():
+            while idle:
+                _abort(idle.pop())
+
+
+def _abort(streams: _Streams) -> None:
+    """Close a connection of an event loop that may run elsewhere, or no more."""
+    with contextlib.suppress(RuntimeError):
+        streams.loop.call_soon_threadsafe(streams.close)

@@ -1,0 +1,255 @@
+"""Connections that block: each is used by one thread at a time."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from lockfast.errors import StoreUnavailableError
+from lockfast.stores.http.members import Member, Members, broken, unreachable
+from lockfast.stores.http.messages import (
+    LineReader,
+    ProtocolError,
+    ReplyReader,
+    Response,
+    post,
+    whole,
+)
+from lockfast.stores.stream import Stream, left_s, not_sent
+from lockfast.stores.waker import Waker
+
+IDLE_MAX: Final = 32
+"""Connections kept for the next burst of callers, to each member."""
+
+_inherited: Final[list[Connection]] = []
+"""Connections of a parent process: neither used nor closed here."""
+
+
+class Connection:
+    """One socket to one member."""
+
+    def __init__(self, members: Members, member: Member, until_s: float) -> None:
+        self.label = members.label
+        self.member = member
+        try:
+            opened = socket.create_connection(member, left_s(until_s))
+            try:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if members.tls is not None:
+                    opened.settimeout(left_s(until_s))
+                    opened = members.tls.wrap_socket(opened, server_hostname=member.host)
+            except BaseException:
+                opened.close()
+                raise
+        except OSError as error:
+            raise unreachable(self.label, error) from error
+        self.stream = Stream(opened)
+
+    def send(self, packed: bytes, until_s: float) -> None:
+        """Until the last byte is out, the member cannot have carried out the request."""
+        try:
+            self.stream.send(packed, until_s)
+        except OSError as error:
+            raise not_sent(self.label, error) from error
+
+    def exchange(self, packed: bytes, until_s: float) -> Response:
+        """Send a request and wait for the whole reply."""
+        self.send(packed, until_s)
+        try:
+            data = self.stream.receive(until_s)
+            response = whole(data)
+            if response is not None:
+                return response
+            reader = ReplyReader()
+            reader.feed(data)
+            while not reader.done:
+                left_s(until_s)  # also while bytes trickle in
+                reader.feed(self.stream.receive(until_s))
+        except (OSError, ProtocolError) as error:
+            raise broken(self.label, error) from error
+        return reader.response()
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class Pool:
+    """Requests from any number of threads, on as many connections as there are requests."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self._idle: dict[Member, deque[Connection]] = {}
+        self._process = os.getpid()
+        self._closed = False
+        self.connections = 0
+        """How many were made: a new one may lead to another member."""
+
+    async def exchange(
+        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
+    ) -> Response:
+        """Raises StoreUnavailableError if the request surely was not sent, else
+        OutcomeUnknownError."""
+        connection = self._take(member, until_s)
+        try:
+            response = connection.exchange(post(str(member), path, body, headers), until_s)
+        except BaseException:
+            connection.close()
+            raise
+        idle = self._idle.setdefault(member, deque())
+        if self._closed or not response.keeps or len(idle) >= IDLE_MAX:
+            connection.close()
+        else:
+            idle.append(connection)
+        return response
+
+    async def follow(
+        self,
+        member: Member,
+        path: str,
+        body: bytes,
+        headers: tuple[str, ...],
+        until_s: float,
+        take: Callable[[Sequence[dict[str, Any]]], bool],
+    ) -> None:
+        """Read a streamed reply until `take` returns True for the lines that have come."""
+        connection = Connection(self.members, member, until_s)
+        reader, lines = ReplyReader(), LineReader()
+        try:
+            connection.send(post(str(member), path, body, headers), until_s)
+            while True:
+                left_s(until_s)
+                reader.feed(connection.stream.receive(until_s))
+                found = lines.feed(reader.take())
+                if reader.done:
+                    found += lines.end()
+                if take(found):
+                    return
+                if reader.done:
+                    raise StoreUnavailableError(self.members.label, "ended a watch")
+        except (OSError, ProtocolError) as error:
+            if isinstance(error, StoreUnavailableError):
+                raise
+            raise StoreUnavailableError(self.members.label, f"broke a watch ({error})") from error
+        finally:
+            connection.close()
+
+    async def pause(self, span_s: float) -> None:
+        select.select([], [], [], span_s)
+
+    def _take(self, member: Member, until_s: float) -> Connection:
+        if self._process != os.getpid():
+            for inherited in self._idle.values():
+                _inherited.extend(inherited)
+            self._idle = {}
+            self._process = os.getpid()
+        idle = self._idle.get(member, deque())
+        while True:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                self.connections += 1
+                return Connection(self.members, member, until_s)
+            if connection.stream.is_usable():
+                return connection
+            connection.close()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._process == os.getpid():
+            for idle in self._idle.values():
+                while idle:
+                    idle.pop().close()
+
+
+class LineStream:
+    """A streamed reply that one thread waits for and any thread may interrupt."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._connection: Connection | None = None
+        self._failures = 0
+        self._reader = ReplyReader()
+        self._lines = LineReader()
+        self._waker = Waker()
+        self._process = os.getpid()
+
+    def open(self, path: str, body: bytes, headers: tuple[str, ...], until_s: float) -> None:
+        self.drop()
+        member = self._members.current
+        self._failures = self._members.failures[member]
+        try:
+            connection = Connection(self._members, member, until_s)
+        except StoreUnavailableError:
+            self._members.suspect(member)
+            raise
+        try:
+            connection.send(post(str(member), path, body, headers), until_s)
+        except BaseException:
+            connection.close()
+            raise
+        self._reader, self._lines = ReplyReader(), LineReader()
+        self._connection = connection
+
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def next(self, timeout_s: float | None) -> list[dict[str, Any]]:
+        """Lines that have come; none after `timeout_s` or an interrupt."""
+        connection = self._connection
+        poll = select.poll()
+        poll.register(self._waker, select.POLLIN)
+        if connection is not None:
+            if self._members.failures[connection.member] > self._failures:
+                # Others got no answer from this member: it may stay silent for ever.
+                self.drop()
+                raise StoreUnavailableError(self._members.label, "a member stopped answering")
+            poll.register(connection.stream, select.POLLIN)
+        ready = dict(poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
+        if self._waker.fileno() in ready:
+            self._waker.take()
+        return self._read(connection) if connection is not None else []
+
+    def _read(self, connection: Connection) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        try:
+            # Until nothing is left: TLS may have more in store than the socket shows.
+            while (data := connection.stream.receive_nowait()) is not None:
+                self._reader.feed(data)
+                found += self._lines.feed(self._reader.take())
+                if self._reader.done:
+                    found += self._lines.end()
+                    break
+        except (OSError, ProtocolError) as error:
+            self._fail(connection)
+            raise StoreUnavailableError(self._members.label, f"broke a watch ({error})") from error
+        if self._reader.done:
+            self.drop()
+            if not found:
+                raise StoreUnavailableError(self._members.label, "ended a watch")
+        return found
+
+    def _fail(self, connection: Connection) -> None:
+        self._members.suspect(connection.member)
+        self.drop()
+
+    def interrupt(self) -> None:
+        self._waker.interrupt()
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self.drop()
+            self._waker.close()
+
+
+def deadline(timeout_ms: int) -> float:
+    return monotonic() + timeout_ms / 1000

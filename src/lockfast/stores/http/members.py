@@ -1,0 +1,81 @@
+"""Which member of a cluster is asked, and what errors of a connection mean."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+
+
+class Member(NamedTuple):
+    """One server: where it listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Members:
+    """The servers of one store, and which one to ask. Any thread may use it."""
+
+    def __init__(
+        self, label: str, members: Sequence[Member], tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.label = label
+        self.all = tuple(members)
+        self.tls = tls
+        self.failures = dict.fromkeys(self.all, 0)
+        """How often each did not answer; whoever listens to one sees it rise."""
+        self._at = 0
+
+    @property
+    def current(self) -> Member:
+        return self.all[self._at]
+
+    def suspect(self, member: Member) -> None:
+        """It did not answer: ask the next, unless another caller has turned away already."""
+        self.failures[member] += 1
+        if member == self.current:
+            self._at = (self._at + 1) % len(self.all)
+
+
+def unreachable(label: str, error: BaseException) -> StoreError:
+    """Why there is no connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StoreMisconfiguredError(
+            label,
+            f"its certificate is not accepted ({error.verify_message})",
+            "add ?ca=file, or have the certificate renewed",
+        )
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
+        return certificate_refused(label, error)
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(label, "did not answer in time")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return StoreUnavailableError(label, f"cannot be reached ({reason})")
+
+
+def certificate_refused(label: str, error: BaseException) -> StoreMisconfiguredError:
+    return StoreMisconfiguredError(
+        label, f"did not accept our certificate ({error})", "add ?cert=file&key=file"
+    )
+
+
+def broken(label: str, error: BaseException) -> StoreError:
+    """What became of a request that was sent when its connection failed."""
+    if isinstance(error, ssl.SSLError) and "ALERT" in str(error):
+        return certificate_refused(label, error)  # with TLS 1.3 it comes after our side is done
+    if isinstance(error, TimeoutError):
+        return OutcomeUnknownError(label, "did not answer in time")
+    if isinstance(error, OSError):
+        return OutcomeUnknownError(label, "the connection broke before the answer came")
+    return OutcomeUnknownError(label, str(error))
