@@ -20,7 +20,7 @@ from lockfast.api.template import namer
 from tests.api.worlds import fresh_url
 
 NASTY = [
-    *("..", ".", "/", "//", "\\", "~", "$HOME", "C:", "-wal", "-head", "locks.db"),
+    *("..", ".", "/", "//", "\\", "~", "$HOME", "C:", "-wal", "-gate", "locks.db"),
     *("%", "%2F", "%2E", "%00", "\x00", "\x1f", "\n", "\x7f", "\x85", "\u2028"),
     *("'", '"', ";", "--", "*", "?", "_", "[a]", "{a}", "{", "}", "(", "&"),
     *(" ", "\u00a0", "\u200b", "\u202e", "\ufeff", "\ufffd", "\U0010ffff", "\ud800"),
@@ -86,7 +86,7 @@ def test_ten_thousand_hostile_names(
     hold_them_all()
     assert seen >= EXAMPLES[store] * NAMES_PER_EXAMPLE
     here = {path.name for path in (quick_path / "here").glob("*")}
-    assert here <= {"locks.db", "locks.db-wal", "locks.db-shm", "locks.db-head"}
+    assert here <= {"locks.db", "locks.db-wal", "locks.db-shm", "locks.db-gate"}
     assert [path for path in quick_path.iterdir() if path.name != "here"] == []
     assert os.listdir(tmp_path) == []
 

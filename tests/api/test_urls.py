@@ -130,7 +130,7 @@ def test_an_option_that_makes_no_sense_is_refused(url: str, why: str) -> None:
 
 
 def test_a_driver_that_there_is_not_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="`stdlib` and `apsw`"):
+    with pytest.raises(UnsupportedError, match="stdlib and apsw"):
         lockfast.connect(f"sqlite://{tmp_path}/locks.db?driver=nonsense")
 
 

@@ -235,6 +235,7 @@ def test_reading_commands_give_the_same_codes_for_a_store_that_fails(
     cli: Cli, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged.db"
+    damaged.touch(0o600)
     damaged.write_bytes(b"no database" * 1000)
     for url, code in [
         (f"sqlite://{damaged}", 69),
@@ -252,10 +253,11 @@ def test_reading_commands_give_the_same_codes_for_a_store_that_fails(
 def test_an_interrupt_is_answered_without_a_traceback(cli: Cli) -> None:
     """`ls` waits here for a writer that never opens the gate of a new file."""
     script = (
-        "import fcntl, sys; gate = open(sys.argv[1], 'w'); fcntl.lockf(gate, fcntl.LOCK_EX);"
+        "import fcntl, sys; gate = open(sys.argv[1], 'w'); fcntl.lockf(gate, fcntl.LOCK_EX, 1);"
         "print('shut', flush=True); sys.stdin.readline()"
     )
-    gate = cli.start_program("python3", "-c", script, f"{cli.path}-head")
+    Path(f"{cli.path}-gate").touch(0o600)
+    gate = cli.start_program("python3", "-c", script, f"{cli.path}-gate")
     assert gate.line() == "shut"
     looker = cli.start("ls")
     until(lambda: "sqlite" in Path(f"/proc/{looker.pid}/maps").read_text(), "it to open the file")

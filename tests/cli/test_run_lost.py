@@ -55,10 +55,10 @@ def revoke(cli: Cli, name: str) -> None:
 def shut_gate(cli: Cli) -> Process:
     """Somebody who keeps the store from every write, as one that hangs would."""
     script = (
-        "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX);"
+        "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX, 1);"
         "print('shut', flush=True); sys.stdin.readline()"
     )
-    keeper = cli.start_program(*python(script), f"{cli.path}-head")
+    keeper = cli.start_program(*python(script), f"{cli.path}-gate")
     assert keeper.line() == "shut"
     return keeper
 

@@ -11,8 +11,8 @@ from lockfast.conformance.harness import Harness
 from lockfast.core import memory_rows
 from lockfast.ports import Capabilities
 from lockfast.runtimes.clock import now_ms
+from lockfast.stores.sqlite import log as sqlite_log
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite import rows as sqlite_rows
 from tests.conformance.simulator import SimHarness
 
 STORES = ("memory", "sqlite", "apsw")
@@ -41,8 +41,8 @@ def declared_by(store: str) -> Capabilities:
 
 
 def shorten_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows in (memory_rows, sqlite_rows):
-        monkeypatch.setattr(rows, "LOG_KEPT", LOG_KEPT)
+    for log in (memory_rows, sqlite_log):
+        monkeypatch.setattr(log, "LOG_KEPT", LOG_KEPT)
 
 
 def harness_for(store: str, face: str, directory: Path) -> Harness:

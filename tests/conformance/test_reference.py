@@ -17,7 +17,7 @@ from lockfast.core.table import READS, Limits
 from lockfast.sim.model import Model, ModelLimits
 from lockfast.stores.sqlite import file, rows
 from lockfast.stores.sqlite.file import SqliteFile
-from lockfast.stores.sqlite.head import Head
+from lockfast.stores.sqlite.hot import HotRow
 
 STEPS = 150
 SEND_MS = 5000
@@ -103,7 +103,7 @@ def test_a_writer_that_trusts_what_it_knows_is_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison would notice if nobody looked whether others have written."""
-    monkeypatch.setattr(Head, "is_newest", lambda self, version: True)
+    monkeypatch.setattr(HotRow, "is_current", lambda self: self.version > 0)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)
 
@@ -111,14 +111,14 @@ def test_a_writer_that_trusts_what_it_knows_is_found_out(
 def test_rows_that_get_lost_on_their_way_to_the_table_are_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison fills the head many times over."""
-    real = rows.SqliteRows._empty_head
+    """The comparison fills the hot row many times over."""
+    real = rows.SqliteRows.spill
 
     def forget_one(self: rows.SqliteRows) -> None:
-        self._recent.popitem()
+        self.hot.recent.popitem()
         real(self)
 
-    monkeypatch.setattr(rows.SqliteRows, "_empty_head", forget_one)
+    monkeypatch.setattr(rows.SqliteRows, "spill", forget_one)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)
 
@@ -126,15 +126,7 @@ def test_rows_that_get_lost_on_their_way_to_the_table_are_found_out(
 def test_deleted_rows_that_come_back_from_the_table_are_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row is taken out of the head without a trace only if the table has none of its key."""
+    """A row leaves the hot row without a trace only if the table has none of its key."""
     monkeypatch.setattr(rows.SqliteRows, "put", rows.SqliteRows.add)
-    with pytest.raises((MismatchError, AssertionError)):
-        compare(make_subject(2), model, 1, STEPS)
-
-
-def test_knowledge_of_the_table_that_outlives_it_is_found_out(
-    make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows.SqliteRows, "_forget_table", lambda self: None)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)

@@ -348,10 +348,10 @@ def end_under_asyncio(link: Link, how: str) -> None:
 
 def shut_gate(link: Link) -> None:
     """Be stopped in the middle of a transaction: nobody else can write meanwhile."""
-    gate = os.open(link.url.removeprefix("sqlite://") + "-head", os.O_RDWR)
-    fcntl.lockf(gate, fcntl.LOCK_EX)
+    gate = os.open(link.url.removeprefix("sqlite://") + "-gate", os.O_RDWR)
+    fcntl.lockf(gate, fcntl.LOCK_EX, 1)
     os.kill(os.getpid(), signal.SIGSTOP)
-    fcntl.lockf(gate, fcntl.LOCK_UN)
+    fcntl.lockf(gate, fcntl.LOCK_UN, 1)
     link.say("open")
     link.hear()
 

@@ -9,28 +9,27 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import lockfast
 from lockfast.stores.sqlite import file
+from lockfast.stores.sqlite.gate import Gate
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, with threads
 def test_the_gate_opens_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(descriptor: int, operation: int) -> Any:
-        lockf(descriptor, operation)
-        if operation & fcntl.LOCK_EX:
-            raise KeyboardInterrupt
+    def interrupted(self: Gate) -> bool:
+        assert enter(self)
+        raise KeyboardInterrupt
 
-    lockf = fcntl.lockf
+    enter = Gate._try_to_enter
     path = tmp_path / "locks.db"
     with lockfast.connect(f"sqlite://{path}") as client:
         found = file._open_files[str(path)]
         assert found.close_connection()  # as before a fork
         with monkeypatch.context() as patch:
-            patch.setattr(file.fcntl, "lockf", interrupted)
+            patch.setattr(Gate, "_try_to_enter", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 client.inspect("a")
 
@@ -42,8 +41,8 @@ def enters_gate(path: Path) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            with open(f"{path}-head", "r+") as gate:
-                fcntl.lockf(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(f"{path}-gate", "r+") as gate:
+                fcntl.lockf(gate, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
             os._exit(0)
         finally:
             os._exit(1)

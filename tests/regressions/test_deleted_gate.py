@@ -1,40 +1,42 @@
-"""Who comes before and who comes after the gate was deleted do not work on one table.
+"""A gate that is deleted is replaced by one that all processes use.
 
-Those who had it open went on with the deleted one, those who came later made another:
-two gates, and transactions of one side overlapped checkpoints of the other. Now the gate is
-the head of the lock file: without it there are no locks, and whoever had it open is told.
+Those who had it open went on with the deleted one, those who came later made another: two gates,
+and transactions of one side overlapped checkpoints of the other.
 """
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-import lockfast
-from lockfast.stores.sqlite import file
-from tests.processes.crew import Crew
+from tests.processes.crew import Crew, until
 from tests.stores import roles
 
-PATIENCE = 30
 
-
-@pytest.mark.parametrize("looks_every_ms", [0, 1_000_000])
-def test_those_before_are_told(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch, looks_every_ms: int
-) -> None:
-    """At the latest when they would write to the table that others use now."""
-    monkeypatch.setattr(file, "CHECK_EVERY_MS", looks_every_ms)
-    before = crew.client(ttl=0.5)
-    leases: list[lockfast.Lease] = []
-    with before.lock("a"):
-        pass
-    (crew.directory / "locks.db-head").unlink()
+def test_those_before_and_those_after_meet_at_one_gate(crew: Crew) -> None:
+    before = crew.client(ttl=20)
+    kept = before.lock("kept").acquire()
+    old: Any = before._core.store
+    gate = old._file._gate
+    (crew.directory / "locks.db-gate").unlink()
     after = crew.start(roles.hold)
-    (token,) = after.hears("held")
-    with pytest.raises(lockfast.StoreError, match="deleted or replaced"):
-        for i in range(1000):
-            leases.append(before.lock(f"lock number {i}").acquire())
-    assert all(lease.lost.wait(PATIENCE) for lease in leases)
-    (held,) = crew.client().list()
-    assert (held.name, held.holders[0].token) == ("a", int(token))
+    after.hears("held")
+    assert before.lock("a").try_acquire() is None, "the database is still one"
+
+    def is_noticed() -> bool:
+        with before.lock("b"):
+            return bool(gate.is_current())
+
+    until(is_noticed, "the old gate is left")
+    probe = crew.start(roles.try_gate)
+    probe.hears("ready")
+    try:
+        gate.enter(float("inf"))
+        probe.tell("try")
+        probe.hears("shut")
+    finally:
+        gate.leave()
     after.tell("release")
     after.hears("released")
+    with before.lock("a").acquire(timeout=30):
+        kept.check()
+    kept.release()

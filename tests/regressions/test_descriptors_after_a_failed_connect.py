@@ -13,6 +13,7 @@ import lockfast
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what is in /proc")
 def test_nothing_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "other.db").touch(0o600)
     other = sqlite3.connect(tmp_path / "other.db")
     other.execute("CREATE TABLE customers (name)")
     other.close()

@@ -1,13 +1,12 @@
 """What is left of a deleted lock file does not open the gate of the new one.
 
 POSIX locks belong to the process. A file deleted and made anew was opened twice in one
-process, with two descriptors of one gate: whatever the old one did to its own (give the
-lock back after a failed step, close it) opened the gate under a transaction of the new.
+process, with two descriptors of one gate: whatever the old one did to its own (unlock it
+after a failed step, close it) opened the gate under a transaction of the new.
 """
 
 from __future__ import annotations
 
-import fcntl
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.stores import roles
 def test_it_stays_shut(crew: Crew) -> None:
     old = crew.client(ttl=0.5, connect_timeout=0.1)
     lease = old.lock("a").acquire()
-    delete_but_head_of(crew.directory)
+    delete_but_gate_of(crew.directory)
     new = crew.client()
     probe = crew.start(roles.try_gate)
     probe.hears("ready")
@@ -31,7 +30,7 @@ def test_it_stays_shut(crew: Crew) -> None:
     file: Any = new._core.store
     file = file._file
     with file._mutex:
-        file._enter_gate(time.monotonic() + 10)
+        file._gate.enter(time.monotonic() + 10)
         probe.tell("try")
         probe.hears("shut")
         with pytest.raises(lockfast.StoreError):
@@ -42,14 +41,14 @@ def test_it_stays_shut(crew: Crew) -> None:
         old.close()
         probe.tell("try")
         probe.hears("shut")
-        fcntl.lockf(file._gate, fcntl.LOCK_UN)
+        file._gate.leave()
     probe.tell("try")
     probe.hears("open")
     with new.lock("a"):
         pass
 
 
-def delete_but_head_of(directory: Path) -> None:
+def delete_but_gate_of(directory: Path) -> None:
     for path in directory.glob("locks.db*"):
-        if not path.name.endswith("-head"):
+        if not path.name.endswith("-gate"):
             path.unlink()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import lockfast
-from lockfast.stores.sqlite import head, rows
+from lockfast.stores.sqlite import log, rows
 
 
 def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "LOG_KEPT", 50)
+    monkeypatch.setattr(log, "LOG_KEPT", 50)
     with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
         odd = client.lock("odd").acquire()
         with pytest.raises(lockfast.WatchGapError):
@@ -28,6 +28,6 @@ def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(lockfast.WatchGapError) as caught:
             next(client.watch(after=0))
         kept = caught.value.resume_at - caught.value.oldest + 1
-        in_the_head = head.BODY_MAX // 60  # no entry is shorter
-        assert 50 <= kept <= 50 + in_the_head
+        in_the_hot_row = rows.HOT_MAX // 60  # no entry is shorter
+        assert 50 <= kept <= 50 + in_the_hot_row
         odd.release()

@@ -8,8 +8,7 @@ import resource
 import signal
 import sqlite3  # noqa: F401 — with few rights it may not be found later
 
-import lockfast.stores.open_sqlite
-import lockfast.stores.sqlite  # noqa: F401
+import lockfast.stores.sqlite.store  # noqa: F401
 from lockfast.core.commands import Enter
 from lockfast.core.table import Table
 from tests.processes.crew import Link
@@ -80,15 +79,15 @@ def stop_inside(link: Link) -> None:
 
 def try_gate(link: Link) -> None:
     """Say whether the gate is shut for others, each time one asks."""
-    gate = os.open(link.url.removeprefix("sqlite://") + "-head", os.O_RDWR)
+    gate = os.open(link.url.removeprefix("sqlite://") + "-gate", os.O_RDWR)
     link.say("ready")
     while link.hear() == "try":
         try:
-            fcntl.lockf(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(gate, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except BlockingIOError:
             link.say("shut")
         else:
-            fcntl.lockf(gate, fcntl.LOCK_UN)
+            fcntl.lockf(gate, fcntl.LOCK_UN, 1)
             link.say("open")
 
 

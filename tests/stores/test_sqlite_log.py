@@ -79,7 +79,7 @@ def test_whoever_comes_back_in_time_has_missed_nothing(driver: TableDriver) -> N
 
 def test_it_is_dropped_when_nobody_has_looked_for_long(driver: TableDriver) -> None:
     driver.events(None)
-    for _ in range(100):  # more than fits into the head
+    for _ in range(100):  # more than fits into the hot row
         driver.lock_and_leave()
     driver.now_ms += LOG_KEPT_MS
     driver.lock_and_leave()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -41,6 +42,11 @@ def refused(path: Path, kind: type[StoreError], why: str) -> StoreError:
     return caught.value
 
 
+def write_private(path: Path, content: bytes) -> None:
+    path.touch(0o600)
+    path.write_bytes(content)
+
+
 # ── rights ───────────────────────────────────────────────────────────────────────────
 
 
@@ -75,7 +81,7 @@ def test_a_name_too_long(tmp_path: Path) -> None:
         (errno.EIO, StoreUnavailableError, "cannot be opened"),
     ],
 )
-@pytest.mark.parametrize("which", ["locks.db", "locks.db-head"])
+@pytest.mark.parametrize("which", ["locks.db", "locks.db-gate"])
 def test_a_file_that_cannot_be_opened(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,13 +104,14 @@ def test_a_file_that_cannot_be_opened(
 
 
 RIGHTS = {
-    "a directory of another": (0o700, None),
-    "a directory that cannot be written to": (0o755, None),
-    "a directory that cannot be searched": (0o766, None),
-    "a file of another": (0o777, 0o600),
-    "a file that cannot be written to": (0o777, 0o644),
+    "a directory of another": (0o700, None, "right"),
+    "a directory that cannot be written to": (0o755, None, "right"),
+    "a directory that cannot be searched": (0o744, None, "right"),
+    "a directory that everybody can write to": (0o777, 0o600, "writable by every user"),
+    "a file of another": (0o755, 0o600, "right"),
+    "a file that everybody can read": (0o755, 0o644, "right|used by other users"),
 }
-"""Rights of the directory, and of the files in it if there are any."""
+"""Rights of the directory and of the files in it if there are any, and what the error says."""
 
 
 @pytest.mark.parametrize("what", RIGHTS)
@@ -112,7 +119,7 @@ def test_a_user_without_rights(open_crew: Crew, what: str) -> None:
     """Shown by a process of another user; given the rights, it goes on by itself."""
     directory = open_crew.directory / "locks"
     directory.mkdir()
-    of_directory, of_files = RIGHTS[what]
+    of_directory, of_files, why = RIGHTS[what]
     if of_files is not None:
         works(directory / "locks.db")
         for path in directory.iterdir():
@@ -124,7 +131,7 @@ def test_a_user_without_rights(open_crew: Crew, what: str) -> None:
     nobody.tell("try")
     told = " ".join(nobody.hears("StoreMisconfiguredError"))
     assert str(directory) in told
-    assert "right" in told, "it says what to do"
+    assert re.search(why, told)
     directory.chmod(0o700)
     for path in (directory, *directory.iterdir()):
         path.chmod(0o700)
@@ -207,7 +214,7 @@ def test_a_system_that_does_not_tell_its_mounts_is_trusted(
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
-    path.write_bytes(b"certainly not a database\n" * 1000)
+    write_private(path, b"certainly not a database\n" * 1000)
     error = refused(path, StoreError, "damaged or not a database")
     assert "move it away" in str(error)
     path.rename(tmp_path / "away")
@@ -231,17 +238,18 @@ def test_a_damaged_database(tmp_path: Path, driver: str) -> None:
 def test_a_damaged_log_of_writes_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     before = works(path)
-    (tmp_path / "locks.db-wal").write_bytes(os.urandom(50_000))
+    write_private(tmp_path / "locks.db-wal", os.urandom(50_000))
     assert works(path) > before
 
 
 def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
+    write_private(path, b"")
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE accounts (name TEXT)")
     database.close()
     content = path.read_bytes()
-    refused(path, StoreMisconfiguredError, r"another program.*a file of their own")
+    refused(path, StoreMisconfiguredError, r"another program.*a database of their own")
     assert path.read_bytes() == content
 
 
@@ -251,10 +259,10 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 7")
     database.close()
-    error = refused(path, StoreMisconfiguredError, "has schema 7, this release knows 1")
-    assert "upgrade lockfast" in str(error)
+    error = refused(path, StoreMisconfiguredError, "has schema 7, this release uses 2")
+    assert "same release" in str(error)
     database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 1")
+    database.execute("PRAGMA user_version = 2")
     database.close()
     assert works(path) > before
 
@@ -281,7 +289,7 @@ def test_a_reboot_ends_every_session_and_tokens_go_on_rising(
     # As a power cut leaves it: nobody has closed anything.
     (tmp_path / "after").mkdir()
     for path in tmp_path.glob("locks.db*"):
-        (tmp_path / "after" / path.name).write_bytes(path.read_bytes())
+        write_private(tmp_path / "after" / path.name, path.read_bytes())
     client.close()
     assert lease.lost.is_set()
     monkeypatch.setattr(processes, "boot_id", lambda: "another boot")

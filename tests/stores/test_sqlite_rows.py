@@ -1,11 +1,11 @@
-"""What the rows of a lock file know of the table behind its head."""
+"""Rows in the hot row, and rows that were spilled into the table."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from lockfast.core import commands as c
-from lockfast.stores.sqlite import head
+from lockfast.stores.sqlite import rows
 from lockfast.stores.sqlite.file import SqliteFile
 
 A = c.Place("lock", "a", "exclusive")
@@ -13,11 +13,11 @@ SEND_MS = 5000
 
 
 def test_to_ask_for_none_of_a_line_does_not_empty_it(tmp_path: Path) -> None:
-    """Those who wait are in the table by then: others have filled the head since."""
+    """Those who wait have been spilled by then: others have filled the hot row since."""
     file = SqliteFile(tmp_path / "locks.db", "stdlib")
     try:
         file.apply(c.Open("s", 600_000, "owner"), SEND_MS)
-        enough = head.BODY_MAX // 100  # no claim takes less
+        enough = rows.HOT_MAX // 100  # no claim takes less
         waiting = enough - 1
         for n in range(2 * enough):
             place = A if n < enough else A._replace(name=f"b{n}")

@@ -80,9 +80,9 @@ def delete_database(directory: Path) -> None:
     (directory / "locks.db").unlink()
 
 
-def delete_but_head(directory: Path) -> None:
+def delete_but_gate(directory: Path) -> None:
     for path in directory.iterdir():
-        if not path.name.endswith("-head"):
+        if not path.name.endswith("-gate"):
             path.unlink()
 
 
@@ -117,7 +117,7 @@ def is_told(client: lockfast.Client) -> bool:
     [
         delete_all,
         delete_database,
-        delete_but_head,
+        delete_but_gate,
         replace_database,
         move_directory,
         delete_directory,
@@ -176,7 +176,7 @@ def test_a_process_stopped_inside_the_gate_is_named(crew: Crew) -> None:
     for call in calls:
         with pytest.raises(StoreUnavailableError) as caught:
             call()
-        assert f"process {stopped.pid} has kept the gate shut" in str(caught.value)
+        assert f"process {stopped.pid} holds the write lock" in str(caught.value)
         assert "continue it or kill it" in str(caught.value)
     stopped.go_on()
     stopped.hears("held")
@@ -220,7 +220,7 @@ def test_a_waiter_at_the_gate_can_be_interrupted(crew: Crew) -> None:
 def test_another_program_that_locks_the_database_is_told_of(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sqlite3` by hand goes round the gate; locks are to be had until the head is full."""
+    """`sqlite3` by hand ignores the gate."""
     monkeypatch.setattr(driver, "BUSY_MS", 100)
     with lockfast.connect(f"sqlite://{quick_path}/locks.db", connect_timeout=0.1) as client:
         leases = [client.lock("first").acquire()]

@@ -19,7 +19,7 @@ import pytest
 import lockfast
 from lockfast import LeaseState
 from lockfast.stores.memory import MemoryStore
-from lockfast.stores.sqlite import SqliteStore
+from lockfast.stores.sqlite.store import SqliteStore
 from tests.processes.crew import until
 
 SECONDS = 4.0

@@ -18,6 +18,7 @@ from typing import Any, Final
 from lockfast.core import commands as c
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.runtimes.clock import now_us
+from lockfast.stores.private_files import open_private
 
 VARIABLE: Final = "LOCKFAST_HISTORY"
 _OPS_BITS: Final = 20
@@ -30,9 +31,10 @@ class HistoryFile:
     """Lines appended to a file that others append to as well."""
 
     def __init__(self, path: str, label: str) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(path, flags, 0o600)
+            # Owner labels and lock names: for this user only, as the lock database is.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            self._descriptor = open_private(path, flags, f"{VARIABLE}={path}")
         except OSError as error:
             raise StoreMisconfiguredError(
                 label, f"{VARIABLE}={path!r} cannot be written: {error.strerror}"

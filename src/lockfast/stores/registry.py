@@ -24,7 +24,7 @@ ENTRY_POINTS: Final = "lockfast.stores"
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "memory": "lockfast.stores.open_memory:open_store",
-    "sqlite": "lockfast.stores.open_sqlite:open_store",
+    "sqlite": "lockfast.stores.sqlite:open_store",
     "redis": "lockfast.stores.redis:open_store",
     "rediss": "lockfast.stores.redis:open_store",
     "unix": "lockfast.stores.redis:open_store",

@@ -1,58 +1,63 @@
-"""The embedded store: the lock table's rows in a SQLite file that many processes share."""
+"""The embedded store: the lock table's rows in a SQLite database that many processes share.
+
+sqlite:///absolute/path or sqlite://relative/path,
+?driver=stdlib|apsw&death_watch=off&share=group
+
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
-from lockfast.core.commands import Command, Reply
-from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
-from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.file import SqliteFile, open_file
-from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
-
-
-class SqliteStore:
-    """A client's way to a lock file."""
-
-    def __init__(self, path: Path, *, driver: str = "stdlib", death_watch: bool = True) -> None:
-        self.capabilities = Capabilities(death_watch=bool(processes.identity()))
-        self._path = path
-        self._driver = driver
-        self._death_watch = death_watch
-        self._file = open_file(path, driver)
-        self.label = self._file.label
-
-    def file(self) -> SqliteFile:
-        """The file as this process has it; after a fork, opened anew."""
-        if self._file.is_inherited:
-            self._file = open_file(self._path, self._driver)
-        return self._file
-
-    def caller_wire(self) -> Wire:
-        return SqliteWire(self)
-
-    def keeper_wire(self) -> Wire:
-        return SqliteWire(self)
-
-    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        file = self.file()
-        listener = SqliteWakeListener(session, self._death_watch, deliver, file.detach)
-        file.attach(listener.inbox, deliver)
-        return listener
-
-    def close(self) -> None:
-        if not self._file.is_inherited:
-            self._file.close()
+from lockfast.errors import StoreMisconfiguredError
+from lockfast.ports import Store
+from lockfast.stores.diagnosis import Maintenance
+from lockfast.stores.registry import Face, StoreUrl
 
 
-class SqliteWire:
-    """Commands carried out right here, by the calling thread."""
+class Address(NamedTuple):
+    """A parsed URL."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
+    path: Path
+    driver: str
+    group: bool
 
-    async def send(self, command: Command, timeout_ms: int) -> Reply:
-        return self._store.file().apply(command, timeout_ms)
 
-    def close(self) -> None:
-        """The file belongs to the store."""
+def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
+    path, driver, group = parse(url)
+    death_watch = url.flag("death_watch", death_watch)
+    if face == "asyncio":
+        from lockfast.stores.sqlite.aio import AsyncSqliteStore
+
+        return AsyncSqliteStore(path, driver=driver, death_watch=death_watch, group=group)
+    from lockfast.stores.sqlite.store import SqliteStore
+
+    return SqliteStore(path, driver=driver, death_watch=death_watch, group=group)
+
+
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    from lockfast.stores.sqlite.checkup import SqliteMaintenance
+
+    return SqliteMaintenance(url.label, parse(url))
+
+
+def parse(url: StoreUrl) -> Address:
+    url.refuse_other_options("driver", "death_watch", "share")
+    try:
+        path = Path(url.location).expanduser()
+    except RuntimeError as error:
+        raise StoreMisconfiguredError(
+            url.label, f"~ cannot be resolved ({error})", "write the path in full"
+        ) from None
+    if not path.name or "\x00" in url.location:
+        raise StoreMisconfiguredError(url.label, "names no file", "write sqlite:///path/locks.db")
+    if url.namespace:
+        # A database of its own: namespaces then share neither locks nor the gate.
+        path = path.with_name(f"{path.stem}@{url.namespace}{path.suffix}")
+    share = url.options.get("share", "")
+    if share not in ("", "group"):
+        raise StoreMisconfiguredError(
+            url.label, f"share={share!r} is unknown", "write share=group, or leave it out"
+        )
+    return Address(path, url.options.get("driver", "stdlib"), share == "group")

@@ -11,7 +11,7 @@ from typing import Final
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Wire
-from lockfast.stores.sqlite import SqliteStore
+from lockfast.stores.sqlite.store import SqliteStore
 
 TRY_MS: Final = 100
 

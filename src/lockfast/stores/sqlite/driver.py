@@ -15,7 +15,7 @@ from lockfast.errors import (
 )
 
 BUSY_MS: Final = 2000
-"""Only somebody who goes round the gate, such as `sqlite3` by hand, makes SQLite wait."""
+"""How long SQLite waits for its own lock, which only programs that ignore the gate make it do."""
 STATEMENTS_CACHED: Final = 256
 
 # Primary result codes, https://www.sqlite.org/rescode.html
@@ -31,12 +31,12 @@ class Driver(NamedTuple):
 
 
 def load(name: str) -> Driver:
-    """The driver of this name: `stdlib` or `apsw`."""
+    """Return the driver of this name: `stdlib` or `apsw`."""
     if name == "stdlib":
         return _stdlib()
     if name == "apsw":
         return _apsw()
-    raise UnsupportedError(f"driver={name}", "there are `stdlib` and `apsw`")
+    raise UnsupportedError(f"driver={name}", "the drivers are stdlib and apsw")
 
 
 def _stdlib() -> Driver:
@@ -81,7 +81,7 @@ def _apsw() -> Driver:
 
 
 def translate(code: int, message: str, label: str) -> StoreError:
-    """What a SQLite error means to a caller, and what to do about it."""
+    """The error for a caller, with what to do about it."""
     primary = code & 0xFF
     if primary == _FULL:
         return StoreUnavailableError(label, "the disk is full", "free some space; nothing was lost")
@@ -89,15 +89,10 @@ def translate(code: int, message: str, label: str) -> StoreError:
         return StoreUnavailableError(
             label,
             f"another program keeps the database locked ({message})",
-            "close whatever opens it without lockfast",
+            "close what opens it without lockfast, for example a transaction in `sqlite3`",
         )
     if primary in (_CORRUPT, _NOTADB):
-        return StoreError(
-            label,
-            f"is damaged or not a database ({message})",
-            "stop everything that uses it, move it away, and let it be made anew: "
-            "tokens go on rising, all locks are free",
-        )
+        return damaged(label, message)
     if primary in (_PERM, _READONLY, _CANTOPEN):
         return StoreMisconfiguredError(
             label,
@@ -105,7 +100,16 @@ def translate(code: int, message: str, label: str) -> StoreError:
             "give this user the right to write to the file and its directory",
         )
     if primary == _IOERR:
-        return OutcomeUnknownError(label, f"the disk failed ({message})", "look at the disk")
+        return OutcomeUnknownError(label, f"the disk failed ({message})", "check the disk")
     if primary == _NOMEM:
         return StoreUnavailableError(label, "memory ran out")
-    return StoreError(label, f"SQLite says: {message}")
+    return StoreError(label, f"SQLite reports: {message}")
+
+
+def damaged(label: str, message: str) -> StoreError:
+    return StoreError(
+        label,
+        f"is damaged or not a database ({message})",
+        "stop everything that uses it and move it away: lockfast creates another, "
+        "in which all locks are free and tokens go on rising",
+    )

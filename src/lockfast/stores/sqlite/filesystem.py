@@ -1,4 +1,4 @@
-"""Where a lock file may live: a directory of ours, on a disk of this machine."""
+"""Where a lock database may be: a private directory on a local disk, found by one path only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from lockfast.stores.private_files import check_directory, check_file, make_directories
 
 NETWORK_TYPES: Final = frozenset(
     {
@@ -23,43 +24,92 @@ NETWORK_TYPES: Final = frozenset(
         "fuse.sshfs",
     }
 )
-"""POSIX locks and shared memory, on which WAL rests, do not work across machines."""
+"""File locks and shared memory, which WAL needs, do not work across machines."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
+SUFFIXES: Final = ("", "-wal", "-shm", "-gate")
+"""The files of a database."""
 
-def prepare(path: Path, label: str) -> None:
-    """Make the directory if need be, and refuse places where locks would not hold."""
+
+def prepare(path: Path, label: str, *, group: bool = False) -> None:
+    """Make the directory if need be, and refuse places where locks would not be safe."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_directory = path.is_dir()
+        if path.is_dir():
+            raise StoreMisconfiguredError(label, "is a directory", "name a file in it")
+        directory = os.path.dirname(path)
+        if not group:
+            make_directories(directory)
+        elif not os.path.isdir(directory):
+            raise StoreMisconfiguredError(
+                label,
+                f"{directory} does not exist",
+                f"create it for the group that shares it: install -d -m 2770 -g GROUP {directory}",
+            )
+        check_directory(directory, label, group=group)
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         raise translate(error, path, label) from error
-    if is_directory:
-        raise StoreMisconfiguredError(label, "is a directory", "name a file in it")
     kind = filesystem_type(path.parent)
     if kind in NETWORK_TYPES:
         raise StoreMisconfiguredError(
             label,
-            f"lies on a network file system ({kind}), where file locks do not hold",
+            f"is on a network file system ({kind}), where file locks do not work",
             "use a file on a local disk, or a store made for several machines",
         )
 
 
-def filesystem_type(directory: Path) -> str:
-    """The type of the file system a directory lies on; "" where that cannot be told."""
+def check_files(path: Path, label: str, *, group: bool = False) -> None:
+    """Refuse files that others could use, or that are reached by more than one path.
+
+    SQLite finds the write-ahead log by the path of the database. Two paths to one database
+    therefore mean two logs, and two holders of each lock.
+    """
+    mounted = mount_points()
+    for suffix in SUFFIXES:
+        name = f"{path}{suffix}"
+        try:
+            found = os.lstat(name)
+        except FileNotFoundError:
+            continue
+        check_file(name, found, label, group=group)
+        if found.st_nlink > 1:
+            raise StoreMisconfiguredError(
+                label,
+                f"{name} has {found.st_nlink} hard links, and each would lead to other locks",
+                "remove the other links, or copy the file instead",
+            )
+        if name in mounted:
+            raise StoreMisconfiguredError(
+                label,
+                f"{name} is mounted as a single file, without the files that belong to it",
+                "mount the directory that contains it",
+            )
+
+
+def mount_points() -> dict[str, str]:
+    """The type of the file system at each mount point; empty where the system has no list."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return ""
-    where = os.path.realpath(directory)
-    best, kind = "", ""
+        return {}
+    found = {}
     for line in lines:
         fields = line.split(" ")
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        found[point] = fields[fields.index("-") + 1]  # a later mount on one point hides the former
+    return found
+
+
+def filesystem_type(directory: Path) -> str:
+    """The type of the file system that a directory is on; "" if unknown."""
+    where = os.path.realpath(directory)
+    best, kind = "", ""
+    for point, kind_there in mount_points().items():
         inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # the later of two on one point covers the other
-            best, kind = point, fields[fields.index("-") + 1]
+        if inside and len(point) >= len(best):
+            best, kind = point, kind_there
     return kind
 
 
@@ -67,11 +117,11 @@ def translate_use(error: OSError, path: Path, label: str) -> StoreError:
     """As `translate`, for a file that was open by then."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
         return translate(error, path, label)
-    return OutcomeUnknownError(label, f"the disk failed ({error})", "look at the disk")
+    return OutcomeUnknownError(label, f"the disk failed ({error})", "check the disk")
 
 
 def translate(error: OSError, path: Path, label: str) -> StoreError:
-    """What an operating-system error means to a caller, and what to do about it."""
+    """The error for a caller, with what to do about it."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreMisconfiguredError(
             label,
@@ -83,5 +133,7 @@ def translate(error: OSError, path: Path, label: str) -> StoreError:
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
         return StoreMisconfiguredError(label, f"the path cannot be used ({error.strerror})")
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return StoreUnavailableError(label, "this process has no file descriptors left")
+        return StoreUnavailableError(
+            label, "this process has no file descriptors left", "raise `ulimit -n`"
+        )
     return StoreUnavailableError(label, f"cannot be opened ({error})")

@@ -1,22 +1,27 @@
-"""Who a process is, so that its death can be told from another's birth (Linux)."""
+"""The identity of a process, and whether it has ended (Linux).
+
+A pid alone does not identify a process, because the system reuses pids. Boot id, pid namespace,
+pid and start time together do.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import select
 from pathlib import Path
 from typing import Final
 
 _STATE, _THREADS, _STARTED = 0, 17, 19
-"""Of what `_stat` tells."""
+"""Positions in what `_stat` returns."""
 ZOMBIE: Final = "Z"
 
 
 def _stat(pid: int) -> list[str]:
-    """What the system tells of a process, from its state on."""
+    """The fields of /proc/PID/stat, from the state on."""
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The second field is the program's name in parentheses, and may hold anything.
+    # The second field is the program's name in parentheses, and may contain anything.
     return stat[stat.rindex(")") + 2 :].split()
 
 
@@ -27,7 +32,7 @@ def _start_ticks(pid: int) -> str:
 
 @functools.cache
 def boot_id() -> str:
-    """Changes with every boot; "" where that cannot be told."""
+    """Changes with every boot; "" where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -43,7 +48,7 @@ def _namespace(which: str, _pid: int) -> str:
 
 
 def network_namespace() -> str:
-    """Which loopback this process talks to."""
+    """Identifies the loopback interface of this process."""
     return _namespace("net", os.getpid())
 
 
@@ -58,7 +63,8 @@ def _identity(pid: int) -> str:
 
 
 def identity() -> str:
-    """This process: boot, pid namespace, pid, start time; "" where deaths cannot be seen."""
+    """This process: boot, pid namespace, pid, start time; "" where the death of a
+    process cannot be watched."""
     return _identity(os.getpid())
 
 
@@ -67,15 +73,22 @@ class Gone(Exception):
 
 
 def _seen_from_here(process: str) -> tuple[int, str] | None:
-    """Pid and start time by its identity; None if its pid means nothing to us."""
-    boot, namespace, pid, start = process.split(":")
+    """Pid and start time of a process, from the identity that it stored with its session.
+
+    None if it is in another pid namespace, or if the text is not an identity: whatever
+    somebody wrote into the database, such a process is unknown to us, neither alive nor dead.
+    """
+    found = re.fullmatch(r"([^:]+):(\d*):([1-9]\d{0,6}):(\d{1,20})", process, re.ASCII)
+    if found is None:
+        return None
+    boot, namespace, pid, start = found.groups()
     if boot != boot_id() or namespace != _namespace("pid", os.getpid()):
         return None
     return int(pid), start
 
 
 def open_pidfd(process: str) -> int | None:
-    """A descriptor that becomes readable when this process ends.
+    """Return a descriptor that becomes readable when this process ends.
 
     None if it cannot be watched from here. Raises Gone if it has ended already.
     """
@@ -90,11 +103,11 @@ def open_pidfd(process: str) -> int | None:
     except OSError:
         return None
     try:
-        # Asked after the descriptor was opened: if it is the same process now, the
-        # descriptor is of that process, even if the pid is given away later.
+        # Compared after the descriptor was opened: if the pid belongs to the right process now,
+        # so does the descriptor, even if the pid is reused later.
         same = _start_ticks(pid) == start
     except (OSError, ValueError, IndexError):
-        # It ended just now, or is hidden from us (hidepid) and lives.
+        # It has just ended, or it lives and is hidden from us (hidepid).
         if not _has_ended(descriptor):
             os.close(descriptor)
             return None
@@ -106,8 +119,8 @@ def open_pidfd(process: str) -> int | None:
 
 
 def has_ended(process: str) -> bool:
-    """Whether it is known that this process has ended."""
-    # Without a descriptor: whoever asks may be interrupted (Ctrl-C) and would leave it open.
+    """Whether this process is known to have ended."""
+    # Without a descriptor: a caller that is interrupted (Ctrl-C) would leak it.
     found = _seen_from_here(process)
     if found is None:
         return False
@@ -122,7 +135,8 @@ def has_ended(process: str) -> bool:
         stat = _stat(pid)
         if stat[_STARTED] != start:
             return True
-        # Its first thread alone may have ended; and one that ended may not be waited for yet.
+        # A zombie with other threads lives on without its first thread. One without has ended,
+        # even if its parent has not waited for it yet.
         return stat[_STATE] == ZOMBIE and int(stat[_THREADS]) <= 1
     except (OSError, ValueError, IndexError):
         return False  # hidden from us (hidepid)

@@ -1,0 +1,66 @@
+"""The store object of the blocking API, and the parts that both APIs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockfast.core.commands import Command, Reply
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
+from lockfast.stores.sqlite import processes
+from lockfast.stores.sqlite.file import SqliteFile, open_file
+from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
+
+
+class SqliteStore:
+    """A client's access to a lock database."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        driver: str = "stdlib",
+        death_watch: bool = True,
+        group: bool = False,
+    ) -> None:
+        self.capabilities = Capabilities(death_watch=bool(processes.identity()))
+        self._path = path
+        self._driver = driver
+        self._death_watch = death_watch
+        self._group = group
+        self._file = open_file(path, driver, group=group)
+        self.label = self._file.label
+
+    def file(self) -> SqliteFile:
+        """The database as this process has it; after a fork, opened anew."""
+        if self._file.is_inherited:
+            self._file = open_file(self._path, self._driver, group=self._group)
+        return self._file
+
+    def caller_wire(self) -> Wire:
+        return SqliteWire(self)
+
+    def keeper_wire(self) -> Wire:
+        return SqliteWire(self)
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        file = self.file()
+        listener = SqliteWakeListener(session, self._death_watch, deliver, file.detach)
+        file.attach(listener.inbox, deliver)
+        return listener
+
+    def close(self) -> None:
+        if not self._file.is_inherited:
+            self._file.close()
+
+
+class SqliteWire:
+    """Carries out commands in the calling thread."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        return self._store.file().apply(command, timeout_ms)
+
+    def close(self) -> None:
+        """Nothing to close: the file belongs to the store."""
