@@ -66,7 +66,7 @@ def test_it_is_a_typed_error_until_the_database_is_reset(
 ) -> None:
     from lockfast.stores.registry import open_maintenance, parse_url
 
-    monkeypatch.setattr(rows, "HOT_MAX", 3500 if place == "hot" else 0)
+    monkeypatch.setattr(rows, "HOT_MAX", 7500 if place == "hot" else 0)
     url = f"sqlite://{tmp_path}/locks.db"
     with lockfast.connect(url, connect_timeout=0.1) as client:
         lease = client.lock("a").acquire()

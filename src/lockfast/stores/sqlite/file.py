@@ -36,12 +36,12 @@ from lockfast.stores.private_files import open_private
 from lockfast.stores.sqlite import driver, filesystem, processes
 from lockfast.stores.sqlite.gate import Gate
 from lockfast.stores.sqlite.packing import UnreadableError
-from lockfast.stores.sqlite.rows import SCHEMA, SqliteRows
+from lockfast.stores.sqlite.rows import PAGE_BYTES, SCHEMA, SqliteRows
 from lockfast.stores.sqlite.wake_listener import WakeSender
 
 APPLICATION_ID: Final = 0x4C4B4653
 SCHEMA_VERSION: Final = 2
-CHECKPOINT_PAGES: Final = 1000
+CHECKPOINT_PAGES: Final = 500
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
 CHECK_EVERY_MS: Final = 20
@@ -332,6 +332,8 @@ class SqliteFile:
                 f"has schema {version}, this release uses {SCHEMA_VERSION}",
                 "use the same release of lockfast everywhere, or another file",
             )
+        if not tables:
+            execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
         execute("PRAGMA journal_mode = WAL").fetchall()
         # A power cut may undo the last transactions. It also ends every session, and
         # tokens go on from the wall clock, so no promise needs an fsync per commit.

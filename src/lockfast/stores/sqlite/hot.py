@@ -116,13 +116,20 @@ class HotRow:
         self.version = version
 
 
+def text_of(key: str, change: str) -> str | None:
+    """The text of a row in `recent`; None if it is deleted. Raises UnreadableError."""
+    if change[:1] in (ADDED, CHANGED):
+        return change[1:]
+    if change != DELETED:
+        raise UnreadableError(key, change)
+    return None
+
+
 def _parsed(recent: str) -> dict[str, str]:
     if not recent:
         return {}
-    changes = dict([line.split("\t", 1) for line in recent.split("\n") if "\t" in line])
-    if len(changes) != recent.count("\n") + 1:
+    # Neither keys nor texts contain a tab or a line break, so keys and changes alternate.
+    parts = recent.replace("\n", "\t").split("\t")
+    if len(parts) != 2 * (recent.count("\n") + 1):
         raise UnreadableError("hot", recent)
-    for key, change in changes.items():
-        if change[:1] not in (ADDED, CHANGED) and change != DELETED:
-            raise UnreadableError(key, change)
-    return changes
+    return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -136,18 +136,29 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     "dict[str, int]": frozenset({dict}),
 }
 """By the annotation of a field, the types that JSON may have for it."""
-_FIELDS: Final = {
+_FIELDS: Final[dict[type, list[frozenset[type]]]] = {
     kind: [_TYPES[str(field.type)] for field in fields(kind)] for kind in _KINDS.values()
 }
 _TEXT, _INTEGER = _TYPES["str"], _TYPES["int"]
-_PLACE: Final = [*[_TEXT] * 3, _INTEGER, _INTEGER]
-_EVENT: Final = [_INTEGER, _INTEGER, *[_TEXT] * 5, _INTEGER, _TEXT, _INTEGER, _TEXT]
+_FIELDS[Place] = [*[_TEXT] * 3, _INTEGER, _INTEGER]
+_FIELDS[Event] = [_INTEGER, _INTEGER, *[_TEXT] * 5, _INTEGER, _TEXT, _INTEGER, _TEXT]
 
 
-def _has_types(values: list[Any], types: list[frozenset[type]]) -> bool:
-    return len(values) <= len(types) and all(
-        type(value) in allowed for value, allowed in zip(values, types, strict=False)
-    )
+_GOOD: Final[set[tuple[object, ...]]] = set()
+"""Kinds with types of values that were found good before: quicker than checking each value."""
+
+
+def _has_types(values: list[Any], kind: type) -> bool:
+    found = (kind, *map(type, values))
+    if found in _GOOD:
+        return True
+    types = _FIELDS[kind]
+    if len(values) > len(types):
+        return False
+    if not all(type(value) in good for value, good in zip(values, types, strict=False)):
+        return False
+    _GOOD.add(found)
+    return True
 
 
 def unpack(key: str, text: str) -> Any:
@@ -158,7 +169,7 @@ def unpack(key: str, text: str) -> Any:
     try:
         kind = _KINDS[family]
         values, end = _scan(text, 0)
-        if end != len(text) or not _has_types(values, _FIELDS[kind]):
+        if end != len(text) or not _has_types(values, kind):
             raise ValueError
         if kind is Claim:
             values[2] = tuple([_place(place) for place in values[2]])
@@ -173,7 +184,7 @@ _UNREADABLE: Final = (ValueError, TypeError, LookupError, StopIteration, Recursi
 
 
 def _place(values: Any) -> Place:
-    if not _has_types(values, _PLACE):
+    if not _has_types(values, Place):
         raise ValueError
     return Place(*values)
 
@@ -194,7 +205,7 @@ def unpack_event(text: str) -> Event:
     """An entry of the log. Raises UnreadableError."""
     try:
         values, _ = _scan(text, 0)
-        if not _has_types(values, _EVENT):
+        if not _has_types(values, Event):
             raise ValueError
         return Event(*values)
     except _UNREADABLE:

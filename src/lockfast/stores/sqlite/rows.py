@@ -17,7 +17,7 @@ from lockfast.core.commands import Event
 from lockfast.core.rows import META_KEY, Row
 from lockfast.stores.sqlite import hot as hot_row
 from lockfast.stores.sqlite import spilled
-from lockfast.stores.sqlite.hot import ADDED, CHANGED, DELETED, NEVER_MS, HotRow
+from lockfast.stores.sqlite.hot import ADDED, CHANGED, DELETED, NEVER_MS, HotRow, text_of
 from lockfast.stores.sqlite.log import EventLog
 from lockfast.stores.sqlite.packing import PACKERS, UnreadableError, unpack
 from lockfast.stores.sqlite.spilled import Connection, SpilledLog, SpilledRows
@@ -26,8 +26,10 @@ SCHEMA: Final = (*hot_row.SCHEMA, *spilled.SCHEMA)
 
 CACHED_MAX: Final = 2000
 EVERYTHING: Final = 1 << 60
-HOT_MAX = 3500
-"""Characters in the hot row. With its other columns it then fits a page of 4096 bytes."""
+PAGE_BYTES: Final = 8192
+HOT_MAX = 7500
+"""Characters in the hot row. With its other columns it then fits a page, which is all that most
+transactions write. Twelve processes that contend for one lock take about as much."""
 
 
 class SqliteRows:
@@ -152,7 +154,7 @@ class SqliteRows:
 
     def _fetch(self, key: str) -> Any:
         change = self.hot.recent.get(key)
-        text = self.spilled.get(key) if change is None else _text_of(change)
+        text = self.spilled.get(key) if change is None else text_of(key, change)
         row = self._cache[key] = None if text is None else unpack(key, text)
         return row
 
@@ -172,7 +174,9 @@ class SqliteRows:
     ) -> list[tuple[str, Any]]:
         # What is newer than the table; of the rows that this step wrote, the cache has more.
         newer = {
-            key: _text_of(change) for key, change in self.hot.recent.items() if start <= key < stop
+            key: text_of(key, change)
+            for key, change in self.hot.recent.items()
+            if start <= key < stop
         }
         newer.update({key: None for key in self._writes if start <= key < stop})
         found: Any = self.spilled.scan(start, stop, limit + len(newer), reverse)
@@ -197,8 +201,3 @@ class SqliteRows:
 
     def oldest(self) -> int | None:
         return self.log.oldest()
-
-
-def _text_of(change: str) -> str | None:
-    """The text of a row in the hot row; None if it is deleted."""
-    return None if change == DELETED else change[1:]

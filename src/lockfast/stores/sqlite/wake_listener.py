@@ -1,4 +1,9 @@
-"""How a session on the SQLite store hears: a datagram on loopback, and deaths of processes."""
+"""How a session is woken: by datagrams on loopback, and by the death of processes it waits for.
+
+A wake carries a secret that is stored in the session's row. Anybody may send a datagram to a port,
+but only a process that can read the database knows the secret, so a wake that carries it is as
+good as the answer of the store.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +30,16 @@ from lockfast.stores.waker import Waker
 
 _DATAGRAM_MAX = 512
 _WAKES_PER_LISTEN = 256
+_POLL_MAX_MS = 1 << 30
+"""`poll` takes an int of 32 bits; a listener that returns early is called again."""
+_TOKEN_MAX = 1 << 53
 _WATCHED_IDLE_MAX = 32
-"""As many processes stay watched though nobody waits for them now: they will again."""
+"""How many processes stay watched while nobody waits for them: somebody soon will again."""
 _KNOWN = frozenset({WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, WAKE_ENDED, WAKE_EVENTS})
 
 
 class WakeSender:
-    """Sends wakes to other processes. They are hints, so nothing depends on their arrival."""
+    """Sends wakes to other processes. If one is lost, the next keep-alive finds the grant."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -43,7 +51,7 @@ class WakeSender:
         if not port or namespace != processes.network_namespace():
             return
         message = f"{secret} {wake.session} {wake.n} {wake.what} {wake.token}".encode()
-        # Whatever stands in the file as somebody's inbox: the step is done, and counts.
+        # The step is committed, whatever the database has as somebody's inbox.
         with contextlib.suppress(OSError, ValueError, OverflowError):
             self._socket.sendto(message, ("127.0.0.1", int(port)))
 
@@ -52,7 +60,7 @@ class WakeSender:
 
 
 class SqliteWakeListener:
-    """One session's socket, and the processes it watches over."""
+    """One session's socket, and the processes that it watches."""
 
     def __init__(
         self,
@@ -67,14 +75,13 @@ class SqliteWakeListener:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind(("127.0.0.1", 0))
-        # Anybody may write to a port, but only who can read the lock file knows the secret:
-        # what comes with it is the word of a step that was committed.
         self._secret = os.urandom(8).hex()
         port = self._socket.getsockname()[1]
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
         self._waker = Waker()
-        self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
+        # Not epoll, which gevent takes away when it patches `select`.
+        self._poll = select.poll()
         self._poll.register(self._socket.fileno(), select.POLLIN)
         self._poll.register(self._waker.fileno(), select.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
@@ -86,11 +93,13 @@ class SqliteWakeListener:
         self._deaths: deque[Wake] = deque()
         self._closed = False
 
-    # ── hearing ──────────────────────────────────────────────────────────────────────
+    # ── wakes ──────────────────────────────────────────────────────────────────────
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         self._open_descriptors()
-        ready = self._wait(0 if self._deaths else timeout_ms)
+        if timeout_ms is not None:
+            timeout_ms = min(timeout_ms, _POLL_MAX_MS)
+        ready = self._poll.poll(0 if self._deaths else timeout_ms)
         wakes: list[Wake] = []
         for descriptor, _ in ready:
             if descriptor == self._waker.fileno():
@@ -103,11 +112,6 @@ class SqliteWakeListener:
             wakes.append(self._deaths.popleft())
         return wakes
 
-    def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
-        if isinstance(self._poll, select.epoll):
-            return self._poll.poll(None if timeout_ms is None else timeout_ms / 1000)
-        return self._poll.poll(timeout_ms)
-
     def _read_datagrams(self) -> None:
         for _ in range(_WAKES_PER_LISTEN):
             try:
@@ -116,16 +120,18 @@ class SqliteWakeListener:
                 return
             with contextlib.suppress(ValueError):
                 secret, session, n, what, token = message.decode().split(" ")
-                if secret == self._secret and session == self._session and what in _KNOWN:
+                if secret != self._secret or session != self._session or what not in _KNOWN:
+                    continue
+                if 0 <= int(token) <= _TOKEN_MAX:
                     self._deliver(Wake(self.inbox, session, int(n), what, int(token)))
 
     def interrupt(self) -> None:
         self._waker.interrupt()
 
     # ── deaths ───────────────────────────────────────────────────────────────────────
-    # Callers say whom to watch; descriptors are opened and closed by the listener alone.
-    # A caller may be interrupted (Ctrl-C) between any two steps and would leave one open,
-    # and one closed under the listener could become another process's by its number.
+    # Callers name the processes; only the listening thread opens and closes descriptors. A
+    # caller that is interrupted (Ctrl-C) would leak one, and a descriptor that is closed while
+    # the listener polls it could be reused for another process.
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         if not blockers and n not in self._processes_of:
@@ -184,7 +190,7 @@ class SqliteWakeListener:
             watched = self._drop(process)
             dead = {session for sessions in watched.sessions_of.values() for session in sessions}
             self._deaths.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
-            # Not all who are ahead may have been named at once: ask who else there is.
+            # The store names a bounded number of those ahead: look who else there is.
             self._deaths.extend(
                 Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(watched.sessions_of)
             )
@@ -204,8 +210,6 @@ class SqliteWakeListener:
             self._closed = True
             for process in list(self._watched):
                 self._drop(process)
-        if isinstance(self._poll, select.epoll):
-            self._poll.close()
         self._socket.close()
         self._waker.close()
         self._on_close(self.inbox)
@@ -216,5 +220,5 @@ class _Watched:
 
     def __init__(self) -> None:
         self.descriptor: int | None = None
-        """None until it is opened, and if it cannot be."""
+        """None until it is opened, or if it cannot be."""
         self.sessions_of: dict[int, list[str]] = {}
