@@ -385,6 +385,11 @@ class Keeper:
         if not session.was_sent():
             return
         try:
+            opening = session.opening()
+            if opening is not None:
+                # A caller's Open may still be on its way, and would create the session after
+                # we have closed nothing. Once opened and closed, it cannot be opened again.
+                await self._wire.send(opening, CLOSE_MS)
             await end_session(self._runtime, self._wire.send, command, CLOSE_MS)
         except Exception as error:
             self._log_failure(error, "keep-alive" if isinstance(command, Expel) else "close")
