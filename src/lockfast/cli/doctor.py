@@ -8,7 +8,7 @@ from typing import Final
 
 from lockfast.cli import exit_codes
 from lockfast.cli.connection import url_of
-from lockfast.cli.formatting import table, write_line
+from lockfast.cli.formatting import table, write_fields, write_line
 from lockfast.cli.json_output import write_json
 from lockfast.stores.diagnosis import Diagnosis, refuse_if_bad
 from lockfast.stores.registry import open_maintenance, parse_url
@@ -21,7 +21,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     store = open_maintenance(parse_url(arguments.where or url_of(arguments)))
     if arguments.dump:
         for line in store.dump():
-            write_line(line)
+            write_fields(line.split("\t"))
         return exit_codes.OK
     findings: list[Diagnosis] = []
     if arguments.repair:

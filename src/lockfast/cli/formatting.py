@@ -37,6 +37,11 @@ def write_line(line: str = "", *, flush: bool = False) -> None:
     print(safe_text(line), flush=flush)
 
 
+def write_fields(fields: Sequence[str]) -> None:
+    """Write one line of fields separated by tabs to standard output, escaped."""
+    print("\t".join(map(safe_text, fields)))
+
+
 def write_error(message: str) -> None:
     """Write one line to standard error, escaped and marked as ours."""
     print(f"lockfast: {safe_text(message)}", file=sys.stderr, flush=True)

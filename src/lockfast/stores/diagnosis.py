@@ -60,7 +60,7 @@ class Maintenance:
     def dump(self) -> Iterator[str]:
         """Yield everything stored in the namespace as lines of text, for a person to read.
 
-        Secrets (the ones that authenticate wake-ups) are left out.
+        Tabs separate the fields of a line. Secrets that authenticate wake-ups are left out.
         """
         raise self._unsupported("doctor --dump")
 

@@ -1,0 +1,58 @@
+"""lockfast check of files that are no history, or hostile ones: one line and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockfast.cli import main
+
+ASK = '{"at":%s,"op":%s,"by":%s,"ask":"acquire","places":%s,"wait":true,"head_start":0}\n'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x00\xff\xfe",
+        b"no json\x1b[2J\n",
+        b"[" * 100_000,
+        b'{"at":' + b"9" * 5000 + b"}\n",
+        b'{"at":1e999,"op":1}\n',
+        b'{"at":true}\n',
+        b"[]\nnull\n",
+        (ASK % ("1", "[]", '"c"', "[]")).encode(),
+        (ASK % ("1", "1", "{}", '[["lock","a","exclusive",1,0]]')).encode(),
+        (ASK % ("1", "1", '"c"', '[["lock"]]')).encode(),
+        (ASK % ("1", "1", '"c"', '[["lock","a","sideways",1,0]]')).encode(),
+        (ASK % ("1", "1", '"c"', '"lock\\u001b"')).encode(),
+        b'{"at":1,"op":1,"got":"granted","token":-5}\n',
+        b'{"at":1,"op":7,"got":"\\u202e"}\n',
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(content)
+    assert main(["check", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("lockfast: ")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    assert said.err.removesuffix("\n").isprintable()
+
+
+def test_text_in_a_history_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two holders at once, with names that would clear the screen."""
+    file = tmp_path / "history.jsonl"
+    places = '[["lock","a\\u202e","exclusive",1,0]]'
+    lines = [ASK % (at, at, f'"c{at}\\u001b[2J"', places) for at in (1, 2)]
+    lines += ['{"at":%s,"op":%s,"got":"granted","token":%s}\n' % (at + 9, at, at) for at in (1, 2)]  # noqa: UP031
+    file.write_text("".join(lines))
+    code = main(["check", str(file)])
+    said = capsys.readouterr()
+    assert (code, "FAILED" in said.out) == (1, True), said
+    assert all(line.isprintable() for line in said.out.splitlines())
