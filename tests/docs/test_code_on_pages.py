@@ -13,12 +13,7 @@ WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if python_of(
 
 RUN = """
 import sys
-from pathlib import Path
-page, setup = sys.argv[1:]
-names = {"__name__": "__main__"}
-if setup:
-    exec(compile(Path(setup).read_text(), setup, "exec"), names)
-exec(compile(sys.stdin.read(), page, "exec"), names)
+exec(compile(sys.stdin.read(), sys.argv[1], "exec"), {"__name__": "__main__"})
 """
 
 
@@ -29,11 +24,10 @@ def test_there_is_code_to_run() -> None:
 
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
-    """Every block of a page, one after another, in an empty directory and lock file."""
-    setup = setup_of(name)
+    """Every block of a page, one after another, word for word, in an empty directory."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUN, name, str(setup or "")],
-        input=python_of(ROOT / name).replace("/tmp/", f"{tmp_path}/"),
+        [sys.executable, "-W", "error", "-c", RUN, name],
+        input=python_of(ROOT / name),
         cwd=tmp_path,
         env=environment(tmp_path),
         capture_output=True,
@@ -43,14 +37,6 @@ def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-
-
-def setup_of(name: str) -> Path | None:
-    """What a page takes for granted: a file for the page itself, or for its folder."""
-    places = Path(__file__).parent / "setup"
-    page = Path(name).relative_to("docs") if name.startswith("docs/") else Path(name)
-    candidates = [places / page.with_suffix(".py"), places / f"{page.parent}.py"]
-    return next((file for file in candidates if file.is_file()), None)
 
 
 def environment(state: Path) -> dict[str, str]:

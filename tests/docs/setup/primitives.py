@@ -1,4 +1,0 @@
-# What the pages in docs/primitives/ take for granted: a client.
-import lockfast
-
-client = lockfast.connect("memory://primitives-pages")
