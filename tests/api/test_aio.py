@@ -15,6 +15,7 @@ import pytest
 from lockfast import LeaseLostError, LeaseState, StoreUnavailableError, aio
 from tests.api.worlds import CuttableStore, fresh_url, use
 
+pytestmark = pytest.mark.usefixtures("each_loop")
 PATIENCE = 30
 SHORT = 0.1
 

@@ -10,7 +10,7 @@ from lockfast.stores.redis.store import RedisStore
 from tests.servers.redis import RedisServer
 
 
-@pytest.fixture(params=["threads", "asyncio"])
+@pytest.fixture(params=["threads", "asyncio", "uvloop"])
 def harness(request: pytest.FixtureRequest, server: RedisServer) -> Harness:
     return Harness(server.url(), request.param, RedisStore.capabilities)
 

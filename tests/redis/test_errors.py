@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import lockfast
+from lockfast.cli import main
 from lockfast.core import commands as c
 from lockfast.errors import (
     OutcomeUnknownError,
@@ -162,7 +163,20 @@ RIGHTS = (
     " +exists +hget +hmget +hset +hdel +zadd +zrem +zrange +zrangebyscore +zrangebylex"
     " +zrevrangebylex +rpush +lrange +llen +ltrim +select +ping"
 )
-"""As docs/stores/redis.md says."""
+"""What docs/stores/redis.md lists: it is compared with this."""
+
+
+def test_the_docs_list_these_rights() -> None:
+    page = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
+    (line,) = [one for one in page.read_text().splitlines() if "ACL SETUSER locks" in one]
+    assert line.endswith(f"&{{lockfast:*}}:wake:* {RIGHTS}")
+
+
+def test_doctor_is_content_with_the_rights_in_the_docs(server: RedisServer) -> None:
+    with RedisServer(server.binary) as own:
+        user = ("ACL", "SETUSER", "locks", "on", ">pw", "resetchannels", "&{lockfast:*}:wake:*")
+        own.run(*user, *RIGHTS.split())
+        assert main(["doctor", f"unix://locks:pw@{own.socket}?namespace=acl"]) == 0
 
 
 def test_the_rights_in_the_docs_are_enough_and_all_needed(server: RedisServer) -> None:

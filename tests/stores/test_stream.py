@@ -126,7 +126,7 @@ def test_a_peer_that_keeps_sending_does_not_keep_its_reader_past_the_deadline(
     until_s = waiting.now_s + 5
     received = 0
     with pytest.raises(TimeoutError):
-        while True:
+        for _ in range(100):
             waiting.answer()  # there is always something to read
             waiting.stream.receive(until_s)
             received += 1

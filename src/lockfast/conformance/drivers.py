@@ -170,7 +170,18 @@ class AsyncioDriver:
         return aio.connect(url, **settings)
 
 
+class UvloopDriver(AsyncioDriver):
+    """The asyncio API on uvloop, whose transports and handles are not asyncio's own."""
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(story)
+
+
 DRIVERS: Final[dict[str, Callable[[], Driver]]] = {
     "threads": ThreadsDriver,
     "asyncio": AsyncioDriver,
+    "uvloop": UvloopDriver,
 }

@@ -50,7 +50,7 @@ class Harness:
 
     def store(self) -> Store:
         """A way to the store for callers of this face."""
-        return open_store(self.url, "asyncio" if self._face == "asyncio" else "threads")
+        return open_store(self.url, "threads" if self._face == "threads" else "asyncio")
 
     def client(self, **settings: Any) -> Client:
         """A client of this face."""

@@ -244,10 +244,9 @@ class SimRedisWakeListener(RedisWakeListener):
             await self._signal.wait(wait_ms)
         self._signal.clear()
         messages, self._messages = self._messages, []
-        wakes: list[Wake] = []
-        for message in messages:
-            self._take(["message", self._channel, message.decode(errors="replace")], wakes)
-        return wakes
+        return self._hear_all(
+            ["message", self._channel, message.decode(errors="replace")] for message in messages
+        )
 
     async def _reaches(self, until_ms: int | None) -> bool:
         """Subscribe, which takes a round trip; False if nobody answers, or it is too early."""

@@ -177,7 +177,8 @@ def probe() -> Script:
 @cache
 def repair() -> Script:
     """Return the script that rebuilds a damaged namespace from what is intact."""
-    return _make((*_WRITING, "repair"), {**_DEFINITIONS, "REPAIRING": "true"})
+    # Without "table": a Lua function may use at most 60 variables of the functions around it.
+    return _make((*_WRITING[:-1], "repair"), {**_DEFINITIONS, "REPAIRING": "true"})
 
 
 @cache

@@ -1,0 +1,82 @@
+"""Whoever may PUBLISH on a Redis server could make a waiter believe that it was granted the lock.
+
+The messages said which claim was granted and with which token, and were believed as they came.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+import lockfast
+from lockfast.flow.holding import Phase
+from lockfast.stores.redis.scripts import channel_of
+from tests.servers.redis import RedisServer
+
+PATIENCE_S = 30.0
+FAR_TOKEN = 9007199254740990
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+def waiting_claim(client: lockfast.Client) -> tuple[str, int]:
+    """Session and number of the claim that waits, once it does."""
+    until_s = monotonic() + PATIENCE_S
+    while monotonic() < until_s:
+        for session in client._core.sessions():
+            for holding in session.holdings():
+                if holding.phase is Phase.WAITING:
+                    return session.id, holding.n
+    raise AssertionError("no claim waits")
+
+
+def test_a_grant_published_by_a_stranger_is_not_believed(server: RedisServer) -> None:
+    url = server.url("forged")
+    with lockfast.connect(url, ttl=3600) as holder, lockfast.connect(url, ttl=3600) as waiter:
+        held = holder.lock("orders/42").acquire()
+        got: list[lockfast.Lease] = []
+        thread = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
+        thread.start()
+        session, n = waiting_claim(waiter)
+        channel = channel_of("forged", session)
+        while server.run("PUBSUB", "NUMSUB", channel)[1] == 0:
+            pass
+        said = f"{session} {n} granted {FAR_TOKEN}"
+        for forged in (said, f"{said} {'0' * 40}", f"{said} ", f"{session} {n} wanted 0", "\xff"):
+            assert server.run("PUBLISH", channel, forged) == 1
+        held.release()  # only now it is the waiter's turn
+        thread.join(PATIENCE_S)
+        assert got[0].token < FAR_TOKEN
+        assert [claim.token for claim in waiter.inspect("orders/42").holders] == [got[0].token]
+        got[0].release()
+
+
+def test_a_message_of_the_store_changed_on_its_way_is_not_believed(server: RedisServer) -> None:
+    """Whoever may subscribe as well sees true messages, and cannot make others of them."""
+    from lockfast.core.commands import Wake
+    from lockfast.stores.redis.address import parse
+    from lockfast.stores.redis.wake_listener import RedisWakeListener
+    from lockfast.stores.registry import parse_url
+
+    delivered: list[Wake] = []
+    listener = RedisWakeListener(parse(parse_url(server.url())), "s", delivered.append)
+
+    def hear(said: str, code: str) -> list[Wake]:
+        return listener._hear_all([["message", "channel", f"{said} {code}"]])
+
+    true = "s 1 granted 17"
+    code = listener._code(true)
+    for said in ("s 1 granted 18", "s 2 granted 17", "s 1 granted 17 ", "other 1 granted 17"):
+        assert hear(said, code) == []
+    assert hear(f"s 1 granted {2**53 + 1}", listener._code(f"s 1 granted {2**53 + 1}")) == []
+    assert delivered == []
+    hear(true, code)
+    assert delivered == [Wake(listener.inbox, "s", 1, "granted", 17)]
+    listener.close()
