@@ -120,12 +120,16 @@ class Capabilities(NamedTuple):
     """What a store can do. What is not declared raises UnsupportedError before any I/O."""
 
     queue: bool = True
+    contend: bool = False
+    """Without a queue, claims can wait all the same: they try again and again, in no order."""
     modes: bool = True
     several: int = 128
     """How many places a claim may have."""
     priority: bool = True
     watch: bool = True
     revoke: bool = True
+    retain: bool = True
+    """A grant may reserve a block of tokens and be kept for later use."""
     death_watch: bool = False
 
 

@@ -19,6 +19,7 @@ faces. Nothing is skipped: what the store does not declare must raise Unsupporte
     class TestApi(ApiContract): ...
 
 `WireContract` speaks to the store in commands, `ApiContract` through clients as users do.
+A store that declares `contend` instead of `queue` derives from `ContendingApiContract`.
 `lockfast.conformance.commands` compares a store with the reference, step by step, on
 random commands. Do not override a test: a store that needs one loosened has another
 contract.

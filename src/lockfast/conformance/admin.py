@@ -22,28 +22,6 @@ async def begin_log(stage: Stage) -> None:
 
 
 class InspectStories(Contract):
-    @story("queue")
-    async def test_inspect_shows_who_holds_and_who_waits(self, stage: Stage) -> None:
-        one = stage.client(owner="holder")
-        lease = await one.lock("a", ttl=20).acquire()
-        others = [stage.client(owner=f"waiter-{i}") for i in range(3)]
-        waiting = []
-        for count, other in enumerate(others, 1):
-            waiting.append(stage.start(other.lock("a").acquire(timeout=30)))
-            await stage.until_waiting(one, "a", count)
-        info = await one.inspect("a")
-        assert (info.kind, info.name, info.limit, info.closed_for) == ("lock", "a", 0, 0.0)
-        (holder,) = info.holders
-        assert (holder.owner, holder.mode, holder.state) == ("holder", "exclusive", "holding")
-        assert (holder.token, holder.session) == (lease.token, lease.session)
-        assert 0 < holder.remaining <= 20
-        assert [claim.owner for claim in info.waiting] == ["waiter-0", "waiter-1", "waiter-2"]
-        assert {claim.token for claim in info.waiting} == {None}
-        assert (info.holder_count, info.waiting_count) == (1, 3)
-        await lease.release()
-        for turn in waiting:
-            await (await turn.result()).release()
-
     @story()
     async def test_list_shows_the_locks_in_use(self, stage: Stage) -> None:
         client = stage.client()

@@ -41,7 +41,7 @@ class GrantStories(Contract):
         assert tokens == sorted(set(tokens))
         assert 0 < tokens[0] < tokens[-1] < 2**53
 
-    @story()
+    @story("retain")
     async def test_tokens_come_in_blocks_where_asked_for(self, stage: Stage) -> None:
         """All numbers of the block belong to the claim: the next grant is above them."""
         (caller,) = stage.callers("s")
@@ -395,7 +395,7 @@ class BoundStories(Contract):
         assert refused.why == c.WHY_TOO_LARGE
         expect(await caller.send(c.Proclaim("s", 2, "third")), c.Gone)
 
-    @story("queue", "modes")
+    @story("queue")
     async def test_a_window_lets_nobody_in_from_the_grant_on(self, stage: Stage) -> None:
         """Not even after the holder has left: at most one run per window."""
         one, other = stage.callers("one", "other")

@@ -11,7 +11,7 @@ from lockfast.conformance.claims import (
 )
 from lockfast.conformance.leases import LeaseStories
 from lockfast.conformance.modes import ConversionStories, ModeStories, SemaphoreStories
-from lockfast.conformance.queueing import QueueStories, ReentryStories
+from lockfast.conformance.queueing import QueueStories, ReentryStories, WaitingStories
 from lockfast.conformance.reading import LogStories, ReadingStories
 from lockfast.conformance.recipes import RecipeStories
 from lockfast.conformance.sessions import SessionStories
@@ -37,12 +37,16 @@ class WireContract(
     """What a store answers to each command, and whom it wakes."""
 
 
-class ApiContract(
+class ContendingApiContract(
     LeaseStories,
-    QueueStories,
+    WaitingStories,
     ReentryStories,
     InspectStories,
     WatchStories,
     RecipeStories,
 ):
+    """What users see of a store whose claims contend, in no order."""
+
+
+class ApiContract(ContendingApiContract, QueueStories):
     """What users see of a store through a client."""

@@ -96,7 +96,11 @@ class Stage:
             raise refused[0]
 
     def _declared(self, need: str) -> bool:
-        return self.can.several >= SEVERAL_USED if need == "several" else getattr(self.can, need)
+        if need == "several":
+            return self.can.several >= SEVERAL_USED
+        if need == "waiting":
+            return self.can.queue or self.can.contend
+        return bool(getattr(self.can, need))
 
     async def _close(self) -> None:
         for client in self._clients:

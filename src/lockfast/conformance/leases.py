@@ -181,20 +181,6 @@ class LeaseStories(Contract):
             error = error.__cause__ or error.__context__
         assert any(isinstance(link, LeaseLostError) for link in chain)
 
-    @story("queue")
-    async def test_closing_gives_everything_back(self, stage: Stage) -> None:
-        one, other = stage.clients(2)
-        lease = await one.lock("a").acquire()
-        stage.keep(await other.lock("b").acquire())
-        waiting = stage.start(one.lock("b").acquire())
-        await stage.until_waiting(other, "b")
-        await one.close()
-        assert lease.lost.is_set()
-        assert (await other.inspect("b")).waiting_count == 0
-        stage.keep(await other.lock("a").acquire(timeout=0))
-        with pytest.raises(StoreUnavailableError, match="closed"):
-            await waiting.result()
-
     @story()
     async def test_a_closed_client_says_so_and_closing_twice_is_harmless(
         self, stage: Stage

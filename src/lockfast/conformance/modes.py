@@ -28,8 +28,6 @@ PAIRS = [
     ("lock", "update", "update"),
     *(("tree", *pair) for pair in itertools.product(TREE_MODES, repeat=2)),
     ("party", "shared", "shared"),
-    ("election", "exclusive", "exclusive"),
-    ("once", "exclusive", "exclusive"),
 ]
 
 
@@ -56,6 +54,16 @@ class ModeStories(Contract):
             expect(reply, c.Queued)
             await one.leave(1)
             await other.holds(1)
+
+    @pytest.mark.parametrize("kind", ["election", "once"])
+    @story()
+    async def test_kinds_that_are_always_exclusive(self, stage: Stage, kind: str) -> None:
+        one, other = stage.callers("one", "other")
+        place = c.Place(kind, "a", "exclusive")
+        await one.hold(1, place)
+        expect(await other.enter(1, place, queue=False), c.Busy)
+        await one.leave(1)
+        await other.hold(2, place, queue=False)
 
     @story("queue", "modes")
     async def test_a_writer_is_not_starved_by_later_readers(self, stage: Stage) -> None:

@@ -8,7 +8,7 @@ from lockfast.conformance.callers import expect
 from lockfast.conformance.faces import Client
 from lockfast.conformance.harness import Contract, Stage, story
 from lockfast.core import commands as c
-from lockfast.errors import AcquireTimeoutError, LeaseLostError
+from lockfast.errors import AcquireTimeoutError, LeaseLostError, StoreUnavailableError
 
 
 async def is_free(client: Client, name: str) -> bool:
@@ -17,7 +17,67 @@ async def is_free(client: Client, name: str) -> bool:
     return (info.holder_count, info.waiting_count) == (0, 0)
 
 
-class QueueStories(Contract):
+class WaitingStories(Contract):
+    """Waiting on any store that can wait, in whatever order."""
+
+    @story("waiting")
+    async def test_a_lock_whose_holder_has_died_can_be_taken(self, stage: Stage) -> None:
+        """The holder is a session that nobody keeps alive."""
+        (dead,) = stage.callers("dead", ttl_ms=500)
+        granted = await dead.hold(1, c.Place("lock", "a", "exclusive"))
+        client = stage.client()
+        lease = await client.lock("a").acquire(timeout=30)
+        assert lease.token > granted.token
+        expect(await dead.look(1), c.Ended)
+        await lease.release()
+
+    @story("waiting")
+    async def test_one_at_a_time_under_a_shared_recipe(self, stage: Stage) -> None:
+        """Many threads or tasks use one Lock: each has its own lease, no two at once."""
+        client = stage.client()
+        lock = client.lock("a")
+        inside = 0
+        most = 0
+        tokens: list[int] = []
+
+        async def work() -> None:
+            nonlocal inside, most
+            for _ in range(5):
+                async with lock as lease:
+                    inside += 1
+                    most = max(most, inside)
+                    lease.check()
+                    tokens.append(lease.token)
+                    inside -= 1
+
+        running = [stage.start(work()) for _ in range(8)]
+        for worker in running:
+            await worker.result()
+        assert (most, len(tokens)) == (1, 40)
+        assert tokens == sorted(set(tokens))
+        assert await is_free(client, "a")
+
+    @story("waiting")
+    async def test_a_waiter_gives_up_after_its_timeout(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await other.lock("a").acquire(timeout=0.05)
+        assert (caught.value.name, caught.value.timeout) == ("a", 0.05)
+        await lease.release()
+        async with other.lock("a"):
+            pass
+
+    @story("waiting")
+    async def test_a_waiter_gets_the_lock_when_it_is_released(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+        waiting = stage.start(other.lock("a").acquire(timeout=30))
+        await lease.release()
+        later = await waiting.result()
+        assert later.token > lease.token
+        await later.release()
+
     @story()
     async def test_a_lock_that_is_held_is_not_to_be_had(self, stage: Stage) -> None:
         one, other = stage.clients(2)
@@ -32,6 +92,46 @@ class QueueStories(Contract):
         assert taken is not None
         assert taken.token > lease.token
         await taken.release()
+
+
+class QueueStories(Contract):
+    """A queue that others can see, served in order of arrival."""
+
+    @story("queue")
+    async def test_inspect_shows_who_holds_and_who_waits(self, stage: Stage) -> None:
+        one = stage.client(owner="holder")
+        lease = await one.lock("a", ttl=20).acquire()
+        others = [stage.client(owner=f"waiter-{i}") for i in range(3)]
+        waiting = []
+        for count, other in enumerate(others, 1):
+            waiting.append(stage.start(other.lock("a").acquire(timeout=30)))
+            await stage.until_waiting(one, "a", count)
+        info = await one.inspect("a")
+        assert (info.kind, info.name, info.limit, info.closed_for) == ("lock", "a", 0, 0.0)
+        (holder,) = info.holders
+        assert (holder.owner, holder.mode, holder.state) == ("holder", "exclusive", "holding")
+        assert (holder.token, holder.session) == (lease.token, lease.session)
+        assert 0 < holder.remaining <= 20
+        assert [claim.owner for claim in info.waiting] == ["waiter-0", "waiter-1", "waiter-2"]
+        assert {claim.token for claim in info.waiting} == {None}
+        assert (info.holder_count, info.waiting_count) == (1, 3)
+        await lease.release()
+        for turn in waiting:
+            await (await turn.result()).release()
+
+    @story("queue")
+    async def test_closing_gives_everything_back(self, stage: Stage) -> None:
+        one, other = stage.clients(2)
+        lease = await one.lock("a").acquire()
+        stage.keep(await other.lock("b").acquire())
+        waiting = stage.start(one.lock("b").acquire())
+        await stage.until_waiting(other, "b")
+        await one.close()
+        assert lease.lost.is_set()
+        assert (await other.inspect("b")).waiting_count == 0
+        stage.keep(await other.lock("a").acquire(timeout=0))
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            await waiting.result()
 
     @story("queue")
     async def test_a_waiter_that_gives_up_has_left_the_queue(self, stage: Stage) -> None:
@@ -104,43 +204,6 @@ class QueueStories(Contract):
         assert await is_free(one, "a")
         async with other.lock("a"):
             pass
-
-    @story("queue")
-    async def test_a_lock_whose_holder_has_died_can_be_taken(self, stage: Stage) -> None:
-        """The holder is a session that nobody keeps alive."""
-        (dead,) = stage.callers("dead", ttl_ms=500)
-        granted = await dead.hold(1, c.Place("lock", "a", "exclusive"))
-        client = stage.client()
-        lease = await client.lock("a").acquire(timeout=30)
-        assert lease.token > granted.token
-        expect(await dead.look(1), c.Ended)
-        await lease.release()
-
-    @story("queue")
-    async def test_one_at_a_time_under_a_shared_recipe(self, stage: Stage) -> None:
-        """Many threads or tasks use one Lock: each has its own lease, no two at once."""
-        client = stage.client()
-        lock = client.lock("a")
-        inside = 0
-        most = 0
-        tokens: list[int] = []
-
-        async def work() -> None:
-            nonlocal inside, most
-            for _ in range(5):
-                async with lock as lease:
-                    inside += 1
-                    most = max(most, inside)
-                    lease.check()
-                    tokens.append(lease.token)
-                    inside -= 1
-
-        running = [stage.start(work()) for _ in range(8)]
-        for worker in running:
-            await worker.result()
-        assert (most, len(tokens)) == (1, 40)
-        assert tokens == sorted(set(tokens))
-        assert await is_free(client, "a")
 
     @story("queue", "revoke")
     async def test_a_waiter_whose_session_is_ended_stands_in_line_again(self, stage: Stage) -> None:

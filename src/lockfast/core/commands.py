@@ -86,6 +86,17 @@ class Enter(NamedTuple):
     """From the grant on, the resource grants nothing else for this long."""
 
 
+class Contend(NamedTuple):
+    """Hold now; if that is not possible, wake the session when it is worth another attempt.
+
+    Only for stores without a queue: a claim that waits there proposes again and again.
+    """
+
+    enter: Enter
+    waited_ms: int = 0
+    """How long this claim has been waiting, so that nodes wake those who waited longest."""
+
+
 class Leave(NamedTuple):
     """Give up a claim, held or waiting, and never accept its number again."""
 
@@ -257,6 +268,7 @@ class Events(NamedTuple):
 Command: TypeAlias = (
     Open
     | Enter
+    | Contend
     | Leave
     | Convert
     | Proclaim
@@ -315,6 +327,8 @@ class Busy(NamedTuple):
     """Not to be had now, and nothing was left behind."""
 
     ahead: tuple[Blocker, ...]
+    retry_ms: int = 0
+    """Of a claim that contends: when to try again, unless woken before."""
 
 
 class Refused(NamedTuple):
@@ -471,6 +485,8 @@ WAKE_LOOK = "look"
 WAKE_WANTED = "wanted"
 WAKE_ENDED = "ended"
 WAKE_EVENTS = "events"
+WAKE_FREE = "free"
+"""To a claim that contends: what it waits for was given back."""
 
 
 class Wake(NamedTuple):

@@ -37,6 +37,7 @@ from lockfast.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from lockfast.flow.contention import back_off, contends, entering
 from lockfast.flow.ending import end_session
 from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
@@ -74,7 +75,11 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
                 if await _end_the_dead(core, holding, reply.ahead):
                     continue
                 holding.ahead = reply.ahead
-                return False
+                if not contends(core, timeout_ms):
+                    return False
+                await _back_off(core, holding, reply, timeout_ms, until_ms)
+                was_queued = True
+                continue
             was_queued = True
             if not isinstance(reply, Granted) and not await _wait(
                 core, holding, timeout_ms, until_ms
@@ -128,7 +133,7 @@ async def _enter(
         holding.may_be_stored = True
         try:
             reply = await core.wire.send(
-                holding.enter(timeout_ms != 0, opening),
+                entering(core, holding, timeout_ms, opening),
                 min(retry.left_ms(sent_ms), core.connect_timeout_ms),
             )
         except LockfastError as error:
@@ -192,6 +197,21 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
         logger.warning("cannot end dead sessions ahead of %r: %s", holding.ask.name, error)
         return False
     return bool(dead)
+
+
+async def _back_off(
+    core: Core, holding: Holding, busy: Busy, timeout_ms: int | None, until_ms: int | None
+) -> None:
+    """Wait for the next attempt at a store without a queue."""
+    if timeout_ms is None:
+        _refuse_own_deadlock(core, holding)
+    left_ms = None if until_ms is None else until_ms - core.runtime.now_ms()
+    if left_ms is not None and left_ms <= 0:
+        holders = tuple(
+            _describe(b.owner or b.session, b.token, b.for_ms, holding) for b in busy.ahead
+        )
+        raise AcquireTimeoutError(holding.ask.name, (timeout_ms or 0) / 1000, holders=holders)
+    await back_off(holding, busy, left_ms)
 
 
 async def _wait(core: Core, holding: Holding, timeout_ms: int | None, until_ms: int | None) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from lockfast.core import commands as c
+from lockfast.core.modes import ELECTION, EXCLUSIVE, LOCK, ONCE
 from lockfast.errors import UnsupportedError
 from lockfast.ports import Capabilities, Wire
 
 _EVERYTHING: Final = Capabilities()
-_ONLY: Final = ("lock", "exclusive")
+_PLAIN_KINDS: Final = (LOCK, ELECTION, ONCE)
+"""Kinds of which a store without modes has the exclusive claims."""
 
 
 def checked_wire(wire: Wire, capabilities: Capabilities) -> Wire:
     """Return `wire`, wrapped in a capability check if the store lacks any capability."""
-    lacks_nothing = capabilities._replace(death_watch=_EVERYTHING.death_watch) == _EVERYTHING
+    lacks_nothing = capabilities._replace(death_watch=False, contend=False) == _EVERYTHING
     return wire if lacks_nothing else _CheckedWire(wire, capabilities)
 
 
@@ -34,6 +36,10 @@ class _CheckedWire:
 def require_supported(capabilities: Capabilities, command: c.Command) -> None:
     """Raise UnsupportedError if `command` needs a capability that is not declared."""
     what = why = ""
+    if isinstance(command, c.Contend):
+        if not capabilities.contend:
+            what, why = "contending for a lock", "this store has a queue, or cannot wait"
+        command = command.enter
     if isinstance(command, c.Enter):
         if command.queue and not capabilities.queue:
             what, why = "waiting for a lock", "this store has no queue to stand in"
@@ -42,7 +48,11 @@ def require_supported(capabilities: Capabilities, command: c.Command) -> None:
         elif len(command.places) > capabilities.several:
             what = f"{len(command.places)} locks at once"
             why = f"this store grants {capabilities.several} in one step"
-        elif not capabilities.modes and any((p.kind, p.mode) != _ONLY for p in command.places):
+        elif command.block > 1 and not capabilities.retain:
+            what, why = "retain=True", "this store cannot tell a holder that others wait"
+        elif not capabilities.modes and any(
+            p.kind not in _PLAIN_KINDS or p.mode != EXCLUSIVE for p in command.places
+        ):
             what, why = "a shared, tree or semaphore claim", "this store has exclusive locks only"
     elif isinstance(command, c.Convert | c.Resize) and not capabilities.modes:
         what, why = "converting or resizing", "this store has exclusive locks only"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from lockfast.core.commands import (
     WAKE_LOOK,
@@ -103,6 +104,7 @@ class Presence:
         "_outbox",
         "_working",
         "closing",
+        "contenders",
         "deadlock_after_ms",
         "deadlock_at_ms",
         "ended_in_store",
@@ -141,6 +143,8 @@ class Presence:
         self.gone = False
         """The keeper has stopped."""
         self.on_gone: list[Callable[[], None]] = []
+        self.contenders: WeakValueDictionary[int, Holding] = WeakValueDictionary()
+        """Attempts at a store without a queue, by number, to be woken."""
         self.look_at_ms: int | None = None
         self.deadlock_after_ms = DEADLOCK_AFTER_MS
         self.deadlock_at_ms: int | None = None

@@ -10,6 +10,7 @@ from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import (
     HOLDING,
     REVOKED,
+    WAKE_FREE,
     WAKE_GRANTED,
     WAKE_WANTED,
     ClaimView,
@@ -191,6 +192,12 @@ class Session(Presence):
             return
         if wake.what == WAKE_WANTED:
             self.wanted(wake.n)
+            return
+        if wake.what == WAKE_FREE:
+            contender = self.contenders.get(wake.n)
+            signal = contender.changed if contender is not None else None
+            if signal is not None:
+                signal.set()
             return
         if wake.what == WAKE_GRANTED:
             holding = self._holdings.get(wake.n)

@@ -250,14 +250,21 @@ def check_leases(leases: list[Lease]) -> list[Problem]:
 # ── all of them ──────────────────────────────────────────────────────────────────────
 
 
-def check_tokens(grants: Sequence[Grant], *, forgets: bool = False) -> Iterator[Problem]:
+def check_tokens(
+    grants: Sequence[Grant], *, forgets: bool = False, per_name: bool = False
+) -> Iterator[Problem]:
     """No token twice, and none asked for after a higher one was told.
 
+    With `per_name` among the grants of each name alone: independent nodes promise no more.
     The users of a kept lock share out a block of tokens: those rise at their own name, and
     the tokens of other names have risen above them meanwhile. A store that forgets, and an
     administrator who revokes, give the name to another while its keeper still hands out the
     block; the guard tells them apart.
     """
+    if per_name:
+        for name in dict.fromkeys(grant.places[0][:2] for grant in grants):
+            yield from _rising([grant for grant in grants if grant.places[0][:2] == name])
+        return
     yield from _rising([grant for grant in grants if not grant.kept])
     if forgets:
         return
@@ -450,15 +457,21 @@ def check_liveness(
 
 
 def check_history(
-    entries: Sequence[Entry], *, forgets: bool = False, fenced: bool = True, alive_us: int = 0
+    entries: Sequence[Entry],
+    *,
+    forgets: bool = False,
+    fenced: bool = True,
+    alive_us: int = 0,
+    per_name: bool = False,
 ) -> list[Problem]:
     """Every check that the store's promises allow.
 
     With `forgets` the store may lose what it acknowledged: then only tokens and the guarded
-    register are promised. Without `fenced` the register is not.
+    register are promised. Without `fenced` the register is not. With `per_name` tokens rise at
+    each name alone.
     """
     grants = grants_of(entries)
-    problems = list(check_tokens(grants, forgets=forgets))
+    problems = list(check_tokens(grants, forgets=forgets, per_name=per_name))
     if not forgets:
         problems += check_exclusion(grants, resizes(entries))
         problems += check_order(grants)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Knobs: TypeAlias = Mapping[str, Any]
 
-ALL: Final = frozenset(("memory", "etcd", "redis"))
+ALL: Final = frozenset(("memory", "etcd", "redis", "quorum"))
 """Every store that worlds are made of."""
 
 
@@ -357,14 +357,77 @@ def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
         )
 
 
+# ── a majority of nodes ──────────────────────────────────────────────────────────────
+
+
+def node_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """One node is down and comes back, with all it had or with nothing."""
+
+    def begin() -> Callable[[], None]:
+        node = world.nodes[rng.randrange(len(world.nodes))]
+        forgets = rng.random() < knobs["forgetting"]
+        if node.down:
+            return lambda: None
+        world.note_fault("node_crash", node.host.name, forgets=forgets)
+        node.down = True
+        return lambda: node.restart(forgets=forgets)
+
+    episodes(world, rng, knobs, begin)
+
+
+def node_pause(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """One node stands still; what is sent to it meanwhile arrives later."""
+
+    def begin() -> Callable[[], None]:
+        host = world.nodes[rng.randrange(len(world.nodes))].host
+        if host.paused:
+            return lambda: None
+        world.note_fault("node_pause", host.name)
+        host.pause()
+        return host.resume
+
+    episodes(world, rng, knobs, begin)
+
+
+def node_clocks(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """The clocks of a minority are an hour off, forward or back, for a while or for good."""
+    wrong = [node.host for node in rng.sample(world.nodes, (len(world.nodes) - 1) // 2)]
+    jump_us = rng.choice((-1, 1)) * int(knobs["by_s"] * 1_000_000)
+    comes_back = rng.random() < 0.5
+
+    def begin() -> Callable[[], None]:
+        for host in wrong:
+            world.note_fault("node_clock", host.name)
+            host.clock.jump(jump_us)
+        return put_right
+
+    def put_right() -> None:
+        for host in wrong if comes_back else ():
+            host.clock.jump(-jump_us)
+
+    episodes(world, rng, knobs, begin)
+
+
+def client_clock(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Somebody sets a client's wall clock."""
+    for _ in range(knobs["times"]):
+        host = some_client(world, rng).host
+        ahead_us = int((rng.random() * 2 - 1) * knobs["by_s"] * 1_000_000)
+        world.later(
+            rng.randrange(world.chaos_us),
+            lambda host=host, ahead_us=ahead_us: host.clock.jump(ahead_us),  # type: ignore[misc]
+        )
+
+
 _TABLE: Final = frozenset(("memory",))
 _FORGETFUL: Final = frozenset(("memory", "redis"))
 _ETCD: Final = frozenset(("etcd",))
+_QUORUM: Final = frozenset(("quorum",))
 
 FAULTS: dict[str, Fault] = {
     "delay": Fault(delay, {"times": 2, "ms": (100, 2000), "late_ms": 250}),
     "loss": Fault(loss, {"times": 2, "ms": (50, 600), "share": 0.2}),
-    "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}, stores=_TABLE),
+    "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}, stores=_TABLE | _QUORUM),
     "reset": Fault(reset, {"times": 2, "ms": (50, 600), "share": 0.3}),
     "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}),
     "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}),
@@ -384,5 +447,12 @@ FAULTS: dict[str, Fault] = {
     "compaction": Fault(compaction, {"times": 12}, stores=_ETCD),
     "no_space": Fault(no_space, {"times": 2, "ms": (20, 900)}, stores=_ETCD),
     "drift": Fault(drift, {"ppm": 12_000}),
-    "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}),
+    # A majority of nodes with wrong clocks is no majority: they accept nothing.
+    "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}, stores=ALL - _QUORUM),
+    "node_crash": Fault(
+        node_crash, {"times": 4, "ms": (2, 500), "forgetting": 0.5}, stores=_QUORUM
+    ),
+    "node_pause": Fault(node_pause, {"times": 3, "ms": (2, 800)}, stores=_QUORUM),
+    "node_clocks": Fault(node_clocks, {"times": 1, "ms": (10, 900), "by_s": 3600}, stores=_QUORUM),
+    "client_clock": Fault(client_clock, {"times": 3, "by_s": 30}, stores=_QUORUM),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockfast.sim.faults import ALL, FAULTS
-from lockfast.sim.workloads import WORKLOADS
+from lockfast.sim.workloads import EXCLUSIVE_WORKLOADS, WORKLOADS
 
 STORES = tuple(sorted(ALL, key=lambda store: store != "memory"))
 """What worlds are made of, the lock table itself first."""
@@ -22,6 +22,8 @@ SEARCHED = ("memory", "redis")
 TEXT_MAX = 1 << 20
 """Characters of a file."""
 KNOB_MAX = 1_000_000
+QUORUM_DRIFT_PPM = 1000
+"""Clocks of nodes and clients are kept within a bound of each other, by NTP for example."""
 BOUNDS = {
     "clients": (1, 1000),
     "ttl_ms": (10, 3_600_000),
@@ -207,7 +209,8 @@ def mix_of_seed(seed: int, store: str = "memory") -> Mix:
     """The mix that the search runs for a seed: every workload meets every fault in turn."""
     rng = random.Random(f"mix {seed}" if store == "memory" else f"mix {seed} {store}")
     possible = [name for name, fault in FAULTS.items() if store in fault.stores]
-    workloads, faults = list(WORKLOADS), [None, *possible]
+    workloads = list(EXCLUSIVE_WORKLOADS if store == "quorum" else WORKLOADS)
+    faults = [None, *possible]
     chosen: dict[str, Mapping[str, Any]] = {workloads[seed % len(workloads)]: {}}
     if "crowd" in chosen and rng.random() < 0.9:
         # It takes as long as many others together.
@@ -221,6 +224,8 @@ def mix_of_seed(seed: int, store: str = "memory") -> Mix:
     clients = rng.choice((3, 3, 3, 3, 4, 5))
     # A lease that lasts must outlive a fault that lasts, before all is healed.
     chaos_ms = 2500 if "long_holds" in chosen else 800
+    if store == "quorum" and "drift" in together:
+        together["drift"] = {"ppm": QUORUM_DRIFT_PPM}
     if store != "etcd":
         return Mix(chosen, together, store, clients, chaos_ms=chaos_ms)
     # A lease of etcd lasts whole seconds, and an election nearly as long.

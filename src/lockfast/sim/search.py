@@ -65,6 +65,7 @@ def judge(run: Run) -> list[Problem]:
         forgets=run.mix.forgets,
         fenced=run.mix.fenced,
         alive_us=alive_us(run.mix),
+        per_name=run.mix.store == "quorum",
     )
 
 

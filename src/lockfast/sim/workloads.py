@@ -412,3 +412,6 @@ WORKLOADS: dict[str, Workload] = {
     "ending": Workload(ending, {**_WRITING, "tasks": 2, "think_ms": (0, 40)}),
     "windows": Workload(windows, {**_USUAL, "window_ms": (10, 120), "think_ms": (0, 30)}),
 }
+
+EXCLUSIVE_WORKLOADS = ("turns", "impatient", "bounded", "many", "comings_and_goings", "long_holds")
+"""What a store with exclusive locks and no queue can do."""

@@ -36,6 +36,7 @@ from lockfast.sim.history import Entry, History
 from lockfast.sim.lockserver import LockServer
 from lockfast.sim.mix import Mix, MixError
 from lockfast.sim.network import Network
+from lockfast.sim.quorum import QuorumService, SimNode
 from lockfast.sim.register import Register
 from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
 from lockfast.sim.services import Forgetful, Service, Step, TableService
@@ -59,6 +60,7 @@ _SERVICES: dict[str, Callable[[World], Service]] = {
     "memory": TableService,
     "etcd": EtcdService,
     "redis": _redis,
+    "quorum": QuorumService,
 }
 
 
@@ -311,6 +313,12 @@ class World:
         """The service of a world whose store may lose what it has acknowledged."""
         assert isinstance(self.service, Forgetful), f"this is a world of {self.mix.store}"
         return self.service
+
+    @property
+    def nodes(self) -> list[SimNode]:
+        """The nodes of a world with a majority store."""
+        assert isinstance(self.service, QuorumService), f"this is a world of {self.mix.store}"
+        return self.service.nodes
 
     @property
     def table_service(self) -> TableService:

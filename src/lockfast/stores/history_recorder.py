@@ -121,6 +121,8 @@ class HistoryRecorder:
 
     def sends(self, command: c.Command) -> None:
         """A command is about to be sent, perhaps not for the first time."""
+        if isinstance(command, c.Contend):
+            command = command.enter
         with self._mutex:
             if isinstance(command, c.Open):
                 self._opens(command)
@@ -188,6 +190,8 @@ class HistoryRecorder:
 
     def heard(self, command: c.Command, reply: c.Reply, sent_us: int) -> None:
         """A command that was sent at this instant has been answered."""
+        if isinstance(command, c.Contend):
+            command = command.enter
         with self._mutex:
             if isinstance(reply, c.Ended) and (session := getattr(command, "session", "")):
                 self._ends(session, "lost")

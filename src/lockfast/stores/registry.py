@@ -33,6 +33,12 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "valkey+unix": "lockfast.stores.redis:open_store",
     "etcd": "lockfast.stores.open_etcd:open_store",
     "etcds": "lockfast.stores.open_etcd:open_store",
+    "quorum+memory": "lockfast.stores.open_quorum:open_store",
+    "quorum+redis": "lockfast.stores.open_quorum:open_store",
+    "quorum+rediss": "lockfast.stores.open_quorum:open_store",
+    "quorum+unix": "lockfast.stores.open_quorum:open_store",
+    "quorum+valkey": "lockfast.stores.open_quorum:open_store",
+    "quorum+valkeys": "lockfast.stores.open_quorum:open_store",
 }
 
 DEFAULT_NAMESPACE: Final = "default"

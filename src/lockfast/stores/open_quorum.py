@@ -1,0 +1,109 @@
+"""quorum+redis://host,host,host…: exclusive locks on a majority of independent nodes.
+
+Also quorum+rediss, quorum+valkey, quorum+valkeys, and quorum+unix:///path,/path,/path; each node
+is written as in a redis:// URL. Options: those of redis://, skew=0.5 (seconds by which clocks
+may differ), silence=60 (seconds for which a restarted node grants nothing; no TTL is longer).
+
+quorum+memory://5/name keeps five nodes in this process, for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+from lockfast.errors import StoreMisconfiguredError
+from lockfast.ports import Store
+from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.threads import ThreadsRuntime
+from lockfast.stores.quorum import Backend, QuorumStore
+from lockfast.stores.quorum.memory import MemoryBackend, MemoryNodes
+from lockfast.stores.registry import Face, StoreUrl
+
+NODES_MAX: Final = 15
+SKEW_S: Final = 0.5
+SILENCE_S: Final = 60.0
+
+_nodes: dict[tuple[str, str], MemoryNodes] = {}
+_mutex = threading.Lock()
+
+
+def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
+    if url.scheme == "quorum+memory":
+        url.refuse_other_options()
+        runtime = ThreadsRuntime()
+        return QuorumStore(url.label, MemoryBackend(memory_nodes(url), runtime), runtime, runtime)
+    return _open_redis(url, face)
+
+
+def memory_nodes(url: StoreUrl) -> MemoryNodes:
+    """The nodes behind a quorum+memory:// URL."""
+    number, _, _ = url.location.partition("/")
+    if not number.isdecimal() or not 1 <= int(number) <= NODES_MAX:
+        raise StoreMisconfiguredError(
+            url.label, "names no number of nodes", "write quorum+memory://5/name"
+        )
+    with _mutex:
+        return _nodes.setdefault(
+            (url.location, url.namespace), MemoryNodes(int(number), lambda: now_ms())
+        )
+
+
+def _open_redis(url: StoreUrl, face: Face) -> Store:
+    from lockfast.stores.quorum.redis import Nodes, RedisBackend
+    from lockfast.stores.redis.address import Address, parse
+
+    skew_s, silence_s = _seconds(url, "skew", SKEW_S), _seconds(url, "silence", SILENCE_S)
+    options = {k: v for k, v in url.options.items() if k not in ("skew", "silence")}
+    scheme = url.scheme.removeprefix("quorum+")
+    parts = url.location.split(",")
+    addresses: tuple[Address, ...] = tuple(
+        parse(StoreUrl(scheme, part, options, f"{url.label} (node {number})"))
+        for number, part in enumerate(parts, 1)
+    )
+    places = {(a.path or a.host, 0 if a.path else a.port, a.db) for a in addresses}
+    if len(places) < len(addresses):
+        # One that is counted twice is no majority.
+        raise StoreMisconfiguredError(url.label, "names a node twice", "name each node once")
+    if not 3 <= len(addresses) <= NODES_MAX:
+        raise StoreMisconfiguredError(
+            url.label,
+            f"names {len(addresses)} nodes",
+            f"name 3 to {NODES_MAX}, better an odd number",
+        )
+    nodes = Nodes(
+        addresses, addresses[0].namespace, round(skew_s * 1_000_000), round(silence_s * 1000)
+    )
+    threads = ThreadsRuntime()
+    backend: Backend = RedisBackend(nodes)
+    runtime = threads
+    if face == "asyncio":
+        from lockfast.runtimes.aio import AsyncioRuntime
+        from lockfast.stores.quorum.aio import AsyncRedisBackend
+
+        backend, runtime = AsyncRedisBackend(nodes), AsyncioRuntime()
+    return QuorumStore(url.label, backend, runtime, threads, ttl_ms_max=nodes.silence_ms)
+
+
+def _seconds(url: StoreUrl, name: str, default: float) -> float:
+    text = url.options.get(name)
+    try:
+        found = default if text is None else float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.001 <= found <= 86_400:
+        raise StoreMisconfiguredError(
+            url.label, f"{name}={text!r} is no span", f"write seconds, for example {name}={default}"
+        )
+    return found
+
+
+def _after_fork_in_child() -> None:
+    """The child has a memory of its own, in which nobody holds anything."""
+    global _mutex
+    _mutex = threading.Lock()
+    _nodes.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,71 @@
+"""A majority of independent nodes as one store: exclusive locks, no queue."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from lockfast.ports import Capabilities, Deliver, Runtime, WakeListener, Wire
+from lockfast.stores.memory import wall_us
+from lockfast.stores.quorum.book import Book
+from lockfast.stores.quorum.flights import Flights
+from lockfast.stores.quorum.wire import TTL_MS_MAX, QuorumWire
+
+CAPABILITIES: Final = Capabilities(
+    queue=False,
+    contend=True,
+    modes=False,
+    several=1,
+    priority=False,
+    watch=False,
+    revoke=False,
+    retain=False,
+)
+"""Independent nodes have no common order: there is no queue, no log, nothing in one step."""
+
+
+class Backend(Protocol):
+    """How nodes of one kind are reached."""
+
+    @property
+    def nodes(self) -> int: ...
+    def caller_flights(self) -> Flights: ...
+    def keeper_flights(self) -> Flights: ...
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener: ...
+    def close(self) -> None: ...
+
+
+class QuorumStore:
+    """A client's way to a majority of nodes."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        label: str,
+        backend: Backend,
+        runtime: Runtime,
+        keeper_runtime: Runtime,
+        book: Book | None = None,
+        ttl_ms_max: int = TTL_MS_MAX,
+    ) -> None:
+        self.label = label
+        self._backend = backend
+        self._runtime = runtime
+        self._keeper_runtime = keeper_runtime
+        self._ttl_ms_max = ttl_ms_max
+        self._book = book or Book(backend.nodes, keeper_runtime.mutex(), wall_us)
+
+    def caller_wire(self) -> Wire:
+        return self._wire(self._backend.caller_flights(), self._runtime)
+
+    def keeper_wire(self) -> Wire:
+        return self._wire(self._backend.keeper_flights(), self._keeper_runtime)
+
+    def _wire(self, flights: Flights, runtime: Runtime) -> Wire:
+        return QuorumWire(self._book, flights, runtime, self.label, self._ttl_ms_max)
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return self._backend.wake_listener(session, deliver)
+
+    def close(self) -> None:
+        self._backend.close()

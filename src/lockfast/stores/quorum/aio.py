@@ -1,0 +1,129 @@
+"""Redis nodes for asyncio: one connection to each node, shared by all tasks of a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lockfast.runtimes.clock import now_ms
+from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
+from lockfast.stores.quorum.links import Link
+from lockfast.stores.quorum.messages import Request
+from lockfast.stores.quorum.redis import Flight, Nodes, RedisBackend, no_late, nobody_waits
+
+
+class AsyncRedisBackend(RedisBackend):
+    """As RedisBackend, with callers that give way while a flight is under way."""
+
+    def caller_flights(self) -> Flights:
+        return self._noted(AsyncFlights(self._nodes))
+
+
+class _Watched(NamedTuple):
+    opened: socket.socket
+    fd: int
+    writes: bool
+
+
+class _LoopFleet:
+    """One connection to each node, driven by an event loop."""
+
+    def __init__(self, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.links = [nodes.link(address) for address in nodes.addresses]
+        self._watched: dict[Link, _Watched] = {}
+
+    def watch(self) -> None:
+        """Have the loop poll each link for what it wants next."""
+        # First those whose sockets are closed: another link may have their descriptors now.
+        for link, watched in list(self._watched.items()):
+            if watched.opened is not link.socket:
+                self._forget(link, watched.fd)
+        for link in self.links:
+            opened = link.socket
+            if opened is None:
+                continue
+            before = self._watched.get(link)
+            wanted = _Watched(opened, opened.fileno(), link.wants_write)
+            if wanted == before:
+                continue
+            if before is None:
+                self.loop.add_reader(wanted.fd, self._step, link)
+            if wanted.writes:
+                self.loop.add_writer(wanted.fd, self._step, link)
+            else:
+                self.loop.remove_writer(wanted.fd)
+            self._watched[link] = wanted
+
+    def _forget(self, link: Link, fd: int) -> None:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self.loop.remove_reader(fd)
+            self.loop.remove_writer(fd)
+        del self._watched[link]
+
+    def _step(self, link: Link) -> None:
+        link.step()
+        self.watch()
+
+    def close(self) -> None:
+        for link, watched in list(self._watched.items()):
+            self._forget(link, watched.fd)
+        for link in self.links:
+            link.close()
+
+
+class AsyncFlights:
+    """Flights of the tasks of one event loop."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._fleet: _LoopFleet | None = None
+
+    async def ask(
+        self, requests: Sequence[Request | None], judge: Judge, timeout_ms: int, late: Late
+    ) -> Answers:
+        fleet = self._fleet_of(asyncio.get_running_loop())
+        waiter: asyncio.Future[None] | None = None
+
+        def news() -> None:
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+        flight = Flight(requests, late, news)
+        patience = Patience(now_ms(), timeout_ms)
+        flight.depart(fleet.links, self._nodes.pack_all(requests))
+        fleet.watch()
+        try:
+            while left_ms := patience.left_ms(judge(flight.answers), now_ms()):
+                waiter = fleet.loop.create_future()
+                timer = fleet.loop.call_later(left_ms / 1000, news)
+                try:
+                    await waiter
+                finally:
+                    timer.cancel()
+        finally:
+            flight.end(fleet.links)
+        return flight.answers
+
+    def post(self, requests: Sequence[Request | None]) -> None:
+        fleet = self._fleet_of(asyncio.get_running_loop())
+        Flight(requests, no_late, nobody_waits).depart(fleet.links, self._nodes.pack_all(requests))
+        fleet.watch()
+
+    def _fleet_of(self, loop: asyncio.AbstractEventLoop) -> _LoopFleet:
+        fleet = self._fleet
+        if fleet is None or fleet.loop is not loop:
+            self.close()
+            fleet = self._fleet = _LoopFleet(self._nodes, loop)
+        return fleet
+
+    def close(self) -> None:
+        fleet, self._fleet = self._fleet, None
+        if fleet is None:
+            return
+        # Of another loop, which may be closed: then there is nothing left to close.
+        with contextlib.suppress(RuntimeError):
+            fleet.loop.call_soon_threadsafe(fleet.close)

@@ -1,0 +1,98 @@
+"""Requests and answers of a Redis node: arguments of its script, and what that returns."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from lockfast.core.commands import Open
+from lockfast.stores.quorum import messages as m
+
+KEYS: Final = ("meta", "locks", "sessions", "index", "idle", "due")
+
+_NAMES: Final = {
+    Open: "open",
+    m.Take: "take",
+    m.Give: "give",
+    m.Keep: "keep",
+    m.Sync: "sync",
+    m.End: "end",
+    m.Describe: "describe",
+    m.ReadClaims: "claims",
+    m.ReadLocks: "locks",
+    m.ReadSessions: "sessions",
+}
+
+
+@cache
+def script() -> bytes:
+    return (Path(__file__).parent / "node.lua").read_bytes()
+
+
+@cache
+def script_sha() -> str:
+    return hashlib.sha1(script(), usedforsecurity=False).hexdigest()
+
+
+def keys_of(namespace: str) -> tuple[str, ...]:
+    """The keys of a namespace; the braces keep them together in a cluster."""
+    return tuple(f"{{lockfast-quorum:{namespace}}}:{key}" for key in KEYS)
+
+
+def inbox_of(namespace: str, session: str) -> str:
+    """The channel on which a session is woken."""
+    return f"{{lockfast-quorum:{namespace}}}:wake:{session}"
+
+
+def call_of(request: m.Request) -> tuple[str, list[str | int]]:
+    """The name of a request and its arguments."""
+    return _NAMES[type(request)], _arguments(request)
+
+
+def _arguments(request: m.Request) -> list[str | int]:
+    if isinstance(request, m.Take):
+        arguments = [_plain(field) for field in request[:6]]
+        arguments += [_maybe(request.value), *request[7:11]]
+        return [*arguments, *request.open] if request.open is not None else arguments
+    if isinstance(request, m.Sync):
+        arguments = [*request.open, request.up_to, len(request.claims)]
+        for claim in request.claims:
+            arguments += [*claim[:5], _maybe(claim.value), claim[6], int(claim.restore)]
+        return arguments
+    if isinstance(request, m.End):
+        renewals = None if request.renewals is None else str(request.renewals)
+        return [request.session, request.reason, _maybe(renewals)]
+    return [_plain(field) for field in request]
+
+
+def _plain(field: Any) -> str | int:
+    return int(field) if isinstance(field, bool) else field
+
+
+def _maybe(text: str | None) -> str:
+    return "" if text is None else f"+{text}"
+
+
+def answer_to(request: m.Request, found: Any) -> m.Answer:
+    """What the script returned, as the reference would answer."""
+    if isinstance(request, m.Take):
+        return m.Taken(*found)._replace(holder=_holder(found[-1]))
+    if isinstance(request, m.Keep):
+        return m.Kept(*found)
+    if isinstance(request, m.Sync | m.ReadClaims):
+        claims = tuple(m.HeldClaim(*claim) for claim in found[-1])
+        return m.SessionClaims(*found)._replace(claims=claims)
+    if isinstance(request, m.ReadLocks):
+        views, more = found
+        locks = ([*view[:-1], _holder(view[-1])] for view in views)
+        return m.Locks(tuple(m.LockView(*view) for view in locks), bool(more))
+    if isinstance(request, m.ReadSessions):
+        return m.NodeSessions(tuple(m.NodeSession(*view) for view in found[0]), bool(found[1]))
+    status, reason, was_found = found
+    return m.Given(status, reason, bool(was_found))
+
+
+def _holder(found: Any) -> m.Holder | None:
+    return None if found is None else m.Holder(*found)

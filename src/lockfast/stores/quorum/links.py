@@ -1,0 +1,269 @@
+"""A connection to one Redis node that never blocks.
+
+A dead or silent node must cost its callers nothing, so connecting, greeting, sending and
+receiving are steps of one small state machine. Whoever drives it polls the socket: a loop over
+all nodes in the blocking API, the event loop in asyncio.
+
+A request is either still here (the node surely has not seen it; it can be taken back), or sent,
+and then answered in order. A node that leaves a request unanswered for STALL_S is given up, and
+what is sent to it then is in doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.stores.quorum.messages import NoAnswer
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.connection import tune, unreachable
+from lockfast.stores.redis.errors import is_script_missing, translate
+from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader, pack
+
+STALL_S: Final = 1.0
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 0.5
+RECEIVE_BYTES: Final = 65536
+ANSWER_BYTES_MAX: Final = 1 << 24
+"""A session may have tens of thousands of locks, and a node lists them in one answer."""
+_AGAIN: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Tell = Callable[[Any], None]
+"""Takes a reply, or a `NoAnswer`."""
+
+
+class State(Enum):
+    CLOSED = "closed"
+    CONNECTING = "connecting"
+    SHAKING = "shaking hands"
+    GREETING = "greeting"
+    READY = "ready"
+
+
+class Waiting(NamedTuple):
+    packed: bytes
+    tell: Tell
+    flight: object
+
+
+class Link:
+    """The way to one node."""
+
+    def __init__(
+        self,
+        address: Address,
+        greeting: Sequence[bytes],
+        on_push: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.socket: socket.socket | None = None
+        self.state = State.CLOSED
+        self.retry_at_s = 0.0
+        self._greeting = greeting
+        self._on_push = on_push
+        self._retry_s = RETRY_FIRST_S
+        self._error: StoreError = StoreUnavailableError(address.label, "not connected yet")
+        self._out = bytearray()
+        self._sent: deque[tuple[float, Tell]] = deque()
+        self._waiting: list[Waiting] = []
+        self._reader = ReplyReader()
+        self._began_s = 0.0
+
+    # ── for whoever drives it ────────────────────────────────────────────────────────
+
+    @property
+    def wants_write(self) -> bool:
+        return self.state is State.CONNECTING or bool(self._out)
+
+    def request(self, packed: bytes, tell: Tell, flight: object) -> None:
+        """Send a request, or keep it until the connection stands."""
+        self.refresh()
+        if self.state is State.READY:
+            self._sent.append((monotonic(), tell))
+            self._write(packed)
+        elif self.state is State.CLOSED:
+            tell(NoAnswer(self._error))
+        else:
+            self._waiting.append(Waiting(packed, tell, flight))
+
+    def refresh(self) -> None:
+        """Give up a node that is stalled, and connect if it is time for that."""
+        now_s = monotonic()
+        if self.state is State.READY:
+            if self._sent and now_s - self._sent[0][0] > STALL_S:
+                self._fail(StoreUnavailableError(self.address.label, "did not answer in time"))
+        elif self.state is not State.CLOSED and now_s - self._began_s > STALL_S:
+            self._fail(StoreUnavailableError(self.address.label, "could not be reached in time"))
+        if self.state is State.CLOSED and now_s >= self.retry_at_s:
+            self._connect(now_s)
+
+    def take_back(self, flight: object) -> None:
+        """Drop the requests of a flight that were not sent."""
+        if self._waiting:
+            self._waiting = [each for each in self._waiting if each.flight is not flight]
+
+    def step(self) -> None:
+        """Go on as far as is possible without waiting."""
+        try:
+            if self.state is State.CONNECTING:
+                self._connected()
+            if self.state is State.SHAKING:
+                assert isinstance(self.socket, ssl.SSLSocket)
+                self.socket.do_handshake()
+                self._greet()
+            if self._out:
+                self._write(b"")
+            self._read()
+        except _AGAIN:
+            return
+        except OSError as error:
+            self._fail(unreachable(self.address, error))
+
+    def close(self) -> None:
+        self._fail(StoreUnavailableError(self.address.label, "the connection was closed"))
+
+    # ── steps ────────────────────────────────────────────────────────────────────────
+
+    def _connect(self, now_s: float) -> None:
+        address = self.address
+        self._began_s = now_s
+        self.retry_at_s = now_s + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        try:
+            if address.path:
+                opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                where: Any = address.path
+            else:
+                found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, where = found[0]
+                opened = socket.socket(family, kind, protocol)
+            opened.setblocking(False)
+            self.socket, self.state = opened, State.CONNECTING
+            self._reader = ReplyReader()
+            self._reader.bytes_max = ANSWER_BYTES_MAX
+            with contextlib.suppress(BlockingIOError):
+                opened.connect(where)
+                self._connected()
+        except OSError as error:
+            self._fail(unreachable(address, error))
+
+    def _connected(self) -> None:
+        assert self.socket is not None
+        error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, "connection refused")
+        self.socket.getpeername()  # not connected yet: raises OSError on a spurious wake-up
+        if not self.address.path:
+            tune(self.socket)
+        if self.address.tls is None:
+            self._greet()
+            return
+        self.socket = self.address.tls.wrap_socket(
+            self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
+        )
+        self.state = State.SHAKING
+
+    def _greet(self) -> None:
+        self.state = State.GREETING
+        for packed in self._greeting[:-1]:
+            self._sent.append((monotonic(), self._check_greeting))
+            self._out += packed
+        self._sent.append((monotonic(), self._greeted))
+        self._write(self._greeting[-1])
+
+    def _check_greeting(self, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            self._fail(translate(str(reply), self.address.label))
+
+    def _greeted(self, reply: Any) -> None:
+        self._check_greeting(reply)
+        if self.state is not State.GREETING:
+            return
+        self.state = State.READY
+        self._retry_s = RETRY_FIRST_S
+        waiting, self._waiting = self._waiting, []
+        for packed, tell, _ in waiting:
+            self._sent.append((monotonic(), tell))
+            self._out += packed
+        self._write(b"")
+
+    def _write(self, packed: bytes) -> None:
+        if self._out:
+            self._out += packed
+            packed = bytes(self._out)
+        if not packed:
+            return
+        assert self.socket is not None
+        try:
+            sent = self.socket.send(packed)
+        except _AGAIN:
+            sent = 0
+        except OSError as error:
+            self._fail(unreachable(self.address, error))
+            return
+        self._out = bytearray(packed[sent:]) if sent < len(packed) else bytearray()
+
+    def _read(self) -> None:
+        opened = self.socket
+        while opened is not None and opened is self.socket:
+            data = opened.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("the node closed the connection")
+            self._reader.feed(data)
+            try:
+                # An answer may end the connection.
+                while opened is self.socket and (reply := self._reader.gets()) is not PENDING:
+                    self._take(reply)
+            except ProtocolError as error:
+                raise ConnectionAbortedError(str(error)) from error
+            if len(data) < RECEIVE_BYTES and self.address.tls is None:
+                return
+
+    def _take(self, reply: Any) -> None:
+        if not self._sent:
+            if self._on_push is not None:
+                self._on_push(reply)
+            return
+        _, tell = self._sent.popleft()
+        if isinstance(reply, Exception) and self.state is State.READY:
+            error = translate(str(reply), self.address.label)
+            tell(NoAnswer(error))
+            if is_script_missing(str(reply)):
+                self._fail(error)  # the next greeting loads it
+            return
+        tell(reply)
+
+    def _fail(self, error: StoreError) -> None:
+        """Close the connection; what was sent on it is in doubt."""
+        opened, self.socket = self.socket, None
+        self.state, self._error = State.CLOSED, error
+        if opened is not None:
+            opened.close()
+        self._out.clear()
+        greeting = {self._check_greeting, self._greeted}
+        sent, self._sent = self._sent, deque()
+        waiting, self._waiting = self._waiting, []
+        for _, tell in sent:
+            if tell not in greeting:
+                tell(NoAnswer(error, maybe=True))
+        for each in waiting:
+            each.tell(NoAnswer(error))
+
+
+def greeting_of(address: Address, *last: bytes) -> list[bytes]:
+    """What is sent on a new connection before anything else."""
+    commands = []
+    if address.username:
+        commands.append(pack("AUTH", address.username, address.password))
+    elif address.password:
+        commands.append(pack("AUTH", address.password))
+    if address.db:
+        commands.append(pack("SELECT", address.db))
+    return [*commands, *last]

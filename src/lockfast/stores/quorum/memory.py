@@ -1,0 +1,129 @@
+"""Nodes in the memory of this process, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from lockfast.core.commands import WAKE_FREE, Blocker, Wake
+from lockfast.errors import StoreUnavailableError
+from lockfast.ports import Deliver, Runtime, Signal, WakeListener
+from lockfast.stores.memory import wall_us
+from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late
+from lockfast.stores.quorum.messages import Answer, FreeWake, NoAnswer, Request
+from lockfast.stores.quorum.node import SKEW_US, Node
+
+
+class MemoryNode:
+    """One node and its clock; `down` makes it refuse every request."""
+
+    def __init__(self, now_ms: Callable[[], int], skew_us: int) -> None:
+        self.down = False
+        self.node = Node(skew_us)
+        self._now_ms = now_ms
+        self._mutex = threading.RLock()
+
+    def apply(self, request: Request) -> tuple[Answer | NoAnswer, list[FreeWake]]:
+        if self.down:
+            return NoAnswer(StoreUnavailableError("memory", "the node is down")), []
+        with self._mutex:
+            return self.node.apply(request, self._now_ms(), wall_us())
+
+
+class MemoryNodes:
+    """All nodes of one name, shared by the clients of this process."""
+
+    def __init__(self, count: int, now_ms: Callable[[], int], skew_us: int = SKEW_US) -> None:
+        self.each = [MemoryNode(now_ms, skew_us) for _ in range(count)]
+        self._listeners: dict[str, Deliver] = {}
+
+    def apply(self, requests: Sequence[Request | None]) -> Answers:
+        answers: list[Answer | NoAnswer | None] = []
+        told: list[FreeWake] = []
+        for node, request in zip(self.each, requests, strict=True):
+            answer, wakes = node.apply(request) if request is not None else (None, [])
+            answers.append(answer)
+            told += wakes
+        for inbox, session, n in dict.fromkeys(told):
+            deliver = self._listeners.get(inbox)
+            if deliver is not None:
+                deliver(Wake(inbox, session, n, WAKE_FREE))
+        return answers
+
+    def attach(self, inbox: str, deliver: Deliver) -> None:
+        self._listeners[inbox] = deliver
+
+    def detach(self, inbox: str) -> None:
+        self._listeners.pop(inbox, None)
+
+
+class MemoryBackend:
+    """A client's way to nodes in its own process."""
+
+    def __init__(self, nodes: MemoryNodes, runtime: Runtime) -> None:
+        self._nodes = nodes
+        self._runtime = runtime
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes.each)
+
+    def caller_flights(self) -> Flights:
+        return _MemoryFlights(self._nodes)
+
+    def keeper_flights(self) -> Flights:
+        return _MemoryFlights(self._nodes)
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return _MemoryWakeListener(self._nodes, self._runtime, session, deliver)
+
+    def close(self) -> None:
+        """The nodes stay, for other clients."""
+
+
+class _MemoryFlights:
+    def __init__(self, nodes: MemoryNodes) -> None:
+        self._nodes = nodes
+
+    async def ask(
+        self, requests: Sequence[Request | None], judge: Judge, timeout_ms: int, late: Late
+    ) -> Answers:
+        return self._nodes.apply(requests)
+
+    def post(self, requests: Sequence[Request | None]) -> None:
+        self._nodes.apply(requests)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class _MemoryWakeListener:
+    """Wakes are delivered directly, so listening is only waiting to be interrupted."""
+
+    process = ""
+
+    def __init__(
+        self, nodes: MemoryNodes, runtime: Runtime, session: str, deliver: Deliver
+    ) -> None:
+        self.inbox = session
+        self._nodes = nodes
+        self._runtime = runtime
+        self._reader: Signal = runtime.signal()
+        nodes.attach(session, deliver)
+
+    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
+        await self._reader.wait(timeout_ms)
+        self._reader = self._runtime.signal()
+        return ()
+
+    def interrupt(self) -> None:
+        self._reader.set()
+
+    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
+        """A process cannot outlive its own memory."""
+
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        self._nodes.detach(self.inbox)

@@ -1,0 +1,312 @@
+"""Redis nodes for the blocking API: one flight at a time per set of connections."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from lockfast.core.commands import WAKE_FREE, Blocker, Wake
+from lockfast.ports import Deliver, WakeListener
+from lockfast.runtimes.clock import now_ms
+from lockfast.stores.quorum.codec import (
+    answer_to,
+    call_of,
+    inbox_of,
+    keys_of,
+    script,
+    script_sha,
+)
+from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
+from lockfast.stores.quorum.links import Link, State, greeting_of
+from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
+from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.resp import pack
+from lockfast.stores.waker import Waker
+
+IDLE_MAX: Final = 32
+"""Sets of connections kept for the next burst of callers."""
+LISTEN_AGAIN_S: Final = 1.0
+"""How often a listener looks after connections that do not stand."""
+
+_inherited: Final[list[Fleet]] = []
+"""Connections of a parent process: neither used nor closed here."""
+
+
+class Nodes(NamedTuple):
+    """The nodes of one store, and how requests to them are written."""
+
+    addresses: tuple[Address, ...]
+    namespace: str
+    skew_us: int
+    silence_ms: int
+
+    def packed(self, name: str, *arguments: str | int) -> bytes:
+        keys = keys_of(self.namespace)
+        fixed = (name, "", self.skew_us, self.silence_ms)
+        return pack("EVALSHA", script_sha(), len(keys), *keys, *fixed, *arguments)
+
+    def link(self, address: Address) -> Link:
+        loading = pack("SCRIPT", "LOAD", script())
+        return Link(address, greeting_of(address, loading, self.packed("hello")))
+
+    def pack_all(self, requests: Sequence[Request | None]) -> list[bytes | None]:
+        """Each request as it is sent; the same request is packed once."""
+        packed: dict[int, bytes] = {}
+        for request in requests:
+            if request is not None and id(request) not in packed:
+                name, arguments = call_of(request)
+                packed[id(request)] = self.packed(name, *arguments)
+        return [None if request is None else packed[id(request)] for request in requests]
+
+
+class Flight:
+    """The answers to one flight, as they come in."""
+
+    def __init__(
+        self, requests: Sequence[Request | None], late: Late, news: Callable[[], None]
+    ) -> None:
+        self.answers: list[Answer | NoAnswer | None] = [None] * len(requests)
+        self.is_over = False
+        self._requests = requests
+        self._late = late
+        self._news = news
+
+    def tell(self, node: int, reply: Any) -> None:
+        request = self._requests[node]
+        assert request is not None
+        answer = reply if isinstance(reply, NoAnswer) else answer_to(request, reply)
+        if not self.is_over:
+            self.answers[node] = answer
+            self._news()
+        elif not isinstance(answer, NoAnswer):
+            self._late(node, answer)
+
+    def depart(self, links: Sequence[Link], packed: Sequence[bytes | None]) -> None:
+        for node, (link, each) in enumerate(zip(links, packed, strict=True)):
+            if each is not None:
+                link.request(each, partial(self.tell, node), self)
+
+    def end(self, links: Sequence[Link]) -> None:
+        self.is_over = True
+        for link in links:
+            link.take_back(self)
+
+
+def nobody_waits() -> None:
+    """Nobody waits for these answers."""
+
+
+def no_late(node: int, answer: Answer) -> None:
+    """Nobody wants these answers."""
+
+
+class Fleet:
+    """One connection to each node, used by one thread at a time."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.links = [nodes.link(address) for address in nodes.addresses]
+        self._poll = select.poll()
+        self._registered: dict[int, tuple[Link, int]] = {}
+
+    def fly(
+        self,
+        requests: Sequence[Request | None],
+        packed: Sequence[bytes | None],
+        judge: Judge,
+        timeout_ms: int,
+        late: Late,
+    ) -> Answers:
+        flight = Flight(requests, late, nobody_waits)
+        patience = Patience(now_ms(), timeout_ms)
+        flight.depart(self.links, packed)
+        try:
+            while left_ms := patience.left_ms(judge(flight.answers), now_ms()):
+                self.poll(left_ms)
+        finally:
+            flight.end(self.links)
+        return flight.answers
+
+    def poll(self, timeout_ms: float) -> None:
+        """Wait until a node has something to say, and hear it."""
+        self._register()
+        for fd, _ in self._poll.poll(timeout_ms):
+            found = self._registered.get(fd)
+            if found is not None:
+                found[0].step()
+
+    def _register(self) -> None:
+        wanted: dict[int, tuple[Link, int]] = {}
+        for link in self.links:
+            if link.socket is not None:
+                events = select.POLLIN | (select.POLLOUT if link.wants_write else 0)
+                wanted[link.socket.fileno()] = (link, events)
+        if wanted == self._registered:
+            return
+        for fd in self._registered.keys() - wanted.keys():
+            self._poll.unregister(fd)
+        for fd, (_, events) in wanted.items():
+            self._poll.register(fd, events)
+        self._registered = wanted
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+
+class BlockingFlights:
+    """Flights of any number of threads, each with a fleet that no other uses then."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._idle: deque[Fleet] = deque()
+        self._process = os.getpid()
+        self._closed = False
+
+    async def ask(
+        self, requests: Sequence[Request | None], judge: Judge, timeout_ms: int, late: Late
+    ) -> Answers:
+        packed = self._nodes.pack_all(requests)
+        fleet = self._take()
+        try:
+            answers = fleet.fly(requests, packed, judge, timeout_ms, late)
+        except BaseException:
+            fleet.close()
+            raise
+        self._put(fleet)
+        return answers
+
+    def post(self, requests: Sequence[Request | None]) -> None:
+        fleet = self._take()
+        try:
+            Flight(requests, no_late, nobody_waits).depart(
+                fleet.links, self._nodes.pack_all(requests)
+            )
+            fleet.poll(0)
+        except BaseException:
+            fleet.close()
+            raise
+        self._put(fleet)
+
+    def _take(self) -> Fleet:
+        if self._process != os.getpid():
+            _inherited.extend(self._idle)
+            self._idle, self._process = deque(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Fleet(self._nodes)
+
+    def _put(self, fleet: Fleet) -> None:
+        if self._closed or len(self._idle) >= IDLE_MAX:
+            fleet.close()
+        else:
+            self._idle.append(fleet)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._process == os.getpid():
+            while self._idle:
+                self._idle.pop().close()
+
+
+class RedisBackend:
+    """A client's way to Redis nodes, for callers that block."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._flights: list[Flights] = []
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes.addresses)
+
+    def caller_flights(self) -> Flights:
+        return self._noted(BlockingFlights(self._nodes))
+
+    def keeper_flights(self) -> Flights:
+        return BlockingFlights(self._nodes)
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return RedisWakeListener(self._nodes, session, deliver)
+
+    def close(self) -> None:
+        for flights in self._flights:
+            flights.close()
+
+    def _noted(self, flights: Flights) -> Flights:
+        self._flights.append(flights)
+        return flights
+
+
+class RedisWakeListener:
+    """Subscribed at every node: the first that gives a ballot back wakes the contender."""
+
+    process = ""
+
+    def __init__(self, nodes: Nodes, session: str, deliver: Deliver) -> None:
+        self.inbox = inbox_of(nodes.namespace, session)
+        self._session = session
+        self._deliver = deliver
+        self._process = os.getpid()
+        subscribe = pack("SUBSCRIBE", self.inbox)
+        self._links = [
+            Link(address, greeting_of(address, subscribe), self._hear)
+            for address in nodes.addresses
+        ]
+        self._waker = Waker()
+
+    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
+        until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
+        while True:
+            for link in self._links:
+                link.refresh()
+            poll = select.poll()
+            poll.register(self._waker.fileno(), select.POLLIN)
+            by_fd: dict[int, Link] = {}
+            for link in self._links:
+                if link.socket is not None:
+                    events = select.POLLIN | (select.POLLOUT if link.wants_write else 0)
+                    poll.register(link.socket, events)
+                    by_fd[link.socket.fileno()] = link
+            left_s = None if until_s is None else max(0.0, until_s - monotonic())
+            if any(link.state is not State.READY for link in self._links):
+                left_s = LISTEN_AGAIN_S if left_s is None else min(left_s, LISTEN_AGAIN_S)
+            interrupted = False
+            for fd, _ in poll.poll(None if left_s is None else left_s * 1000):
+                if fd in by_fd:
+                    by_fd[fd].step()
+                else:
+                    self._waker.take()
+                    interrupted = True
+            if interrupted or (until_s is not None and monotonic() >= until_s):
+                return ()
+
+    def _hear(self, message: Any) -> None:
+        try:
+            kind, channel, text = message
+            session, n = text.split(" ")
+            wake = Wake(self.inbox, session, int(n), WAKE_FREE)
+        except (ValueError, TypeError, AttributeError):
+            return  # not ours: anybody with the right may publish
+        if kind == "message" and channel == self.inbox and session == self._session:
+            self._deliver(wake)
+
+    def interrupt(self) -> None:
+        self._waker.interrupt()
+
+    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
+        """Nobody can be watched from here."""
+
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            for link in self._links:
+                link.close()
+            self._waker.close()

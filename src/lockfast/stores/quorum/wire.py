@@ -1,0 +1,643 @@
+"""The protocol: each command of a client becomes one flight to all nodes.
+
+The client proposes the token, as a ballot. It holds what a majority has accepted, from before
+the flight left until a TTL later; any two majorities share a node, so there is one holder, and
+tokens rise in the order of grants. A proposal that does not win is given back everywhere, also
+where its answer is still under way: a late success does not stay behind.
+
+A keep-alive is one flight as well. It succeeds if every claim of the session is confirmed by a
+majority of nodes; a node that missed something (it was away, or restarted) is brought up to
+date by a second flight, so that a long lease survives one restart after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lockfast.core import commands as c
+from lockfast.core.checksum import checksum_of
+from lockfast.core.table import Limits, why_invalid
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from lockfast.ports import Runtime
+from lockfast.stores.quorum import messages as m
+from lockfast.stores.quorum import views
+from lockfast.stores.quorum.book import Book, Claim, Phase, SessionBook
+from lockfast.stores.quorum.flights import Answers, Flights, Progress
+
+LIMITS: Final = Limits(places_max=1)
+STRANGER: Final = c.Ended("the store does not know the session")
+TTL_MS_MAX: Final = 1 << 50
+"""Where nodes forget nothing."""
+RETRY_MS: Final = 20
+"""How long a contender backs off, times the number of contenders, times a random factor."""
+RETRY_MS_MAX: Final = 1000
+SPLIT_MS: Final = 4
+"""The same where nobody won a majority: whoever is first next time is likely to."""
+GIVE_UP_SHARE: Final = 2 / 3
+"""A claim without a majority for this share of the TTL is lost, so that the others are kept."""
+
+
+def nobody_late(node: int, answer: m.Answer) -> None:
+    """For requests whose late answers tell nothing."""
+
+
+class QuorumWire:
+    """Commands of one kind of caller: the same code for every runtime."""
+
+    def __init__(
+        self,
+        book: Book,
+        flights: Flights,
+        runtime: Runtime,
+        label: str,
+        ttl_ms_max: int = TTL_MS_MAX,
+    ) -> None:
+        self._book = book
+        self._flights = flights
+        self._runtime = runtime
+        self._label = label
+        self._majority = book.majority
+        self._ttl_ms_max = ttl_ms_max
+
+    async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
+        carry_out: Callable[[c.Command, int], object] = _METHODS[type(command)].__get__(self)
+        reply: c.Reply = await carry_out(command, timeout_ms)  # type: ignore[misc]
+        return reply
+
+    def close(self) -> None:
+        self._flights.close()
+
+    # ── flights ──────────────────────────────────────────────────────────────────────
+
+    async def _ask_all(
+        self, request: m.Request, timeout_ms: int, *, everybody: bool = False
+    ) -> Answers:
+        """Ask all nodes the same; raises unless a majority answers.
+
+        With `everybody`, wait a little for those that are slower than the majority.
+        """
+
+        def judge(answers: Answers) -> Progress:
+            answered = count_answers(answers)
+            if answered < self._majority:
+                return done_if(self._is_hopeless(answers))
+            if everybody and None in answers:
+                return Progress.SOON
+            return Progress.DONE
+
+        requests = [request] * self._book.nodes
+        answers = await self._flights.ask(requests, judge, timeout_ms, nobody_late)
+        self._require_majority(answers)
+        return answers
+
+    def _is_hopeless(self, answers: Answers) -> bool:
+        """Whether a majority cannot answer any more."""
+        failed = sum(isinstance(answer, m.NoAnswer) for answer in answers)
+        return failed > len(answers) - self._majority
+
+    def _require_majority(self, answers: Answers) -> None:
+        answered = count_answers(answers)
+        if answered >= self._majority:
+            return
+        failed = [answer for answer in answers if isinstance(answer, m.NoAnswer)]
+        errors = [answer.error for answer in failed]
+        surely_not = [answer for answer in failed if not answer.maybe]
+        if len(surely_not) > len(answers) - self._majority:
+            wrong = [e for e in errors if isinstance(e, StoreMisconfiguredError)]
+            if len(wrong) > len(answers) - self._majority:
+                raise wrong[0]
+            raise StoreUnavailableError(self._label, self._too_few(answered, errors))
+        raise OutcomeUnknownError(self._label, self._too_few(answered, errors))
+
+    def _too_few(self, answered: int, errors: Sequence[Exception]) -> str:
+        text = f"{answered} of {self._book.nodes} nodes answered, {self._majority} are needed"
+        if errors:
+            what = errors[0].what if isinstance(errors[0], StoreError) else errors[0]
+            text += f" ({what})"
+        return text
+
+    def _ended(self, answers: Answers) -> c.Ended | None:
+        """What the session ended by, if it is over at so many nodes that it has no majority."""
+        reasons = [
+            answer.reason
+            for answer in answers
+            if isinstance(answer, m.Taken | m.Given | m.Kept | m.SessionClaims)
+            and answer.status in (m.UNKNOWN, m.ENDED)
+        ]
+        if len(reasons) <= self._book.nodes - self._majority:
+            return None
+        # A node that was away too long says no more than that; others may know better.
+        known = [reason for reason in reasons if reason not in ("", m.EXPIRED)]
+        if known:
+            return c.Ended(known[0])
+        return c.Ended(m.EXPIRED) if m.EXPIRED in reasons else STRANGER
+
+    def _page(self, session: str) -> SessionBook | c.Ended:
+        """The session's page, or what to answer if there is none or it is over."""
+        page = self._book.sessions.get(session)
+        if page is None:
+            return STRANGER
+        return page.ended or page
+
+    # ── taking ───────────────────────────────────────────────────────────────────────
+
+    async def _enter(self, command: c.Enter, timeout_ms: int) -> c.Reply:
+        return await self._propose(command, 0, timeout_ms)
+
+    async def _contend(self, command: c.Contend, timeout_ms: int) -> c.Reply:
+        since_us = self._book.wall_us() - 1000 * command.waited_ms
+        return await self._propose(command.enter, max(1, since_us), timeout_ms)
+
+    async def _propose(self, enter: c.Enter, since_us: int, timeout_ms: int) -> c.Reply:
+        refused = self._refused(enter)
+        if refused is not None:
+            if enter.open is not None and self._too_large(enter.open) is None:
+                await self._open(enter.open, timeout_ms)
+            return refused
+        page = self._book.session(enter.open) if enter.open else self._page(enter.session)
+        if isinstance(page, c.Ended):
+            return page
+        if page.ended:
+            return page.ended
+        claim = page.claims.get(enter.n)
+        if claim is None:
+            if page.is_finished(enter.n):
+                return c.Refused(c.WHY_FINISHED, "this claim was given up")
+            claim = self._new_claim(page, enter, since_us)
+        proposal = Proposal(self._book, page, enter.n, claim)
+        answers = await self._flights.ask(
+            proposal.requests(), proposal.judge, timeout_ms, proposal.late
+        )
+        proposal.note(answers)
+        with self._book.mutex:
+            if claim.phase is not Phase.LEAVING and len(claim.at) >= self._majority:
+                claim.phase = Phase.HELD
+                return c.Granted(claim.take.ballot, 0, claim.place.mode)
+        return self._not_won(page, enter.n, claim, answers)
+
+    def _new_claim(self, page: SessionBook, enter: c.Enter, since_us: int) -> Claim:
+        place = enter.places[0]
+        take = m.Take(
+            enter.session,
+            enter.n,
+            place.kind,
+            place.name,
+            self._book.next_ballot(),
+            enter.actor,
+            enter.value,
+            enter.max_hold_ms,
+            enter.lock_delay_ms,
+            enter.window_ms,
+            since_us,
+        )
+        # Read before the request leaves: nodes count the TTL from later instants.
+        claim = Claim(place, take, self._runtime.now_ms())
+        with self._book.mutex:
+            page.claims[enter.n] = claim
+            page.next_n = max(page.next_n, enter.n + 1)
+        return claim
+
+    def _not_won(self, page: SessionBook, n: int, claim: Claim, answers: Answers) -> c.Reply:
+        """Give the ballot back wherever it may have been accepted, and say who was in the way."""
+        with self._book.mutex:
+            page.claims.pop(n, None)
+        give = _give(claim, undo=True)
+        self._flights.post([give if _may_have_accepted(answer) else None for answer in answers])
+        ended = self._ended(answers)
+        if ended is not None:
+            page.ended = ended
+            return ended
+        try:
+            self._require_majority(answers)
+        except OutcomeUnknownError as error:
+            # What may have been accepted is given back: it is as if nothing was done.
+            raise StoreUnavailableError(error.store, error.what) from None
+        taken = [answer for answer in answers if isinstance(answer, m.Taken)]
+        ahead = views.blockers(taken, self._book.nodes)
+        return c.Busy(ahead, self._retry_ms(taken, bool(ahead)))
+
+    def _retry_ms(self, taken: Sequence[m.Taken], is_held: bool) -> int:
+        """When to propose again, unless woken before."""
+        contenders = max((answer.contenders for answer in taken), default=0)
+        random = 0.5 + self._runtime.random()
+        if not is_held and all(a.status not in (m.SHUT, m.SILENT) for a in taken):
+            return 1 + int(SPLIT_MS * (1 + contenders) * random)
+        # Those that refuse for a known span are no use before it is over.
+        free = sorted(answer.free_ms for answer in taken if answer.status != m.OK)
+        free_ms = free[min(self._majority, len(free)) - 1] if free else RETRY_MS_MAX
+        retry_ms = min(RETRY_MS_MAX, RETRY_MS * (1 + contenders) * random)
+        return max(1, int(min(retry_ms, free_ms + SPLIT_MS * random)))
+
+    def _refused(self, enter: c.Enter) -> c.Refused | None:
+        """Why this claim could never be granted, or None."""
+        invalid = why_invalid(enter.places, LIMITS.places_max)
+        if invalid:
+            return c.Refused(c.WHY_INVALID, invalid)
+        if enter.value is not None and len(enter.value.encode()) > LIMITS.text_max:
+            size = len(enter.value.encode())
+            return c.Refused(c.WHY_TOO_LARGE, "value", size, LIMITS.text_max)
+        return self._too_large(enter.open) if enter.open is not None else None
+
+    def _too_large(self, opening: c.Open) -> c.Refused | None:
+        for what, text in (("owner", opening.owner), ("metadata", opening.metadata)):
+            size = len(text.encode())
+            if size > LIMITS.text_max:
+                return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
+        if opening.ttl_ms > self._ttl_ms_max:
+            # A node that restarted keeps silent for this long, and no longer.
+            what = "the TTL in ms (?silence= bounds it)"
+            return c.Refused(c.WHY_TOO_LARGE, what, opening.ttl_ms, self._ttl_ms_max)
+        return None
+
+    # ── giving back ──────────────────────────────────────────────────────────────────
+
+    async def _leave(self, command: c.Leave, timeout_ms: int) -> c.Reply:
+        page = self._page(command.session)
+        if isinstance(page, c.Ended):
+            return page
+        with self._book.mutex:
+            claim = page.claims.get(command.n)
+            if claim is None:
+                page.finish(command.n)
+                return c.Done(found=False)
+            was_held, claim.phase = claim.phase is Phase.HELD, Phase.LEAVING
+        request = _give(claim, close_ms=command.close_ms, undo=not was_held)
+        answers = await self._ask_all(request, timeout_ms)
+        with self._book.mutex:
+            page.finish(command.n)
+        missing = sum(isinstance(a, m.Given) and not a.found for a in answers)
+        if not was_held or missing <= self._book.nodes - self._majority:
+            return c.Done(found=was_held)
+        ended = self._ended(answers)
+        if ended is not None:
+            page.ended = ended
+            return ended
+        return c.Done(found=False)
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────
+
+    async def _open(self, command: c.Open, timeout_ms: int) -> c.Reply:
+        refused = self._too_large(command)
+        if refused is not None:
+            return refused
+        page = self._book.session(command)
+        if page.ended:
+            return page.ended
+        sent_ms = self._runtime.now_ms()
+        answers = await self._ask_all(page.open, timeout_ms)
+        ended = self._ended(answers)
+        if ended is not None:
+            page.ended = ended
+            return ended
+        created = [a.status == m.OK and not a.found for a in answers if isinstance(a, m.Given)]
+        with self._book.mutex:
+            for node, answer in enumerate(answers):
+                # One that knew the session before has not renewed it now.
+                if isinstance(answer, m.Given) and answer.status == m.OK and not answer.found:
+                    page.cover(node, sent_ms)
+        return c.Done(found=sum(created) < self._majority)
+
+    async def _renew(self, command: c.Renew, timeout_ms: int) -> c.Reply:
+        page = self._page(command.session)
+        if isinstance(page, c.Ended):
+            return page
+        renewal = Renewal(self._book, page, self._runtime.now_ms())
+        until_ms = renewal.sent_ms + timeout_ms
+        answers = await self._flights.ask(
+            [m.Keep(command.session)] * self._book.nodes,
+            renewal.judge,
+            timeout_ms,
+            renewal.late,
+        )
+        for node, answer in enumerate(answers):
+            if isinstance(answer, m.Kept):
+                renewal.late(node, answer)
+        ended = self._ended(answers)
+        if ended is not None:
+            page.ended = ended
+            return ended
+        self._require_majority(answers)
+        if page.outdated:
+            left_ms = max(1, until_ms - self._runtime.now_ms())
+            await self._bring_up_to_date(page, renewal.sent_ms, left_ms)
+        self._drop_lost(page, renewal.sent_ms)
+        with self._book.mutex:
+            page.forget_below(command.lowest)
+            held = page.held()
+        account = (len(held), checksum_of(held.items()))
+        return c.Renewed(account == (command.count, command.checksum))
+
+    async def _bring_up_to_date(self, page: SessionBook, renewal_ms: int, timeout_ms: int) -> None:
+        """Give nodes that missed something what the others have of this session."""
+        sent_ms = self._runtime.now_ms()
+        with self._book.mutex:
+            request = m.Sync(page.open, page.next_n, page.restored())
+            asked, page.outdated = page.outdated, set()
+        sync = Synchronisation(self._book, page, request, sent_ms, renewal_ms, asked)
+        requests = [request if node in asked else None for node in range(self._book.nodes)]
+        answers = await self._flights.ask(requests, sync.judge, timeout_ms, sync.late)
+        for node, answer in enumerate(answers):
+            if isinstance(answer, m.SessionClaims):
+                sync.late(node, answer)
+
+    def _drop_lost(self, page: SessionBook, renewal_ms: int) -> None:
+        """Remove claims that have no majority any more; raise while that is not certain."""
+        lost: list[Claim] = []
+        uncertain = 0
+        now_ms = self._runtime.now_ms()
+        with self._book.mutex:
+            for n, claim in list(page.claims.items()):
+                if claim.phase is not Phase.HELD:
+                    continue
+                confirmed_ms = page.confirmed_ms(claim, self._majority)
+                if confirmed_ms >= renewal_ms:
+                    continue
+                overdue_ms = GIVE_UP_SHARE * page.open.ttl_ms
+                if confirmed_ms < 0 or now_ms - confirmed_ms > overdue_ms:
+                    page.finish(n)
+                    lost.append(claim)
+                else:
+                    uncertain += 1
+        for claim in lost:
+            self._flights.post([_give(claim)] * self._book.nodes)
+        if uncertain:
+            raise OutcomeUnknownError(
+                self._label,
+                f"{uncertain} claims of the session were not confirmed by {self._majority} of "
+                f"{self._book.nodes} nodes",
+            )
+
+    async def _close(self, command: c.Close, timeout_ms: int) -> c.Reply:
+        return await self._end(m.End(command.session, m.CLOSED), timeout_ms)
+
+    async def _expel(self, command: c.Expel, timeout_ms: int) -> c.Reply:
+        request = m.End(command.session, command.reason, command.renewals)
+        return await self._end(request, timeout_ms)
+
+    async def _end(self, request: m.End, timeout_ms: int) -> c.Reply:
+        answers = await self._ask_all(request, timeout_ms, everybody=True)
+        found = sum(isinstance(answer, m.Given) and answer.found for answer in answers)
+        page = self._book.sessions.get(request.session)
+        if page is not None and found:
+            page.ended = page.ended or c.Ended(request.reason)
+        return c.Done(found=found >= self._majority)
+
+    # ── what is said of a claim ──────────────────────────────────────────────────────
+
+    async def _proclaim(self, command: c.Proclaim, timeout_ms: int) -> c.Reply:
+        size = len(command.value.encode())
+        if size > LIMITS.text_max:
+            return c.Refused(c.WHY_TOO_LARGE, "value", size, LIMITS.text_max)
+        return await self._describe(command.session, command.n, "value", command.value, timeout_ms)
+
+    async def _adopt(self, command: c.Adopt, timeout_ms: int) -> c.Reply:
+        return await self._describe(command.session, command.n, "actor", command.actor, timeout_ms)
+
+    async def _describe(
+        self, session: str, n: int, what: str, text: str, timeout_ms: int
+    ) -> c.Reply:
+        page = self._page(session)
+        if isinstance(page, c.Ended):
+            return page
+        claim = page.claims.get(n)
+        if claim is None or claim.phase is not Phase.HELD:
+            return c.Gone("it is not held")
+        take = claim.take
+        claim.take = take._replace(value=text) if what == "value" else take._replace(actor=text)
+        answers = await self._ask_all(
+            m.Describe(session, n, take.kind, take.name, take.ballot, what, text),
+            timeout_ms,
+            everybody=True,
+        )
+        found = sum(isinstance(answer, m.Given) and answer.found for answer in answers)
+        if found >= self._majority:
+            return c.Done()
+        return self._ended(answers) or c.Gone("a majority of the nodes has no record of it")
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    async def _look(self, command: c.Look, timeout_ms: int) -> c.Reply:
+        reply = await self._claims(c.Claims(command.session), timeout_ms)
+        if not isinstance(reply, c.ClaimsReply):
+            return reply
+        for view in reply.claims:
+            if view.n == command.n:
+                return c.Granted(view.token, view.for_ms, view.places[0].mode)
+        return c.Gone("a majority of the nodes has no record of it")
+
+    async def _claims(self, command: c.Claims, timeout_ms: int) -> c.Reply:
+        page = self._page(command.session)
+        if isinstance(page, c.Ended):
+            return page
+        answers = await self._ask_all(m.ReadClaims(command.session), timeout_ms, everybody=True)
+        ended = self._ended(answers)
+        if ended is not None:
+            page.ended = ended
+            return ended
+        with self._book.mutex:
+            held = page.held()
+        return c.ClaimsReply(views.claims_of(command.session, answers, held))
+
+    async def _inspect(self, command: c.Inspect, timeout_ms: int) -> c.Reply:
+        request = m.ReadLocks(command.kind, command.name)
+        answers = await self._ask_all(request, timeout_ms, everybody=True)
+        return views.resource(command.kind, command.name, answers)
+
+    async def _listing(self, command: c.Listing, timeout_ms: int) -> c.Reply:
+        request = m.ReadLocks(command.kind, command.prefix, command.after, command.limit)
+        answers = await self._ask_all(request, timeout_ms, everybody=True)
+        return views.listing(command.kind, answers, command.limit)
+
+    async def _sessions(self, command: c.Sessions, timeout_ms: int) -> c.Reply:
+        request = m.ReadSessions(command.after, command.limit)
+        answers = await self._ask_all(request, timeout_ms, everybody=True)
+        return views.sessions(answers, command.limit)
+
+
+# ── the three flights that change what the book says ─────────────────────────────────
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A ballot on its way to all nodes."""
+
+    book: Book
+    page: SessionBook
+    n: int
+    claim: Claim
+
+    def requests(self) -> list[m.Request]:
+        take = self.claim.take
+        opening = take._replace(open=self.page.open)
+        covered = self.page.covered
+        return [take if node in covered else opening for node in range(self.book.nodes)]
+
+    def judge(self, answers: Answers) -> Progress:
+        majority, nodes = self.book.majority, self.book.nodes
+        yes = sum(isinstance(a, m.Taken) and a.status == m.OK for a in answers)
+        undecided, answered = answers.count(None), count_answers(answers)
+        # Not won: a majority has to say so, or to be out of reach.
+        is_lost = yes + undecided < majority and (
+            answered >= majority or nodes - undecided - answered > nodes - majority
+        )
+        if yes >= majority or is_lost:
+            return Progress.DONE
+        return Progress.SOON if answered >= majority else Progress.WAIT
+
+    def note(self, answers: Answers) -> None:
+        taken = [answer for answer in answers if isinstance(answer, m.Taken)]
+        for node, answer in enumerate(answers):
+            if isinstance(answer, m.Taken):
+                self.late(node, answer)
+        majority = self.book.majority
+        if len(taken) >= majority:
+            # A majority must find the next ballot above its highest; a few may be far ahead.
+            highest = sorted(answer.highest for answer in taken)[majority - 1]
+            self.book.heard(highest)
+            walls = sorted(a.wall_us for a in taken if a.status in (m.AHEAD, m.BEHIND))
+            if len(walls) >= majority:
+                self.book.correct(walls[len(walls) // 2], highest)
+
+    def late(self, node: int, answer: m.Answer) -> None:
+        """Take over one node's answer, in time or late."""
+        if not isinstance(answer, m.Taken):
+            return
+        with self.book.mutex:
+            if answer.status in (m.UNKNOWN, m.ENDED):
+                self.page.lose_node(node)
+            elif answer.status == m.OK and self.page.claims.get(self.n) is self.claim:
+                self.page.cover(node, self.claim.sent_ms)
+                self.claim.at.add(node)
+
+
+class Renewal:
+    """A keep-alive on its way to all nodes."""
+
+    def __init__(self, book: Book, page: SessionBook, sent_ms: int) -> None:
+        self.book = book
+        self.page = page
+        self.sent_ms = sent_ms
+        with book.mutex:
+            self._expected = [page.account_at(node) for node in range(book.nodes)]
+            self._at = [set(c.at) for c in page.claims.values() if c.phase is Phase.HELD]
+
+    def _agrees(self, node: int, answer: m.Answer | m.NoAnswer | None) -> bool:
+        return (
+            isinstance(answer, m.Kept)
+            and answer.status == m.OK
+            and (answer.count, answer.checksum) == self._expected[node]
+        )
+
+    def judge(self, answers: Answers) -> Progress:
+        majority = self.book.majority
+        agreed = {node for node, answer in enumerate(answers) if self._agrees(node, answer)}
+        if len(agreed) >= majority and all(len(at & agreed) >= majority for at in self._at):
+            return Progress.DONE
+        if None not in answers:
+            return Progress.DONE
+        return Progress.SOON if count_answers(answers) >= majority else Progress.WAIT
+
+    def late(self, node: int, answer: m.Answer) -> None:
+        """Take over one node's answer, in time or late."""
+        if not isinstance(answer, m.Kept):
+            return
+        with self.book.mutex:
+            if answer.status != m.OK:
+                self.page.lose_node(node)
+                self.page.outdated.add(node)
+            elif self._agrees(node, answer):
+                self.page.cover(node, self.sent_ms)
+                if any(node not in at for at in self._at):
+                    self.page.outdated.add(node)
+            else:
+                self.page.outdated.add(node)
+
+
+@dataclass(slots=True)
+class Synchronisation:
+    """A session's record on its way to nodes that missed something of it."""
+
+    book: Book
+    page: SessionBook
+    request: m.Sync
+    sent_ms: int
+    renewal_ms: int
+    asked: set[int]
+
+    def judge(self, answers: Answers) -> Progress:
+        if all(answers[node] is not None for node in self.asked) or self._is_confirmed():
+            return Progress.DONE
+        return Progress.SOON
+
+    def _is_confirmed(self) -> bool:
+        """Whether a majority has renewed every claim without these nodes."""
+        with self.book.mutex:
+            return all(
+                self.page.confirmed_ms(claim, self.book.majority) >= self.renewal_ms
+                for claim in self.page.claims.values()
+                if claim.phase is Phase.HELD
+            )
+
+    def late(self, node: int, answer: m.Answer) -> None:
+        if not isinstance(answer, m.SessionClaims):
+            return
+        with self.book.mutex:
+            if answer.status != m.OK:
+                self.page.lose_node(node)
+                return
+            self.page.cover(node, self.sent_ms)
+            there = {(claim.n, claim.ballot) for claim in answer.claims}
+            for n, claim in self.page.claims.items():
+                if n >= self.request.up_to:
+                    continue  # proposed since: its own flight knows
+                if (n, claim.take.ballot) in there:
+                    claim.at.add(node)
+                else:
+                    claim.at.discard(node)
+
+
+# ── small helpers ────────────────────────────────────────────────────────────────────
+
+
+def count_answers(answers: Answers) -> int:
+    return sum(answer is not None and not isinstance(answer, m.NoAnswer) for answer in answers)
+
+
+def done_if(condition: bool) -> Progress:
+    return Progress.DONE if condition else Progress.WAIT
+
+
+def _may_have_accepted(answer: m.Answer | m.NoAnswer | None) -> bool:
+    if isinstance(answer, m.NoAnswer):
+        return answer.maybe
+    return answer is None or (isinstance(answer, m.Taken) and answer.status == m.OK)
+
+
+def _give(claim: Claim, *, close_ms: int = 0, undo: bool = False) -> m.Give:
+    take = claim.take
+    return m.Give(take.session, take.n, take.kind, take.name, take.ballot, close_ms, undo)
+
+
+_METHODS: Final = {
+    c.Open: QuorumWire._open,
+    c.Enter: QuorumWire._enter,
+    c.Contend: QuorumWire._contend,
+    c.Leave: QuorumWire._leave,
+    c.Renew: QuorumWire._renew,
+    c.Close: QuorumWire._close,
+    c.Expel: QuorumWire._expel,
+    c.Proclaim: QuorumWire._proclaim,
+    c.Adopt: QuorumWire._adopt,
+    c.Look: QuorumWire._look,
+    c.Claims: QuorumWire._claims,
+    c.Inspect: QuorumWire._inspect,
+    c.Listing: QuorumWire._listing,
+    c.Sessions: QuorumWire._sessions,
+}

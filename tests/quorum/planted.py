@@ -1,0 +1,183 @@
+"""Mistakes that a majority store could have, to see that the simulator finds each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from lockfast.stores.quorum import messages as m
+from lockfast.stores.quorum import wire
+from lockfast.stores.quorum.book import Book, Claim, SessionBook
+from lockfast.stores.quorum.flights import Answers, Progress
+from lockfast.stores.quorum.node import Node, _Lock
+from lockfast.stores.quorum.wire import Proposal, QuorumWire
+from tests.sim.planted.bugs import replace
+
+
+class Bug(NamedTuple):
+    name: str
+    promises: frozenset[str]
+    """Names of the checks by which it may be found."""
+    plant: Callable[[ExitStack], None]
+
+
+BUGS: list[Bug] = []
+
+
+def bug(name: str, *promises: str) -> Callable[[Callable[[ExitStack], None]], None]:
+    def enter(plant: Callable[[ExitStack], None]) -> None:
+        BUGS.append(Bug(name, frozenset(promises), plant))
+
+    return enter
+
+
+@bug("a majority is half of the nodes", "exclusion", "tokens")
+def _(stack: ExitStack) -> None:
+    right = Book.__init__
+
+    def wrong(self: Book, nodes: int, mutex: Any, wall_us: Any) -> None:
+        right(self, nodes, mutex, wall_us)
+        self.majority = nodes // 2
+
+    replace(stack, Book, "__init__", wrong)
+
+
+@bug("a majority is counted with duplicates", "exclusion", "tokens")
+def _(stack: ExitStack) -> None:
+    right = Proposal.late
+    extra: dict[int, int] = {}
+
+    def wrong(self: Proposal, node: int, answer: m.Answer) -> None:
+        right(self, node, answer)
+        is_yes = isinstance(answer, m.Taken) and answer.status == m.OK
+        if is_yes and self.page.claims.get(self.n) is self.claim:
+            # Under a number that no node has.
+            extra[id(self.claim)] = extra.get(id(self.claim), 0) + 1
+            self.claim.at.add(100 + extra[id(self.claim)])
+
+    replace(stack, Proposal, "late", wrong)
+
+
+@bug("a ballot is proposed again", "tokens")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Book) -> int:
+        return max(self.wall_us() // 50_000 * 50_000, self._highest)
+
+    def accepts(self: Node, lock: _Lock) -> bool:
+        return False
+
+    replace(stack, Book, "next_ballot", wrong)
+    right = Node._take
+
+    def equal(self: Node, request: m.Take, wall_us: int) -> m.Taken:
+        lock = self._lock(request.kind, request.name)
+        if lock.highest == request.ballot:
+            lock.highest -= 1
+        return right(self, request, wall_us)
+
+    replace(stack, Node, "_take", equal)
+
+
+@bug("a node accepts any ballot", "tokens")
+def _(stack: ExitStack) -> None:
+    right = Node._take
+
+    def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
+        self._lock(request.kind, request.name).highest = 0
+        self._floor = 0
+        return right(self, request, wall_us)
+
+    replace(stack, Node, "_take", wrong)
+
+
+@bug("validity from the time of the reply", "exclusion")
+def _(stack: ExitStack) -> None:
+    right = SessionBook.confirmed_ms
+
+    def wrong(self: SessionBook, claim: Claim, majority: int) -> int:
+        # As if every node that ever had it had renewed it just now.
+        return 1 << 60 if len(claim.at) >= majority else right(self, claim, majority)
+
+    replace(stack, SessionBook, "confirmed_ms", wrong)
+    agrees = wire.Renewal.judge
+
+    def judge(self: wire.Renewal, answers: Answers) -> Progress:
+        return Progress.DONE if wire.count_answers(answers) else agrees(self, answers)
+
+    replace(stack, wire.Renewal, "judge", judge)
+    replace(stack, QuorumWire, "_require_majority", lambda self, answers: None)
+
+
+@bug("what was won of a minority is not given back", "liveness", "left behind")
+def _(stack: ExitStack) -> None:
+    right = QuorumWire._not_won
+
+    def wrong(self: QuorumWire, page: SessionBook, n: int, claim: Claim, answers: Answers) -> Any:
+        post = self._flights.post
+        self._flights.post = lambda requests: None  # type: ignore[method-assign]
+        try:
+            return right(self, page, n, claim, answers)
+        finally:
+            self._flights.post = post  # type: ignore[method-assign]
+
+    replace(stack, QuorumWire, "_not_won", wrong)
+    replace(stack, Node, "_sync", lambda self, request: self._claims(request.open.session))
+
+
+@bug("a restarted node is not silent", "exclusion")
+def _(stack: ExitStack) -> None:
+    right = Node.restart
+
+    def wrong(self: Node, now_ms: int, wall_us: int, silence_ms: int, *, empty: bool) -> None:
+        right(self, now_ms, wall_us, silence_ms, empty=empty)
+        self.silent_until_ms = 0
+
+    replace(stack, Node, "restart", wrong)
+
+
+@bug("a node takes a ballot back from anybody", "exclusion", "tokens")
+def _(stack: ExitStack) -> None:
+    right = Node._give
+
+    def wrong(self: Node, request: m.Give, wall_us: int) -> m.Given:
+        lock = self._lock(request.kind, request.name)
+        if lock.session and request.ballot >= lock.ballot - 20_000:
+            request = request._replace(session=lock.session, n=lock.n, ballot=lock.ballot)
+        return right(self, request, wall_us)
+
+    replace(stack, Node, "_give", wrong)
+
+
+@bug("a node whose clock is wrong accepts ballots", "exclusion", "tokens")
+def _(stack: ExitStack) -> None:
+    right = Node._take
+
+    def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
+        return right(self, request, request.ballot)
+
+    replace(stack, Node, "_take", wrong)
+
+
+@bug("accepting a ballot does not renew the session", "exclusion")
+def _(stack: ExitStack) -> None:
+    right = Node._take
+
+    def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
+        session = self._sessions.get(request.session)
+        before = session.deadline_ms if session is not None else None
+        answer = right(self, request, wall_us)
+        if session is not None and before is not None:
+            session.deadline_ms = before
+        return answer
+
+    replace(stack, Node, "_take", wrong)
+
+
+@bug("a keep-alive counts nodes that have lost the lock", "exclusion")
+def _(stack: ExitStack) -> None:
+    def wrong(self: wire.Renewal, node: int, answer: Any) -> bool:
+        return isinstance(answer, m.Kept) and answer.status == m.OK
+
+    replace(stack, wire.Renewal, "_agrees", wrong)
+    replace(stack, SessionBook, "lose_node", lambda self, node: None)

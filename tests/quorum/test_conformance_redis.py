@@ -1,0 +1,29 @@
+"""The contract on five Redis nodes, blocking and asyncio."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockfast.conformance.contract import ContendingApiContract, WireContract
+from lockfast.conformance.harness import Harness
+from lockfast.stores.quorum import CAPABILITIES
+from tests.conformance.stores import FACES
+from tests.quorum.nodes import GRACE_MS, FiveNodes
+
+
+class GraceHarness(Harness):
+    """Nodes let a lease last for twice the skew longer than its TTL."""
+
+    async def pass_ms(self, span_ms: int) -> None:
+        await super().pass_ms(span_ms + GRACE_MS)
+
+
+@pytest.fixture(params=FACES)
+def harness(request: pytest.FixtureRequest, five: FiveNodes) -> Harness:
+    return GraceHarness(five.url(), request.param, CAPABILITIES)
+
+
+class TestWire(WireContract): ...
+
+
+class TestApi(ContendingApiContract): ...
