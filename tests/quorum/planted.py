@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from lockfast.sim.mix import Mix
 from lockfast.stores.quorum import messages as m
 from lockfast.stores.quorum import wire
 from lockfast.stores.quorum.book import Book, Claim, SessionBook
 from lockfast.stores.quorum.flights import Answers, Progress
-from lockfast.stores.quorum.node import Node, _Lock
+from lockfast.stores.quorum.node import Node
 from lockfast.stores.quorum.wire import Proposal, QuorumWire
 from tests.sim.planted.bugs import replace
 
@@ -20,14 +21,27 @@ class Bug(NamedTuple):
     promises: frozenset[str]
     """Names of the checks by which it may be found."""
     plant: Callable[[ExitStack], None]
+    mix: Mix | None
+    """Where to look for it; None: in what the search runs."""
 
 
 BUGS: list[Bug] = []
 
+FORGETFUL = Mix(
+    {"long_holds": {"names": 1}},
+    {"node_crash": {"times": 40, "ms": (2, 40), "forgetting": 1.0}},
+    "quorum",
+    4,
+    chaos_ms=2500,
+)
+"""Long leases on nodes that forget one after the other."""
 
-def bug(name: str, *promises: str) -> Callable[[Callable[[ExitStack], None]], None]:
+
+def bug(
+    name: str, *promises: str, mix: Mix | None = None
+) -> Callable[[Callable[[ExitStack], None]], None]:
     def enter(plant: Callable[[ExitStack], None]) -> None:
-        BUGS.append(Bug(name, frozenset(promises), plant))
+        BUGS.append(Bug(name, frozenset(promises), plant, mix))
 
     return enter
 
@@ -63,9 +77,6 @@ def _(stack: ExitStack) -> None:
 def _(stack: ExitStack) -> None:
     def wrong(self: Book) -> int:
         return max(self.wall_us() // 50_000 * 50_000, self._highest)
-
-    def accepts(self: Node, lock: _Lock) -> bool:
-        return False
 
     replace(stack, Book, "next_ballot", wrong)
     right = Node._take
@@ -125,7 +136,7 @@ def _(stack: ExitStack) -> None:
     replace(stack, Node, "_sync", lambda self, request: self._claims(request.open.session))
 
 
-@bug("a restarted node is not silent", "exclusion")
+@bug("a restarted node is not silent", "exclusion", mix=FORGETFUL)
 def _(stack: ExitStack) -> None:
     right = Node.restart
 
@@ -147,37 +158,3 @@ def _(stack: ExitStack) -> None:
         return right(self, request, wall_us)
 
     replace(stack, Node, "_give", wrong)
-
-
-@bug("a node whose clock is wrong accepts ballots", "exclusion", "tokens")
-def _(stack: ExitStack) -> None:
-    right = Node._take
-
-    def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
-        return right(self, request, request.ballot)
-
-    replace(stack, Node, "_take", wrong)
-
-
-@bug("accepting a ballot does not renew the session", "exclusion")
-def _(stack: ExitStack) -> None:
-    right = Node._take
-
-    def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
-        session = self._sessions.get(request.session)
-        before = session.deadline_ms if session is not None else None
-        answer = right(self, request, wall_us)
-        if session is not None and before is not None:
-            session.deadline_ms = before
-        return answer
-
-    replace(stack, Node, "_take", wrong)
-
-
-@bug("a keep-alive counts nodes that have lost the lock", "exclusion")
-def _(stack: ExitStack) -> None:
-    def wrong(self: wire.Renewal, node: int, answer: Any) -> bool:
-        return isinstance(answer, m.Kept) and answer.status == m.OK
-
-    replace(stack, wire.Renewal, "_agrees", wrong)
-    replace(stack, SessionBook, "lose_node", lambda self, node: None)
