@@ -42,6 +42,7 @@ from lockfast.stores.sqlite.wake_listener import WakeSender
 APPLICATION_ID: Final = 0x4C4B4653
 SCHEMA_VERSION: Final = 2
 CHECKPOINT_PAGES: Final = 500
+QUICK_CHECK: Final = "PRAGMA quick_check(1)"
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
 CHECK_EVERY_MS: Final = 20
@@ -349,7 +350,7 @@ class SqliteFile:
 
     def _check_pages(self) -> None:
         """After a crash: raise StoreError if SQLite finds the database damaged."""
-        (found,) = self._execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = self._execute(QUICK_CHECK).fetchone()
         if found != "ok":
             raise driver.damaged(self.label, found)
 
