@@ -11,7 +11,7 @@ import http.client
 import json
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -24,6 +24,8 @@ Send: TypeAlias = Callable[[Json], Json]
 
 DIGITS: Final = 16
 TIMEOUT_S: Final = 5.0
+ATTEMPTS: Final = 20
+"""Floors may rise, or be deleted, between being read and being compared."""
 
 
 class EtcdGuard:
@@ -35,27 +37,36 @@ class EtcdGuard:
         self._send = send
         self._prefix = prefix
         self._tree = tree
-        self._there: set[Mark] = set()
 
     def comparisons(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
     ) -> list[Json]:
         """For the `compare` of the caller's own transaction: true while the token may pass.
 
-        Put `floors` into its `success`. Floors that are not there yet are made first, since
-        etcd compares no value with a key that does not exist.
+        Put `floors` into its `success`, made for the same token. Floors that are not there yet
+        are created first, since etcd compares no value with a key that does not exist: if they
+        are deleted before the transaction arrives, it fails.
+
+        Only for a guard without `tree`: a tree guard raises floors that may be higher already,
+        and whether they are is known only once they were read; use `transact` there.
         """
+        if self._tree:
+            raise UnsupportedError(
+                "comparisons() of a tree guard", "it must read its floors first", "use transact()"
+            )
         admission = self._admission(resource, token, shared=shared, once=once)
-        self._make(admission.compared)
-        least = token if once else token + 1
-        return [
-            {"key": self._key(mark), "target": "VALUE", "result": "LESS", "value": _value(least)}
-            for mark in admission.compared
-        ]
+        self._floors(admission)
+        return self._passing(admission)
 
     def floors(self, resource: str, token: int, *, shared: bool = False) -> list[Json]:
-        """For the `success` of the caller's own transaction: then older ones are refused."""
-        return self._raising(self._admission(resource, token, shared=shared, once=False))
+        """For the `success` of the caller's own transaction: then older tokens are refused."""
+        if self._tree:
+            raise UnsupportedError(
+                "floors() of a tree guard", "it must read its floors first", "use transact()"
+            )
+        return self._raising(
+            self._admission(resource, token, shared=shared, once=False).raised, token
+        )
 
     def transact(
         self,
@@ -72,21 +83,37 @@ class EtcdGuard:
         only a transaction that succeeded has raised the floor.
         """
         admission = self._admission(resource, token, shared=shared, once=once)
-        reads = [{"request_range": {"key": self._key(mark)}} for mark in admission.compared]
         operations = list(transaction.get("success", ()))
-        mine = self.comparisons(resource, token, shared=shared, once=once)
-        answer = self._send(
-            {
-                "compare": [*mine, *transaction.get("compare", ())],
-                "success": [*operations, *self._raising(admission)],
-                "failure": [*reads, *transaction.get("failure", ())],
-            }
+        for _ in range(ATTEMPTS):
+            floors = self._floors(admission)
+            judge(admission, max(floors[mark] for mark in admission.compared))
+            # Never lowered: what is above the token already is compared and left alone.
+            rising = [mark for mark in admission.raised if floors[mark] < token]
+            reads = self._reads(admission)
+            answer = self._send(
+                {
+                    "compare": [
+                        *self._passing(admission),
+                        *(self._below(mark, token) for mark in rising),
+                        *transaction.get("compare", ()),
+                    ],
+                    "success": [*operations, *self._raising(rising, token)],
+                    "failure": [*reads, *transaction.get("failure", ())],
+                }
+            )
+            responses = answer.get("responses", [])
+            if answer.get("succeeded"):
+                return {**answer, "responses": responses[: len(operations)]}
+            found = self._found(admission, responses[: len(reads)])
+            judge(admission, max(found.get(mark, 0) for mark in admission.compared))
+            if found == floors:
+                # Not the floors have failed it, but what the caller compares.
+                return {**answer, "responses": responses[len(reads) :]}
+        raise StoreError(
+            "etcd",
+            f"the floors of {resource!r} changed {ATTEMPTS} times while token {token} was admitted",
+            "retry",
         )
-        responses = answer.get("responses", [])
-        if answer.get("succeeded"):
-            return {**answer, "responses": responses[: len(operations)]}
-        judge(admission, max(map(_found, responses[: len(reads)])))
-        return {**answer, "responses": responses[len(reads) :]}
 
     def put(self, resource: str, token: int, key: str, value: str, **how: bool) -> None:
         """Write one key if the token may pass; raises StaleTokenError if not."""
@@ -101,27 +128,49 @@ class EtcdGuard:
         """The oldest token that would pass now, 0 when every token would."""
         marks = compared_marks(resource, tree=self._tree)
         reads = [{"request_range": {"key": self._key(mark)}} for mark in marks]
-        return max(map(_found, self._send({"success": reads})["responses"]))
+        found = [_found(response) for response in self._send({"success": reads})["responses"]]
+        return max(floor or 0 for floor in found)
 
     # ── keys and values ──────────────────────────────────────────────────────────────
 
     def _admission(self, resource: str, token: int, *, shared: bool, once: bool) -> Admission:
         return plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
 
-    def _raising(self, admission: Admission) -> list[Json]:
-        value = _value(admission.token)
-        return [
-            {"request_put": {"key": self._key(mark), "value": value}} for mark in admission.raised
-        ]
+    def _passing(self, admission: Admission) -> list[Json]:
+        """The token may pass every floor that it is compared with."""
+        least = admission.token if admission.once else admission.token + 1
+        return [self._below(mark, least) for mark in admission.compared]
 
-    def _make(self, marks: tuple[Mark, ...]) -> None:
-        for mark in marks:
-            if mark not in self._there:
+    def _below(self, mark: Mark, token: int) -> Json:
+        return {"key": self._key(mark), "target": "VALUE", "result": "LESS", "value": _value(token)}
+
+    def _raising(self, marks: Iterable[Mark], token: int) -> list[Json]:
+        return [{"request_put": {"key": self._key(mark), "value": _value(token)}} for mark in marks]
+
+    def _marks(self, admission: Admission) -> list[Mark]:
+        return list(dict.fromkeys([*admission.compared, *admission.raised]))
+
+    def _reads(self, admission: Admission) -> list[Json]:
+        return [{"request_range": {"key": self._key(mark)}} for mark in self._marks(admission)]
+
+    def _found(self, admission: Admission, responses: list[Json]) -> dict[Mark, int]:
+        """The floors that are there."""
+        floors = zip(self._marks(admission), map(_found, responses), strict=True)
+        return {mark: floor for mark, floor in floors if floor is not None}
+
+    def _floors(self, admission: Admission) -> dict[Mark, int]:
+        """Every floor that the token concerns, read anew; those not there are created."""
+        while True:
+            answer = self._send({"success": self._reads(admission)})
+            found = self._found(admission, answer["responses"])
+            absent = [mark for mark in self._marks(admission) if mark not in found]
+            if not absent:
+                return found
+            for mark in absent:
                 key = self._key(mark)
-                absent = {"key": key, "target": "CREATE", "create_revision": "0"}
+                is_absent = {"key": key, "target": "CREATE", "create_revision": "0"}
                 first = {"request_put": {"key": key, "value": _value(0)}}
-                self._send({"compare": [absent], "success": [first]})
-                self._there.add(mark)
+                self._send({"compare": [is_absent], "success": [first]})
 
     def _key(self, mark: Mark) -> str:
         return _coded(f"{self._prefix}{mark.scope}:{mark.resource}")
@@ -135,9 +184,10 @@ def _value(token: int) -> str:
     return _coded(f"{token:0{DIGITS}}")
 
 
-def _found(response: Json) -> int:
+def _found(response: Json) -> int | None:
+    """A floor; None if it is not there."""
     kvs = response["response_range"].get("kvs", ())
-    return int(b64decode(kvs[0]["value"])) if kvs else 0
+    return int(b64decode(kvs[0]["value"])) if kvs else None
 
 
 def gateway(

@@ -1,4 +1,56 @@
-"""The etcd store."""
+"""The etcd store: everything of a session lives and dies with its lease.
+
+**The invariant.** No key about a session outlives the session's etcd lease, and no stored number
+summarises others, so nothing ever has to be repaired. A claim is one key per place, under the
+lease of its session, in the line of its resource (`layout.py` lists all keys). Holders, waiting
+claims and reservations have prefixes of their own; a waiting key contains the claim's rank, so a
+range with a limit is the head of the line and the range's count is its length. When a lease ends,
+etcd deletes all its keys in one revision, by consensus, and whoever died is out of every line.
+
+**A grant is a write.** The lock table (`core.table`) decides, over rows that `view.py` builds from
+ranges read at one revision. `plan.py` turns the difference into one transaction, which compares
+what the decision rests on and puts the holder's key. The token is the epoch plus the revision of
+that transaction, plus its place in the request.
+
+What each step compares, and why that suffices:
+
+  - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. Nobody
+    can hold it, wait for it or keep it closed.
+  - *Join a line*: own session's key, that there is no reservation. A claim in line is always
+    right; what is read after the put shows whether it could hold by now.
+  - *Leave a lock nobody waits for*: own key, and that nothing but holders is at the resource.
+  - *Leave and hand over*: own key; that nothing was written since the read, up to the heir; the
+    heir's key and its session; the epoch. Additions and changes fail the comparison. A deletion
+    inside a range does not, and need not: a holder that is gone only makes room.
+  - *Take away, convert, break a deadlock*: the claim's key, the witnesses' keys, the lines as
+    above.
+  - *End a session*: its key, and its renewals if the command names them.
+
+**Ending a session** takes its life first: a transaction deletes the session's key and leaves a
+tombstone that says why. Every enter compares that key's revision and every grant its presence, so
+from then on nothing can come under the lease. Then the lease is revoked and the lines settled. A
+busy client cannot starve this, since nothing it does changes the session's key. A session whose
+enter is in doubt (sent, not answered) is fenced the same way: whoever enters or leaves that number
+next writes the session's key anew, and the late request finds it changed.
+
+**Who dies where.** A client that dies before its transaction commits has done nothing; after it,
+its keys are there until its lease is over. One that dies between granting a lease and using it
+leaves a lease without keys. One that dies after taking a session's life leaves a session that can
+neither enter nor renew until its lease is over. A granted heir that is dead already holds until
+its lease is over; then its holder's key is deleted, and the first in line, which watches the
+holders, settles the line itself (`wake_listener.py`). A dead waiter at the head is granted and
+passed on in the same way, or vanishes before. A member that dies takes nothing with it; requests
+go to another, and watches go on from the revision they had come to. Whether a request whose answer
+was lost has been carried out shows in the claim's keys, which are found by its number.
+
+**Time.** Only leases decide when something is over: sessions, closings (`once`, `lock_delay`) and
+`max_hold` each have a lease of their length, rounded up to whole seconds. Wall clocks order the
+line (with the number of arrival) and are shown to people.
+
+**One acquire**, file by file: `wire` chooses the way, `shortcut` is the usual one, `gateway` puts
+transactions of several callers into one request, `network` sends it; if the short way does not do,
+`steps` reads, runs the table over `view` and commits its `plan`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 While one request of a wire is under way, the transactions asked for meanwhile wait, and leave
 together in the next request, nested: one Raft entry and one fsync for all of them. Each has its
 own comparisons and its own outcome. They share a revision, so each is given its own `Slot` of it.
+
+etcd evaluates all comparisons of a request before it carries out any operation, so transactions
+that travel together do not see each other: two of them could take the same free lock. Therefore
+no transaction travels with one that writes what it compares or writes.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from lockfast.stores.etcd.errors import (
     TokenRefusedError,
     error_of,
 )
-from lockfast.stores.etcd.layout import STRIDE
+from lockfast.stores.etcd.layout import STRIDE, scope_of
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys
 from lockfast.stores.etcd.transport import Json, Network, Transport
 
@@ -82,8 +86,15 @@ class Proposal(NamedTuple):
     size: int
     """The number of comparisons or operations, whichever is larger."""
     writes: frozenset[str] = frozenset()
-    """Keys it may put or delete; no two of these may be in one request."""
+    """Keys it may put or delete."""
     tokens: int = 0
+    compares: frozenset[str] = frozenset()
+    """Keys and resources (`layout.scope_of`) that it compares."""
+
+    def concerns(self) -> tuple[set[str], set[str]]:
+        """What it writes, and what it writes or compares."""
+        written = {scope_of(key) for key in self.writes}
+        return written, written | self.compares
 
 
 class Committed(NamedTuple):
@@ -258,16 +269,19 @@ class Gateway:
         with self._mutex:
             batch: list[_Item] = []
             written: set[str] = set()
+            concerned: set[str] = set()
             tokens = 0
             for item in self._waiting:
                 proposal = item.proposal
                 alone = proposal.size > SIZE_MAX
                 if batch and (alone or tokens + proposal.tokens > STRIDE):
                     continue
-                if written & proposal.writes:
+                writes, concerns = proposal.concerns()
+                if writes & concerned or concerns & written:
                     continue
                 batch.append(item)
-                written |= proposal.writes
+                written |= writes
+                concerned |= concerns
                 tokens += proposal.tokens
                 if alone or len(batch) == TOGETHER_MAX:
                     break

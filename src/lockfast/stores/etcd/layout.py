@@ -78,6 +78,11 @@ def end_of(prefix: str) -> str:
     return f"{prefix[:-1]} "
 
 
+def scope_of(key: str) -> str:
+    """What a key belongs to: its resource, or nothing but itself."""
+    return SEP.join([*key.split(SEP, 3)[:3], ""]) if key[0] == "n" else key
+
+
 def holder_key(prefix: str, mode: str, rank: str, session: str, n: int) -> str:
     return f"{prefix}h\x1f{mode}\x1f{rank}\x1f{session}\x1f{n}"
 

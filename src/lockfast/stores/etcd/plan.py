@@ -90,7 +90,11 @@ class Plan:
         if size > OPERATIONS_MAX:
             raise TooLargeError
         writes = frozenset([*self.deletes, *(put.key for put in self.puts)])
-        return Proposal(body, size, writes, self.tokens)
+        compared = {lines.prefix for lines in view.lines.values()}
+        compared |= {k.scope_of(kv.key) for kv in view.kv_of.values()}
+        compared |= {k.session_key(session) for session in view.owners}
+        compared |= {k.EPOCH_KEY, *(k.word_key(*of) for of in view.claims)}
+        return Proposal(body, size, writes, self.tokens, frozenset(compared))
 
     def _lease(self, session: str) -> int:
         return self.view.owners[session].lease if session else 0

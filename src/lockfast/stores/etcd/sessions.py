@@ -88,7 +88,9 @@ class Sessions:
             return body
 
         size = max(map(len, body.values()))
-        return await self._gateway.txn(Proposal(fixed, size, frozenset(names)), self._until_ms)
+        written = frozenset(names)
+        proposal = Proposal(fixed, size, written, 0, frozenset([k.EPOCH_KEY]))
+        return await self._gateway.txn(proposal, self._until_ms)
 
     async def _read(self, *names: str) -> tuple[list[Kv | None], int]:
         answer = await self._gateway.read(
@@ -104,6 +106,8 @@ class Sessions:
         own = self._own.begin(session)
         names = (k.session_key(session), k.ended_key(session), k.EPOCH_KEY)
         while True:
+            # Asked before the read: another thread may open the session just after it.
+            was_opened = own.was_opened
             (stored, tomb, epoch), revision = await self._read(*names)
             base = k.base_from(keys.label, epoch)
             if stored is not None:
@@ -113,7 +117,7 @@ class Sessions:
                 own.ended = True
                 ended = k.typed(k.Tombstone, k.decode(tomb.value))
                 return c.Ended(ended.reason, ended.by)
-            if own.was_opened:
+            if was_opened:
                 own.ended = True
                 return c.Ended(EXPIRED)
             for what, text in (("owner", command.owner), ("metadata", command.metadata)):

@@ -169,7 +169,8 @@ class Shortcut:
                 "failure": [{"request_txn": join}, keys.range(Range(k.EPOCH_KEY))],
             }
 
-        return Proposal(body, 8, frozenset([held, waits]), 1)
+        compared = frozenset([prefix, k.session_key(claim.session), k.EPOCH_KEY])
+        return Proposal(body, 8, frozenset([held, waits]), 1, compared)
 
     async def _joined(self, claim: Claim, answer: Answer, prefix: str) -> Outcome:
         """The claim stands in line: grant it if it could hold, else say whom it waits for."""
@@ -260,7 +261,8 @@ class Shortcut:
 
         try:
             committed = await self._gateway.txn(
-                Proposal(body, 4, frozenset(writes)), self._until_ms
+                Proposal(body, 4, frozenset(writes), 0, frozenset([prefix, k.EPOCH_KEY])),
+                self._until_ms,
             )
         except LeaseGoneError:
             return None
