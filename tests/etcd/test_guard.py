@@ -84,3 +84,23 @@ def test_what_the_caller_compares_itself_is_no_stale_token(guard: EtcdGuard) -> 
     answer = guard.transact("a", 5, {"compare": [absent]})
     assert not answer.get("succeeded")
     assert guard.floor("a") == 0
+
+
+def test_deleted_floors_are_made_again(node: EtcdCluster, guard: EtcdGuard) -> None:
+    """Whoever deletes floors forgets them; but no admission is left out after that."""
+    guard.admit("a", 10)
+    everything = {"key": coded(guard._prefix), "range_end": coded(guard._prefix + "~")}
+    node.call("/v3/kv/deleterange", everything)
+    guard.put("a", 11, "data/a", "written")
+    assert stored(node, "data/a") == "written"
+    with pytest.raises(lockfast.StaleTokenError):
+        guard.admit("a", 10)
+
+
+def test_a_tree_guard_never_lowers_a_floor(node: EtcdCluster) -> None:
+    send = gateway(f"http://127.0.0.1:{node.members[0].port}")
+    guard = EtcdGuard(send, prefix=f"{node.url()}/", tree=True)
+    guard.admit("a/b", 200)
+    guard.admit("a/c", 100)
+    with pytest.raises(lockfast.StaleTokenError):
+        guard.admit("a", 150)

@@ -60,6 +60,24 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         yield from _sqlite_guards(tmp_path)
 
 
+class InTransactions:
+    """The SQLite guard, each admission in a transaction of its own."""
+
+    def __init__(self, connection: sqlite3.Connection, tree: bool) -> None:
+        self._connection = connection
+        self._guard = SqliteGuard(connection, tree=tree)
+
+    def admit(self, resource: str, token: int, **how: bool) -> None:
+        self._connection.execute("BEGIN")
+        try:
+            self._guard.admit(resource, token, **how)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def floor(self, resource: str) -> int:
+        return self._guard.floor(resource)
+
+
 def _redis_guards(server: RedisServer) -> Iterator[Make]:
     client: Any = redis_driver.Redis(unix_socket_path=str(server.socket))
     yield lambda tree: RedisGuard(client, key=f"floors-{next(_numbers)}", tree=tree)
@@ -72,7 +90,7 @@ def _sqlite_guards(directory: Path) -> Iterator[Make]:
     def make(tree: bool) -> Guard:
         path = directory / f"{next(_numbers)}.db"
         opened.append(sqlite3.connect(path, isolation_level=None))
-        return SqliteGuard(opened[-1], tree=tree)
+        return InTransactions(opened[-1], tree)
 
     yield make
     for connection in opened:

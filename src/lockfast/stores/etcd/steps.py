@@ -116,10 +116,6 @@ class Step:
                 await self._read_on(view)
                 known = None
                 continue
-            except k.UnreadableError as error:
-                raise StoreError(
-                    self._keys.label, f"cannot be read: {error}", "run `lockfast doctor`"
-                ) from None
             if view.wants or view.unlocated:
                 await self._read_on(view)
                 known = None

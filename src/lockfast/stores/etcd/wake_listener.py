@@ -92,7 +92,7 @@ class EtcdWakeListener:
                     await self._arm(wakes)
                 if not self._watcher.is_open():
                     await self._subscribe(wakes)
-        except (StoreError, TokenRefusedError, LeaseGoneError):
+        except (StoreError, TokenRefusedError, LeaseGoneError, k.UnreadableError):
             # The keeper's own requests say what is wrong, and retry in time.
             self._fail()
         if wakes:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.stores.etcd import journal
 from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.sessions import Sessions, ending_of
 from lockfast.stores.etcd.shortcut import Shortcut
@@ -41,6 +42,14 @@ class EtcdWire:
         self, command: Command, until_ms: int, instant: Instant | None = None
     ) -> Outcome:
         """As send, at an instant of our choice: for the comparison with the lock table."""
+        try:
+            return await self._step(command, until_ms, instant)
+        except UnreadableError as error:
+            raise StoreError(
+                self.gateway.cluster.label, f"cannot be read: {error}", "run `lockfast doctor`"
+            ) from None
+
+    async def _step(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
         gateway, context = self.gateway, self.context
         if isinstance(command, c.Enter):
             return await self._enter(command, until_ms, instant)
