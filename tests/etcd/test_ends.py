@@ -78,7 +78,7 @@ def test_a_session_ends_while_eight_threads_acquire(node: EtcdCluster, how: str)
     """Whatever they were about to take is free, or taken by those who live."""
     url = node.url()
     for round_number in range(4):
-        client = lockfast.connect(url, ttl=30)
+        client = lockfast.connect(url, ttl=3)
         busy = threading.Barrier(9)
         stop = threading.Event()
 
@@ -113,5 +113,5 @@ def test_a_session_ends_while_eight_threads_acquire(node: EtcdCluster, how: str)
                 assert not thread.is_alive()
             client.close()
             for number in range(3):
-                admin.lock(f"orders/{number}").acquire(timeout=10).release()
+                admin.lock(f"orders/{number}").acquire(timeout=30).release()
         until(lambda: keys_left(node, url) == [], "nothing is left behind")

@@ -249,7 +249,9 @@ class Sessions:
         while True:
             (stored, alive), _ = await self._read(*names)
             if stored is None:
-                return None
+                if await self._forbid(ending):
+                    return None
+                continue
             record: k.Record = k.typed(k.Record, k.decode(stored.value))
             renewals = 0
             if alive is not None:
@@ -274,6 +276,24 @@ class Sessions:
                 continue
             if committed.answer.succeeded:
                 return record
+
+    async def _forbid(self, ending: Ending) -> bool:
+        """Have a session of ours never opened, if that is under way; False: it is open now."""
+        own, keys, session = self._own.get(ending.session), self._keys, ending.session
+        if own is None or own.was_opened or own.ended:
+            return True
+        tomb = k.Tombstone(
+            ending.reason, ending.by, ending.what, k.Record(0, 0, "", "", "", "", 0), 0
+        )
+        lease = await self._remembering()
+        write = keys.put(k.ended_key(session), k.encode(list(tomb)), lease)
+        names = (k.session_key(session), k.ended_key(session))
+        try:
+            committed = await self._txn([keys.absent(names[0])], [write], (), names)
+        except LeaseGoneError:
+            self._context.remembering = None
+            return False
+        return committed.answer.succeeded
 
     async def _remembering(self) -> int:
         now_ms = self._gateway.network.now_ms()

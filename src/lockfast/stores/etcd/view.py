@@ -341,17 +341,22 @@ class View:
         if len(kvs) < found.count and len(others) == len(kvs):
             parts = self._need(self._crowded(kind, prefix))
             others = [kv for part in parts[:-1] for kv in part.kvs]
-            waiting = parts[-1].count
+            kvs, waiting = parts[-1].kvs, parts[-1].count
             by_mode = dict(zip(sorted(MODES_OF_KIND[kind]), parts[1:-2], strict=True))
             for mode, part in by_mode.items():
                 beyond = part.count - len(part.kvs)
                 if beyond:
                     lines.row.held[mode] = lines.row.held.get(mode, 0) + beyond
                     extra += beyond
-        lines.row.waiting = waiting
+        # Claims of a session that is being ended are not in line any more.
+        seen = [kv for kv in kvs if kv.key.startswith(f"{prefix}w\x1f")]
+        ending = sum(self._is_ending(k.parse_place(kv.key).session) for kv in seen)
+        lines.row.waiting = waiting - ending
         lines.row.holders = extra
         self._fill(lines, others)
-        lines.is_used = bool(lines.row.holders or waiting or lines.reserved or lines.row.closed_ms)
+        lines.is_used = bool(
+            lines.row.holders or lines.row.waiting or lines.reserved or lines.row.closed_ms
+        )
         lines.before = copied(lines.row)
         return lines
 
