@@ -27,7 +27,7 @@ MISSING_COMMAND = {
 def test_a_missing_right_is_told_as_one(said_by: str) -> None:
     error = translate(MISSING_RIGHT[said_by], "redis://here")
     assert isinstance(error, StoreMisconfiguredError)
-    assert "does not let this user do what is needed" in str(error)
+    assert "does not allow this user a command that is needed" in str(error)
 
 
 @pytest.mark.parametrize("said_by", MISSING_COMMAND)
