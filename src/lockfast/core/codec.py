@@ -1,0 +1,232 @@
+"""Commands and replies as JSON: one neutral form for histories, servers and other languages.
+
+A message is an object with the version of this form and one more member, named after the
+message, that has its fields by name:
+
+    {"v": 1, "Enter": {"session": "s-1", "n": 1, "places": [{"kind": "lock", …}], …}}
+
+A field that has its default value may be left out. A field that can be one of several messages
+is written like a message, without the version: {"Granted": {"token": 17}}.
+
+`decode_command` and `decode_reply` accept nothing but this. Whatever is wrong with the text
+(syntax, types, unknown or missing fields, numbers, tokens, sizes) raises CodecError.
+The form follows from the definitions in `commands.py`, so a new field needs no change here.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+
+from lockfast.core import commands as c
+from lockfast.errors import LockfastError
+
+VERSION: Final = 1
+BYTES_MAX: Final = 1 << 20
+"""A longer text is refused before it is parsed, unless the caller allows more."""
+ITEMS_MAX: Final = 100_000
+"""As many claims as a session may have."""
+NUMBER_MAX: Final = 1 << 60
+"""The largest span, by which a store says that it does not know when something ends."""
+TOKEN_MAX: Final = 1 << 53
+"""Tokens are exact in JavaScript and Lua, too."""
+
+COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Command)}
+REPLIES: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Reply)}
+
+
+class CodecError(LockfastError, ValueError):
+    """A text is not a command or reply of this version; nothing was done with it."""
+
+
+def encode(message: c.Command | c.Reply) -> str:
+    """The message as JSON, on one line."""
+    return _dumps({"v": VERSION, type(message).__name__: _fields(message)})
+
+
+def decode_command(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Command:
+    """The command in a text. Raises CodecError."""
+    return cast("c.Command", _decode(text, COMMANDS, bytes_max))
+
+
+def decode_reply(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Reply:
+    """The reply in a text. Raises CodecError."""
+    return cast("c.Reply", _decode(text, REPLIES, bytes_max))
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────
+
+
+_dumps: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":")
+).encode
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    kind: Any = type(message)
+    hints = _hints(kind)
+    defaults = message._field_defaults
+    return {
+        name: _plain(value, hints[name])
+        for name, value in zip(message._fields, message, strict=True)
+        if name not in defaults or value != defaults[name]
+    }
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    if hasattr(value, "_fields"):
+        fields = _fields(value)
+        return {type(value).__name__: fields} if _is_choice(hint) else fields
+    if isinstance(value, tuple):
+        items = _item_hints(hint, len(value))
+        return [_plain(item, of) for item, of in zip(value, items, strict=True)]
+    return value
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────
+
+
+def _decode(text: str | bytes, kinds: dict[str, type], bytes_max: int) -> Any:
+    try:
+        raw = text.encode() if isinstance(text, str) else bytes(text)
+        if len(raw) > bytes_max:
+            _refuse("message", f"has {len(raw)} bytes, the limit is {bytes_max}")
+        found = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
+    except (UnicodeError, RecursionError, json.JSONDecodeError) as error:
+        raise CodecError(f"not a message: {error}") from None
+    except CodecError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise CodecError(f"not a message: {error}") from None
+    if not isinstance(found, dict) or found.get("v") != VERSION or found["v"] is True:
+        version = found.get("v") if isinstance(found, dict) else None
+        _refuse("message", f"has version {version!r}, this release reads {VERSION}")
+    return _chosen({name: value for name, value in found.items() if name != "v"}, kinds, "message")
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise CodecError(f"{where} {why}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        _refuse("message", "has a member twice")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    _refuse("message", f"has {name}, which is not JSON")
+
+
+def _chosen(value: Any, kinds: dict[str, type], where: str) -> Any:
+    """One of several kinds of message, by its name."""
+    if not isinstance(value, dict) or len(value) != 1:
+        _refuse(where, f"has to be one of {', '.join(kinds)}, by its name")
+    ((name, fields),) = value.items()
+    if name not in kinds:
+        _refuse(where, f"is {name[:80]!r}, which is none of {', '.join(kinds)}")
+    return _message(fields, kinds[name], where if where != "message" else name)
+
+
+def _message(value: Any, kind: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        _refuse(where, f"has to be an object with the fields of {kind.__name__}")
+    hints = _hints(kind)
+    for name in value:
+        if name not in hints:
+            _refuse(where, f"has an unknown field {name[:80]!r}")
+    for name in kind._fields:
+        if name not in value and name not in kind._field_defaults:
+            _refuse(where, f"lacks the field {name!r}")
+    made = kind(
+        **{name: _read(item, hints[name], f"{where}.{name}") for name, item in value.items()}
+    )
+    if "token" in hints and not (kind is c.Granted) <= made.token <= TOKEN_MAX:
+        _refuse(where, f"has the token {made.token}, which no store gives")
+    return made
+
+
+def _read(value: Any, hint: Any, where: str) -> Any:
+    reader = _READERS.get(hint)
+    if reader is not None:
+        return reader(value, where)
+    if _is_union(hint):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        if value is None and len(kinds) < len(get_args(hint)):
+            return None
+        if len(kinds) > 1:
+            return _chosen(value, {kind.__name__: kind for kind in kinds}, where)
+        return _read(value, kinds[0], where)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or len(value) > ITEMS_MAX:
+            _refuse(where, f"has to be a list of at most {ITEMS_MAX} items")
+        items = _item_hints(hint, len(value))
+        if len(items) != len(value):
+            _refuse(where, f"has {len(value)} items, not {len(items)}")
+        return tuple(
+            _read(item, of, f"{where}[{i}]")
+            for i, (item, of) in enumerate(zip(value, items, strict=True))
+        )
+    return _message(value, hint, where)
+
+
+def _read_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        _refuse(where, "has to be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(where, "has a lone surrogate, so it is not UTF-8")
+    return value
+
+
+def _read_number(value: Any, where: str) -> int:
+    if type(value) is not int:
+        _refuse(where, "has to be an integer")
+    if not -NUMBER_MAX <= value <= NUMBER_MAX:
+        _refuse(where, f"is not between {-NUMBER_MAX} and {NUMBER_MAX}")
+    return value
+
+
+def _read_flag(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        _refuse(where, "has to be true or false")
+    return value
+
+
+_READERS: Final[dict[Any, Callable[[Any, str], Any]]] = {
+    str: _read_text,
+    int: _read_number,
+    bool: _read_flag,
+}
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    # `open` and `count` are fields here, and hide nothing that a hint could mean.
+    return get_type_hints(kind, vars(c))
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _is_choice(hint: Any) -> bool:
+    """Whether the kind of message has to be written with it."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return _is_union(hint) and len(kinds) > 1
+
+
+def _item_hints(hint: Any, count: int) -> list[Any]:
+    """The types of the items of a tuple."""
+    if _is_union(hint):
+        hint = next(kind for kind in get_args(hint) if get_origin(kind) is tuple)
+    of = get_args(hint)
+    return [of[0]] * count if len(of) == 2 and of[1] is ... else list(of)

@@ -1,0 +1,63 @@
+"""What type checkers see of the public API: `./dev check` reads these as a user's editor would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_type
+
+import lockfast
+import lockfast.aio
+from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
+
+if TYPE_CHECKING:
+
+    def locks(client: lockfast.Client) -> None:
+        lock = client.lock("orders/42", priority=5)
+        assert_type(lock.acquire(timeout=5), lockfast.Lease)
+        assert_type(lock.try_acquire(), lockfast.Lease | None)
+        with lock as lease:
+            assert_type(lease, lockfast.Lease)
+            assert_type(lease.token, int)
+            assert_type(lease.deadline, float)
+            assert_type(lease.state, lockfast.LeaseState)
+            assert_type(lease.lost.wait(1), bool)
+        with client.rwlock("catalogue").read() as lease, client.tree("a/b").write() as other:
+            assert_type(lease, lockfast.Lease)
+            assert_type(other, lockfast.Lease)
+        with client.all("a", "b") as lease:
+            assert_type(lease, lockfast.Lease)
+
+    def looking(client: lockfast.Client) -> None:
+        assert_type(client.inspect("a"), LockInfo)
+        assert_type(client.list("a/"), list[LockInfo])
+        assert_type(client.sessions(), list[SessionInfo])
+        assert_type(client.deadlocks(), list[DeadlockInfo])
+        assert_type(client.revoke("a", reason="x"), int)
+        for event in client.watch("a/"):
+            assert_type(event, WatchEvent)
+
+    def decorators(client: lockfast.Client) -> None:
+        @client.lock("report:{day}")
+        def build(day: str) -> int:
+            return len(day)
+
+        @client.once("nightly", at_least=300, at_most=3600)
+        def nightly(count: int) -> str:
+            return "x" * count
+
+        assert_type(build("monday"), int)
+        assert_type(nightly(1), str | None)
+
+    async def awaited(client: lockfast.aio.Client) -> None:
+        lock = client.lock("orders/42")
+        assert_type(await lock.acquire(timeout=5), lockfast.aio.Lease)
+        assert_type(await lock.try_acquire(), lockfast.aio.Lease | None)
+        async with lock as lease:
+            assert_type(lease.token, int)
+            assert_type(await lease.lost.wait(1), bool)
+        assert_type(await client.inspect("a"), LockInfo)
+
+        @client.once("nightly", at_least=300, at_most=3600)
+        async def nightly(count: int) -> str:
+            return "x" * count
+
+        assert_type(await nightly(1), str | None)
