@@ -34,6 +34,7 @@ FORBIDDEN = {
     "lockfast.stores.sqlite",
     "lockfast.stores.redis",
     "lockfast.stores.etcd",
+    "lockfast.stores.postgresql",
     # extras and tools
     "apsw",
     "asimpy",

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "revoke": "lockfast.cli.revoke:revoke",
     "doctor": "lockfast.cli.doctor:doctor",
     "reset": "lockfast.cli.reset:reset",
+    "schema": "lockfast.cli.schema:schema",
     "simulate": "lockfast.cli.simulate:simulate",
     "check": "lockfast.cli.check:check",
     "completion": "lockfast.cli.completion:completion",

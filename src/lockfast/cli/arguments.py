@@ -137,6 +137,10 @@ def make_parser() -> Parser:
     check.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline")
     for reader in (ls, show, sessions, deadlocks, watch, doctor, reset, check):
         reader.add_argument("--json", action="store_true", help="print JSON")
+    schema = tool("schema", "print the SQL that a database needs for Lockfast", help_texts.SCHEMA)
+    schema.add_argument("store", choices=("postgresql",))
+    schema.add_argument("--schema", default="lockfast", metavar="NAME", help="instead of lockfast")
+    schema.add_argument("--guards", action="store_true", help="only what guards need")
     completion = tool("completion", "print a completion script for a shell", help_texts.COMPLETION)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser

@@ -131,6 +131,15 @@ examples:
   LOCKFAST_HISTORY=h.jsonl python worker.py
   lockfast check h.jsonl --html h.html
 """
+SCHEMA: Final = """\
+A client creates the schema on first use if its role may. Where it may not,
+review this SQL and run it as the owner of the database; then grant the role
+the rights listed in docs/stores/postgresql.md.
+
+examples:
+  lockfast schema postgresql | psql mydb
+  lockfast schema postgresql --guards | psql orders
+"""
 COMPLETION: Final = """\
 examples:
   source <(lockfast completion bash)      in ~/.bashrc

@@ -14,14 +14,17 @@ from lockfast.guards.sqlite import SqliteGuard
 
 if TYPE_CHECKING:
     from lockfast.guards.etcd import EtcdGuard
+    from lockfast.guards.postgresql import AsyncPostgresGuard, PostgresGuard
     from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
 
 __all__ = [
+    "AsyncPostgresGuard",
     "AsyncRedisGuard",
     "EtcdGuard",
     "Guard",
     "InvalidTokenError",
     "MemoryGuard",
+    "PostgresGuard",
     "RedisGuard",
     "SqliteGuard",
 ]
@@ -33,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from lockfast.guards import redis
 
         return getattr(redis, name)
+    if name in ("AsyncPostgresGuard", "PostgresGuard"):
+        from lockfast.guards import postgresql
+
+        return getattr(postgresql, name)
     if name == "EtcdGuard":
         from lockfast.guards.etcd import EtcdGuard
 

@@ -39,6 +39,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "quorum+unix": "lockfast.stores.open_quorum:open_store",
     "quorum+valkey": "lockfast.stores.open_quorum:open_store",
     "quorum+valkeys": "lockfast.stores.open_quorum:open_store",
+    "postgresql": "lockfast.stores.open_postgresql:open_store",
+    "postgres": "lockfast.stores.open_postgresql:open_store",
 }
 
 DEFAULT_NAMESPACE: Final = "default"

@@ -1,0 +1,151 @@
+"""A guard inside the caller's own PostgreSQL transaction: check and write commit together.
+
+No driver is imported here: the caller's psycopg connection is all it takes, and what the server
+raises reaches the caller unchanged. The rule itself is a SQL function, so that programs in other
+languages can use it too: `SELECT lockfast.admit('orders/42', 17)`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from lockfast.errors import UnsupportedError
+from lockfast.guards.admission import compared_marks, judge, plan_admission
+
+_IDLE: Final = 0
+"""psycopg's transaction status outside a transaction."""
+_MISSING: Final = frozenset({"3F000", "42P01", "42883"})
+"""Schema, table or function does not exist."""
+
+
+class _Call:
+    """One admission as SQL, for both guards."""
+
+    def __init__(self, connection: Any, schema: str, tree: bool) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", schema):
+            raise UnsupportedError(
+                f"schema={schema!r}", "use small letters, digits and _, not beginning with a digit"
+            )
+        if not hasattr(connection, "info") or not hasattr(connection, "execute"):
+            raise UnsupportedError(
+                f"a guard for {type(connection).__name__}",
+                "it is not a connection of psycopg 3",
+                "pass the driver's connection: docs/guards.md shows it for SQLAlchemy and Django",
+            )
+        self.connection = connection
+        self.tree = tree
+        self._schema = schema
+
+    def admission(self, resource: str, token: int, shared: bool, once: bool) -> tuple[str, Any]:
+        if self.connection.autocommit and self.connection.info.transaction_status == _IDLE:
+            raise UnsupportedError(
+                "admit() outside a transaction",
+                "the check would be over before your own statements begin",
+                "use `with connection.transaction():`",
+            )
+        sql = f'SELECT "{self._schema}".try_admit(%s, %s::bigint, %s, %s, %s)'
+        return sql, (resource, token, shared, once, self.tree)
+
+    def floor(self, resource: str) -> tuple[str, Any]:
+        marks = compared_marks(resource, tree=self.tree)
+        either = " OR ".join("(scope = %s AND resource = %s)" for _ in marks)
+        sql = f'SELECT coalesce(max(floor), 0) FROM "{self._schema}".floors WHERE {either}'
+        return sql, [text for mark in marks for text in mark]
+
+    def translated(self, error: Exception) -> Exception:
+        """The same error, unless it says that the guard's SQL is missing."""
+        if getattr(error, "sqlstate", None) in _MISSING:
+            return UnsupportedError(
+                f"a guard in schema {self._schema!r}",
+                f"the database lacks its table or functions ({error})",
+                "run the output of `lockfast schema postgresql --guards` in this database",
+            )
+        return error
+
+
+class PostgresGuard:
+    """Floors in a table of the caller's database, raised in the caller's transaction.
+
+    `admit` and the writes after it commit together or not at all, and a rollback leaves the
+    floor as it was. It locks the floors it compares until the end of the transaction, so of two
+    transactions on one resource the second waits until the first is over. In an isolation level
+    above READ COMMITTED the server may end the second with a serialization failure (40001):
+    retry the transaction then, as for any other.
+
+    With `tree=True` names are paths: a write makes older tokens stale on its name, on every name
+    above and on every name beneath, and leaves siblings alone; their transactions wait for each
+    other all the same, since they raise the floors of the same ancestors.
+
+    The connection is one of psycopg 3, in a transaction; else UnsupportedError. Making a guard
+    costs no I/O, so one per transaction is fine.
+    """
+
+    def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
+        self._call = _Call(connection, schema, tree)
+
+    def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
+        """Let the holder of `token` write to `resource`, or raise StaleTokenError.
+
+        Passes unless a newer exclusive token was admitted before; from the commit on, older ones
+        are refused. With `once`, a token passes a single time. With `shared`, the token is
+        compared but not remembered. After a refusal roll back what you wrote before it.
+        """
+        call = self._call
+        admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
+        refused_by = self._one(*call.admission(resource, token, shared, once))
+        if refused_by is not None:
+            judge(admission, int(refused_by))
+
+    def floor(self, resource: str) -> int:
+        """The oldest token that would pass now, 0 when every token would."""
+        return int(self._one(*self._call.floor(resource)))
+
+    def _one(self, sql: str, values: Any) -> Any:
+        try:
+            with self._call.connection.cursor() as cursor:
+                return _first(cursor.execute(sql, values).fetchone())
+        except Exception as error:
+            translated = self._call.translated(error)
+            if translated is error:
+                raise
+            raise translated from error
+
+
+class AsyncPostgresGuard:
+    """As PostgresGuard, on an `AsyncConnection` of psycopg 3."""
+
+    def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
+        self._call = _Call(connection, schema, tree)
+
+    async def admit(
+        self, resource: str, token: int, *, shared: bool = False, once: bool = False
+    ) -> None:
+        """Let the holder of `token` write to `resource`, or raise StaleTokenError."""
+        call = self._call
+        admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
+        refused_by = await self._one(*call.admission(resource, token, shared, once))
+        if refused_by is not None:
+            judge(admission, int(refused_by))
+
+    async def floor(self, resource: str) -> int:
+        """The oldest token that would pass now, 0 when every token would."""
+        return int(await self._one(*self._call.floor(resource)))
+
+    async def _one(self, sql: str, values: Any) -> Any:
+        try:
+            async with self._call.connection.cursor() as cursor:
+                await cursor.execute(sql, values)
+                return _first(await cursor.fetchone())
+        except Exception as error:
+            translated = self._call.translated(error)
+            if translated is error:
+                raise
+            raise translated from error
+
+
+def _first(row: Any) -> Any:
+    """The only column, whatever the connection's row factory makes of a row."""
+    if isinstance(row, dict):
+        return next(iter(row.values()))
+    return row[0]

@@ -1,0 +1,1 @@
+"""The PostgreSQL store: the lock table on plain tables, one transaction per step."""

@@ -1,0 +1,36 @@
+"""A client's way to a PostgreSQL server, for callers that block."""
+
+from __future__ import annotations
+
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
+from lockfast.stores.postgresql.address import Address
+from lockfast.stores.postgresql.wake_listener import PostgresWakeListener
+from lockfast.stores.postgresql.wire import BlockingWire, Server
+
+
+class PostgresStore:
+    """A client's way to a server, for callers that block."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, address: Address) -> None:
+        self.label = address.label
+        self.server = Server(address)
+        self._wires: set[Wire] = set()
+
+    def caller_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.server, self._wires.discard))
+
+    def keeper_wire(self) -> Wire:
+        return self._noted(BlockingWire(self.server, self._wires.discard))
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        return PostgresWakeListener(self.server, session, deliver)
+
+    def close(self) -> None:
+        for wire in list(self._wires):
+            wire.close()
+
+    def _noted(self, wire: Wire) -> Wire:
+        self._wires.add(wire)
+        return wire

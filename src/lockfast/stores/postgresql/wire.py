@@ -1,0 +1,171 @@
+"""Commands to the server and replies back, for callers that block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Command, Reply, Wake
+from lockfast.errors import StoreUnavailableError
+from lockfast.ports import Deliver
+from lockfast.stores.postgresql.address import Address
+from lockfast.stores.postgresql.connection import Connection
+from lockfast.stores.postgresql.migration import ensure
+from lockfast.stores.postgresql.shortcuts import call_for, reply_to, run_call
+from lockfast.stores.postgresql.steps import Clock, Steps
+
+logger = logging.getLogger(__name__)
+
+_inherited: Final[list[object]] = []
+"""Connections of a parent process: neither used nor closed here."""
+
+_forks = 0
+
+
+def _after_fork_in_child() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Server:
+    """What the wires and listeners of one client share."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.channel = f"lockfast_{secrets.token_hex(8)}"
+        """Where notifications for all sessions of this client arrive."""
+        self._is_known = False
+        self._listeners: dict[str, Deliver] = {}
+
+    def connect(self, until_s: float) -> Connection:
+        connection = Connection(self.address, until_s)
+        if not self._is_known:
+            try:
+                ensure(connection, until_s)
+            except BaseException:
+                connection.close()
+                raise
+            self._is_known = True
+        return connection
+
+    def apply(
+        self,
+        connection: Connection,
+        command: Command,
+        until_s: float,
+        wakes: list[Wake],
+        clock: Clock | None = None,
+    ) -> Reply:
+        """One command in one transaction, or several short ones; `wakes` receives its wakes."""
+        call = call_for(command, self.channel)
+        if call is not None:
+            now_ms = clock.now_ms if clock is not None else None
+            reply = reply_to(command, run_call(connection, call, until_s, now_ms), wakes)
+            if reply is not None:
+                return reply
+        steps = Steps(connection, until_s, self.channel, clock)
+        try:
+            return steps.apply(command)
+        finally:
+            wakes += steps.wakes
+
+    def attach(self, session: str, deliver: Deliver) -> None:
+        self._listeners[session] = deliver
+
+    def detach(self, session: str) -> None:
+        self._listeners.pop(session, None)
+
+    def deliver(self, wakes: list[Wake]) -> None:
+        """Hand wakes to the sessions of this client; the others were notified."""
+        for wake in wakes:
+            deliver = self._listeners.get(wake.session)
+            if deliver is not None:
+                deliver(wake)
+
+
+class BlockingWire:
+    """Commands from any number of threads, each on a connection that no other uses then."""
+
+    def __init__(
+        self, server: Server, on_close: Callable[[BlockingWire], None] = lambda wire: None
+    ) -> None:
+        self._server = server
+        self._on_close = on_close
+        self._closed = False
+        self.connections = 0
+        """How many were made: a new one may lead to another server."""
+        self._start()
+
+    def _start(self) -> None:
+        self._forks = _forks
+        self._idle: deque[Connection] = deque()
+        self._slots = threading.Semaphore(self._server.address.connections_max)
+
+    async def send(self, command: Command, timeout_ms: int) -> Reply:
+        return self.apply(command, timeout_ms)
+
+    def apply(self, command: Command, timeout_ms: int, clock: Clock | None = None) -> Reply:
+        """Carry out a command, blocking."""
+        until_s = monotonic() + timeout_ms / 1000
+        if self._forks != _forks:
+            _inherited.append(self._idle)
+            self._start()
+        slots = self._slots
+        if not slots.acquire(timeout=max(0.0, until_s - monotonic())):
+            raise StoreUnavailableError(
+                self._server.address.label,
+                f"all {self._server.address.connections_max} connections of this client are busy",
+                "raise ?connections= in the URL",
+            )
+        try:
+            return self._on_a_connection(command, until_s, clock)
+        finally:
+            slots.release()
+
+    def _on_a_connection(self, command: Command, until_s: float, clock: Clock | None) -> Reply:
+        connection = self._take(until_s)
+        wakes: list[Wake] = []
+        try:
+            reply = self._server.apply(connection, command, until_s, wakes, clock)
+        except BaseException:
+            connection.close()
+            # Some of it may have been committed: let those concerned look for themselves.
+            self._server.deliver(
+                [w._replace(what=WAKE_LOOK) if w.what == WAKE_GRANTED else w for w in wakes]
+            )
+            raise
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        self._server.deliver(wakes)
+        return reply
+
+    def _take(self, until_s: float) -> Connection:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if connection.is_usable():
+                return connection
+            connection.close()
+        connection = self._server.connect(until_s)
+        self.connections += 1
+        return connection
+
+    def close(self) -> None:
+        self._closed = True
+        self._on_close(self)
+        if self._forks == _forks:
+            while self._idle:
+                self._idle.pop().close()

@@ -1,0 +1,16 @@
+"""Every test of the PostgreSQL store runs against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.postgresql import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """A server that lives as long as the tests; each uses a namespace of its own."""
+    with PostgresServer() as started:
+        yield started

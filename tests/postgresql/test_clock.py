@@ -1,0 +1,69 @@
+"""The server's clock is set: back, it hangs nobody; forward, the holder is told.
+
+A clock cannot be set here, so steps are given another time than the server's: what was done at
+an instant far ahead looks, from now on, as if the clock had been set back since.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import lockfast
+from lockfast.core import commands as c
+from lockfast.errors import LeaseLostError
+from tests.postgresql.stepping import StoreSteps
+from tests.servers.postgresql import PostgresServer
+
+HOUR_MS = 3_600_000
+LOCK = (c.Place("lock", "orders/42", "exclusive"),)
+TTL = 0.6
+PATIENCE_S = 30.0
+
+
+def server_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_a_dead_holder_is_expelled_though_the_clock_was_set_back(server: PostgresServer) -> None:
+    """By the server's clock it lives for another hour; its counter stands still."""
+    url = server.url()
+    steps = StoreSteps(url, watched=False)
+    ahead_ms = server_ms() + HOUR_MS
+    steps.apply(c.Enter("dead", 1, LOCK, open=c.Open("dead", 600, "a dead one")), ahead_ms, 1)
+    with lockfast.connect(url, ttl=TTL) as client:
+        lease = client.lock("orders/42").acquire(timeout=PATIENCE_S)
+        ended = {info.session: info.ended for info in client.sessions()}
+        assert ended["dead"] == "its keep-alives stopped"
+        lease.release()
+    steps.close()
+
+
+def test_a_living_holder_is_not_expelled(server: PostgresServer) -> None:
+    """It is renewed all the time, so its counter moves, whatever its deadline says."""
+    url = server.url()
+    with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as client:
+        held = holder.lock("orders/42").acquire()
+        with pytest.raises(lockfast.AcquireTimeoutError):
+            client.lock("orders/42").acquire(timeout=4 * TTL)
+        held.check()
+        held.release()
+
+
+def test_a_holder_is_told_when_the_clock_was_set_forward(server: PostgresServer) -> None:
+    """Another took the lock over: the next keep-alive says so, well before the TTL is over."""
+    url = server.url()
+    steps = StoreSteps(url, watched=False)
+    with lockfast.connect(url, ttl=6) as holder:
+        held = holder.lock("orders/42").acquire()
+        ahead_ms = server_ms() + HOUR_MS
+        taken, _ = steps.apply(
+            c.Enter("new", 1, LOCK, open=c.Open("new", 600, "n")), ahead_ms, ahead_ms * 1000
+        )
+        assert isinstance(taken, c.Granted)
+        assert taken.token > held.token
+        assert held.lost.wait(6)
+        with pytest.raises(LeaseLostError):
+            held.check()
+    steps.close()

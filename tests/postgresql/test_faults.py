@@ -1,0 +1,259 @@
+"""A real server broken on purpose: outcomes are typed, nobody holds twice, tokens never go back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+import lockfast
+from lockfast.core import commands as c
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from lockfast.runtimes.threads import run
+from lockfast.stores.postgresql.address import parse
+from lockfast.stores.postgresql.connection import Connection
+from lockfast.stores.postgresql.store import PostgresStore
+from lockfast.stores.registry import parse_url
+from tests.servers.postgresql import PostgresServer
+
+LOCK = (c.Place("lock", "orders/42", "exclusive"),)
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that the test may break."""
+    with PostgresServer() as started:
+        yield started
+
+
+def store_at(url: str) -> PostgresStore:
+    return PostgresStore(parse(parse_url(url)))
+
+
+def holders(url: str) -> int:
+    reply = run(store_at(url).caller_wire().send(c.Inspect("lock", "orders/42"), WAIT_MS))
+    assert isinstance(reply, c.ResourceView)
+    return reply.holder_count
+
+
+@pytest.mark.parametrize("flight", range(6))
+def test_a_backend_killed_before_any_flight_of_a_step(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, flight: int
+) -> None:
+    """Whatever the store answers, sending the command again makes it one claim."""
+    url = server.url()
+    store = store_at(url)
+    wire = store.caller_wire()
+    run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
+    # Two places and a block of tokens: the general path, with several flights.
+    places = (*LOCK, c.Place("lock", "orders/43", "exclusive"))
+    command = c.Enter("s", 1, places, block=10)
+    sent = 0
+    real = Connection.exchange
+
+    def exchange(connection, statements, until_s):  # type: ignore[no-untyped-def]
+        nonlocal sent
+        if sent == flight:
+            server.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'lockfast'"
+            )
+        sent += 1
+        return real(connection, statements, until_s)
+
+    monkeypatch.setattr(Connection, "exchange", exchange)
+    try:
+        run(wire.send(command, WAIT_MS))
+    except (StoreUnavailableError, OutcomeUnknownError):
+        pass
+    monkeypatch.undo()
+    granted = run(wire.send(command, WAIT_MS))
+    assert isinstance(granted, c.Granted)
+    assert holders(url) == 1
+    again = run(wire.send(command, WAIT_MS))
+    assert isinstance(again, c.Granted)
+    assert again.token == granted.token
+    store.close()
+
+
+def test_a_killed_server_keeps_what_it_answered(own_server: PostgresServer) -> None:
+    """kill -9 and restart: the holder still holds, and the next token is greater."""
+    url = own_server.url()
+    with lockfast.connect(url, ttl=30) as client, lockfast.connect(url, ttl=30) as other:
+        others = [client.lock(f"a/{i}").acquire() for i in range(5)]
+        held = client.lock("orders/42").acquire()
+        own_server.kill()
+        with pytest.raises((StoreUnavailableError, OutcomeUnknownError)):
+            other.lock("orders/42").acquire(timeout=0)
+        own_server.start()
+        assert other.lock("orders/42").try_acquire() is None
+        held.check()
+        held.release()
+        with other.lock("orders/42").acquire(timeout=30) as lease:
+            assert lease.token > held.token > max(one.token for one in others)
+        for one in others:
+            one.release()
+
+
+def test_an_immediate_restart_wakes_waiters_all_the_same(own_server: PostgresServer) -> None:
+    """Their notifications are lost with the connection: they listen again, and look."""
+    url = own_server.url()
+    with lockfast.connect(url, ttl=3) as client, lockfast.connect(url, ttl=3) as other:
+        held = client.lock("orders/42").acquire()
+        got: list[lockfast.Lease] = []
+        waiter = threading.Thread(
+            target=lambda: got.append(other.lock("orders/42").acquire(timeout=60))
+        )
+        waiter.start()
+        own_server.wait_until("SELECT count(*) = 1 FROM lockfast.lines")
+        own_server.restart_immediately()
+        held.release()
+        waiter.join(60)
+        assert got
+        assert got[0].token > held.token
+        got[0].release()
+
+
+def test_out_of_connections_is_unavailable(own_server: PostgresServer) -> None:
+    own_server.run("CREATE ROLE few LOGIN SUPERUSER CONNECTION LIMIT 0")
+    own_server.run("ALTER ROLE few NOSUPERUSER")
+    url = own_server.url(user="few")
+    with pytest.raises(StoreUnavailableError, match="no connection left"):
+        run(store_at(url).caller_wire().send(c.Open("s", 1000, "s"), WAIT_MS))
+
+
+def test_a_statement_timeout_is_unavailable_and_nothing_was_done(server: PostgresServer) -> None:
+    """Another transaction keeps the resource locked for longer than the server allows."""
+    url = server.url()
+    server.run("CREATE ROLE hasty LOGIN SUPERUSER")
+    server.run("ALTER ROLE hasty SET statement_timeout = '200ms'")
+    wire = store_at(url.replace("postgres@", "hasty@")).caller_wire()
+    run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
+    namespace = parse(parse_url(url)).namespace
+    with server.connect() as stuck, stuck.transaction():
+        stuck.execute(
+            "SELECT pg_advisory_xact_lock(lockfast.resource_key(%s, 'lock', 'orders/42'))",
+            [namespace],
+        )
+        with pytest.raises(StoreUnavailableError, match="statement_timeout"):
+            run(wire.send(c.Enter("s", 1, LOCK), WAIT_MS))
+    assert isinstance(run(wire.send(c.Enter("s", 1, LOCK), WAIT_MS)), c.Granted)
+
+
+def test_a_client_stopped_inside_a_step_loses_its_locks(server: PostgresServer) -> None:
+    """The server ends its transaction (idle_in_transaction_session_timeout): others go on."""
+    url = server.url()
+    store = store_at(url)
+    wire = store.caller_wire()
+    run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
+    namespace = store.server.address.namespace
+    stuck = store.server.connect(monotonic() + 10)
+    step = "SELECT * FROM lockfast.begin_step($1, false, '[]', '[]', $2, '[]', false, NULL)"
+    resource = '[["lock", "orders/42"]]'
+    stuck.exchange([("BEGIN", ()), (step, [namespace, resource])], monotonic() + 10)
+    with pytest.raises(StoreError):
+        run(wire.send(c.Enter("s", 1, LOCK), 1000))
+    # It never says another word: after 5 s the server gives its locks back.
+    granted = None
+    until_s = monotonic() + 30
+    while granted is None and monotonic() < until_s:
+        try:
+            granted = run(wire.send(c.Enter("s", 1, LOCK), 10_000))
+        except StoreError:
+            continue
+    assert isinstance(granted, c.Granted)
+    stuck.close()
+
+
+def test_a_stopped_server_is_told_from_a_refusal(own_server: PostgresServer) -> None:
+    """A step that got no answer in time may have been done; it is one claim all the same."""
+    url = own_server.url()
+    wire = store_at(url).caller_wire()
+    run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
+    with own_server.stopped(), pytest.raises(OutcomeUnknownError):
+        run(wire.send(c.Enter("s", 1, LOCK), 300))
+    assert isinstance(run(wire.send(c.Enter("s", 1, LOCK), WAIT_MS)), c.Granted)
+    assert holders(url) == 1
+
+
+def test_a_standby_takes_no_writes_and_a_promoted_one_gives_greater_tokens() -> None:
+    """Failover to a standby that missed the last grants: tokens rise all the same."""
+    with PostgresServer() as primary:
+        url = primary.url()
+        wire = store_at(url).caller_wire()
+        run(wire.send(c.Open("s", 600_000, "s"), WAIT_MS))
+        with PostgresServer(primary=primary) as standby:
+            behind = url.replace(str(primary.port), str(standby.port))
+            standby.wait_until("SELECT count(*) = 1 FROM lockfast.sessions")
+            with pytest.raises(StoreUnavailableError, match="standby"):
+                run(store_at(behind).caller_wire().send(c.Enter("s", 1, LOCK), WAIT_MS))
+            # From here on the standby misses what the primary grants.
+            standby.run("ALTER SYSTEM SET primary_conninfo = ''")
+            standby.run("SELECT pg_reload_conf()")
+            standby.wait_until("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+            tokens = []
+            for n in range(1, 60):
+                granted = run(wire.send(c.Enter("s", n, LOCK), WAIT_MS))
+                assert isinstance(granted, c.Granted)
+                tokens.append(granted.token)
+                run(wire.send(c.Leave("s", n, LOCK), WAIT_MS))
+            primary.kill()
+            standby.promote()
+            # Of a session that it knows, so that nothing but the timeline tells.
+            granted = run(store_at(behind).caller_wire().send(c.Enter("s", 1, LOCK), WAIT_MS))
+            assert isinstance(granted, c.Granted)
+            assert granted.token > max(tokens)
+
+
+def test_a_role_without_rights_is_told_what_to_run(own_server: PostgresServer) -> None:
+    """It may not create the schema; the owner of the database runs the printed SQL."""
+    from lockfast.stores.postgresql.schema import creation
+
+    own_server.run("CREATE ROLE app LOGIN")
+    url = own_server.url(user="app")
+    with pytest.raises(StoreMisconfiguredError, match="lockfast schema postgresql"):
+        run(store_at(url).caller_wire().send(c.Open("s", 1000, "s"), WAIT_MS))
+    own_server.run(creation())
+    with pytest.raises(StoreMisconfiguredError, match="rights"):
+        run(store_at(url).caller_wire().send(c.Open("s", 1000, "s"), WAIT_MS))
+    for right in (
+        "USAGE ON SCHEMA lockfast",
+        "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockfast",
+        "SELECT, UPDATE, USAGE ON ALL SEQUENCES IN SCHEMA lockfast",
+    ):
+        own_server.run(f"GRANT {right} TO app")
+    with lockfast.connect(url) as client, lockfast.connect(url) as other:
+        with client.lock("a"), client.rwlock("b").read(), client.semaphore("c", limit=2):
+            assert other.lock("a").try_acquire() is None
+        with client.lock("kept", retain=True), client.all("x", "y"):
+            pass
+        assert next(iter(client.sessions())).owner
+
+
+def test_first_users_create_the_schema_once(own_server: PostgresServer) -> None:
+    failures: list[BaseException] = []
+    ready = threading.Barrier(4)
+
+    def use() -> None:
+        try:
+            ready.wait(20)
+            with lockfast.connect(own_server.url("one"), connect_timeout=30) as client:
+                client.lock("a").acquire(timeout=30).release()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert own_server.run("SELECT version FROM lockfast.meta") == [(1,)]
