@@ -17,17 +17,17 @@ TRY_MS: Final = 100
 
 
 class AsyncSqliteStore(SqliteStore):
-    """As SqliteStore, with callers that give way while a transaction runs."""
+    """As SqliteStore, for callers that must not block the event loop."""
 
     def caller_wire(self) -> Wire:
         return _WorkerWire(self)
 
 
 class _WorkerWire:
-    """One hop to the worker per command, and one back.
+    """Runs each command on a worker thread: one hop there and one back.
 
-    A caller cancelled meanwhile does not stop the transaction: its outcome is unknown to
-    it then, and its claim is given back by number.
+    Cancelling a caller does not stop its transaction. The caller then does not know the outcome,
+    and the keeper releases its claim by number.
     """
 
     def __init__(self, store: SqliteStore) -> None:
@@ -38,24 +38,24 @@ class _WorkerWire:
         self._process = os.getpid()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="lockfast-sqlite")
         self._answers = True
-        """Whether the store answered the last command that reached it."""
+        """Whether the last command that was carried out got an answer."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         if self._process != os.getpid():
-            self._start()  # the parent's worker did not come along
+            self._start()  # threads do not survive a fork
         loop = asyncio.get_running_loop()
         until = time.monotonic() + timeout_ms / 1000
         try:
             job = loop.run_in_executor(self._worker, self._apply, command, timeout_ms, until)
-        except RuntimeError:  # the worker takes nothing on any more
+        except RuntimeError:  # the worker was shut down
             raise StoreUnavailableError(
                 self._store.label, "the client is closed", "connect again"
             ) from None
         return await job
 
     def _apply(self, command: Command, timeout_ms: int, until: float) -> Reply:
-        # The time it stood behind other commands counts only while the store does not answer:
-        # else a long line would make the store of it look unavailable.
+        # The time a command waited for the worker counts only while the store does not answer.
+        # Otherwise many waiting commands would make a working store look unavailable.
         if not self._answers:
             timeout_ms = round((until - time.monotonic()) * 1000)
         self._answers = False
