@@ -10,7 +10,7 @@ from lockfast.cli import main as lockfast
 from lockfast.sim import speed
 from lockfast.sim.__main__ import main
 from lockfast.sim.exhaust import exhaust
-from lockfast.sim.mix import SEARCHED, Case, mix_of_seed, read_case_file, write_case, write_mix
+from lockfast.sim.mix import STORES, Case, mix_of_seed, read_case_file, write_case, write_mix
 from lockfast.sim.search import search, try_seed
 from lockfast.sim.shrink import shrink
 from tests.sim.planted.bugs import planted
@@ -57,8 +57,8 @@ def test_a_stretch_of_seeds_is_clean(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_default_search_covers_every_store(capsys: pytest.CaptureFixture[str]) -> None:
     """And tells of each how many schedules a core runs in a minute."""
     assert main(["--seeds", "60", "--first", "0", "--jobs", "1"]) == 0
-    told = capsys.readouterr().out.splitlines()[-len(SEARCHED) :]
-    for store, line in zip(SEARCHED, told, strict=True):
+    told = capsys.readouterr().out.splitlines()[-len(STORES) :]
+    for store, line in zip(STORES, told, strict=True):
         assert line.startswith(f"{store}: ")
         assert "schedules per minute and core" in line
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockfast.sim.exhaust import exhaust
 from lockfast.sim.history import write_history
-from lockfast.sim.mix import SEARCHED, Case, MixError, mix_of_seed, read_case_file, write_case
+from lockfast.sim.mix import STORES, Case, MixError, mix_of_seed, read_case_file, write_case
 from lockfast.sim.scenarios import SCENARIOS, play
 from lockfast.sim.search import Failure, compare_table, progress_line, search, try_seed
 from lockfast.sim.shrink import shrink
@@ -68,7 +68,7 @@ def search_seeds(
     # Another stretch each time: what was searched yesterday need not be searched again.
     first = first if first is not None else int(time.time()) % 10**8 * 100
     print(f"seeds {first} to {first + count - 1}", flush=True)
-    stores = SEARCHED if store is None else (store,)
+    stores = STORES if store is None else (store,)
     failed = False
     for each in stores:
         share = 1 if store is not None or each == "memory" else SLOWER

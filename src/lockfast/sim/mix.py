@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 from lockfast.sim.faults import ALL, FAULTS
 from lockfast.sim.workloads import EXCLUSIVE_WORKLOADS, WORKLOADS
 
-STORES = tuple(sorted(ALL, key=lambda store: store != "memory"))
+STORES = tuple(sorted(ALL, key=lambda store: (store != "memory", store)))
 """What worlds are made of, the lock table itself first."""
-SEARCHED = ("memory", "redis")
-"""The stores that the default search runs."""
 
 
 TEXT_MAX = 1 << 20

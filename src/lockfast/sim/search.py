@@ -66,14 +66,31 @@ def judge(run: Run) -> list[Problem]:
         fenced=run.mix.fenced,
         alive_us=alive_us(run.mix),
         per_name=run.mix.store == "quorum",
+        order_slack_us=order_slack_us(run.mix),
     )
+
+
+def order_slack_us(mix: Mix) -> int | None:
+    """How exact the order of arrival is; None if it is not promised.
+
+    On etcd a claim's rank is the wall clock of its client, to the millisecond.
+    """
+    if mix.store != "etcd":
+        return 0
+    return None if {"drift", "wall_jump"} & mix.faults.keys() else 2 * MS
 
 
 def alive_us(mix: Mix) -> int:
     """How long at most nobody enters a lock that somebody waits for."""
     longest_ms = max(mix.knobs_of_workload(name)["hold_ms"][1] for name in mix.workloads)
     ttls = ENTRY_TTLS + (DEADLOCK_TTLS if "nested" in mix.workloads else 0)
-    return int((ttls * mix.ttl_ms + longest_ms + 50) * MS)
+    ttl_ms = mix.ttl_ms
+    if mix.store == "etcd":
+        # A lease lasts whole seconds, longer by an election, and is revoked half a second late.
+        ttl_ms += 2500
+    if "ttls" in mix.workloads:
+        ttl_ms += mix.ttl_ms
+    return int((ttls * ttl_ms + longest_ms + 50) * MS)
 
 
 def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from lockfast.sim.checker import Lease, check_leases
 from lockfast.sim.linear import check_name
-from lockfast.sim.mix import SEARCHED, Mix
+from lockfast.sim.mix import STORES, Mix
 from lockfast.sim.search import run_chunk
 from lockfast.sim.world import World
 
@@ -46,7 +46,7 @@ def lines() -> Iterator[str]:
         run = World(mix, 3).run()
         seconds = _seconds(partial(check_name, run.entries, ("lock", "a")))
         yield f"explanation, {workload}: {run.operations / seconds:,.0f} operations a second"
-    for store in SEARCHED:
+    for store in STORES:
         yield f"search, {store}: {run_chunk(range(SCHEDULES), store).rates()}"
 
 

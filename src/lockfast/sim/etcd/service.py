@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from lockfast.core.commands import Command
 from lockfast.ports import Store
@@ -60,5 +60,4 @@ class EtcdService:
 
 def open_etcd(host: Host, cluster: Cluster) -> Store:
     """The shipped store on a host, with the modelled cluster as its network."""
-    store: Store = cast(Any, EtcdStore)(Address(LABEL), SimEtcdNetwork(host, cluster))
-    return store
+    return EtcdStore(Address(LABEL), SimEtcdNetwork(host, cluster))
