@@ -123,7 +123,7 @@ class SimClient(aio.Client):
         )
         assert not settings
         self._leases_of = weakref.WeakValueDictionary()
-        self._keeps = {}
+        self._retained_locks = {}
 
     def lock(self, name: str, **settings: Any) -> Any:
         made = super().lock(name, **settings)

@@ -85,7 +85,7 @@ async def test_local_users_are_served_in_order_of_arrival(world: World) -> None:
         async with lock:
             order.append(at)
 
-    (keep,) = getattr(client, "it", client)._keeps.values()
+    (keep,) = getattr(client, "it", client)._retained_locks.values()
     running = []
     for at in range(20):
         running.append(world.start(take(at)))
@@ -235,7 +235,7 @@ async def test_a_timeout_or_cancellation_in_the_local_line(world: World) -> None
     client = world.client()
     lock = client.lock("a", retain=True)
     lease = await lock.acquire()
-    (keep,) = getattr(client, "it", client)._keeps.values()
+    (keep,) = getattr(client, "it", client)._retained_locks.values()
 
     async def wait_shortly() -> str:
         with pytest.raises(lockfast.AcquireTimeoutError):

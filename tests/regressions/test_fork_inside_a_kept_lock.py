@@ -19,7 +19,7 @@ import lockfast
 def test_the_child_is_told_and_not_hung(tmp_path: Path) -> None:
     with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
         lease = client.lock("a", retain=True).acquire()
-        (keep,) = client._keeps.values()
+        (keep,) = client._retained_locks.values()
         inside, go_on = threading.Event(), threading.Event()
 
         def in_the_middle() -> None:

@@ -64,7 +64,7 @@ async def cancelled_while_it_gives_back() -> None:
         lock = client.lock("a", retain=True)
         async with lock:
             pass
-        (keep,) = client._keeps.values()
+        (keep,) = client._retained_locks.values()
         keep._next_token = keep._last_token + 1  # its tokens are used up
         client._core.wire = wire = HoldsUpLeave(client._core.wire)
 

@@ -29,7 +29,7 @@ from lockfast.flow.client import Core
 from lockfast.flow.effects import without
 from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.lock_order import LockOrder
-from lockfast.flow.retained import Keep, Use
+from lockfast.flow.retained import RetainedLock, Use
 from lockfast.ports import Runtime
 from lockfast.runtimes.clock import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
@@ -45,7 +45,7 @@ class LeaseBase:
     """A lease without its verbs: what it is and how it stands."""
 
     _holding: Holding
-    _keep: Keep | None = None
+    _retained: RetainedLock | None = None
     _use: Use | None = None
     _depth = 1
     _on_released: Callable[[], None] | None = None
@@ -114,8 +114,8 @@ class LeaseBase:
         # In a forked child the mutex may stay locked.
         if session.process != session.runtime.process():
             pass
-        elif self._keep is not None and self._use is not None:
-            waiting = self._keep.when_over(self._use, callback)
+        elif self._retained is not None and self._use is not None:
+            waiting = self._retained.when_over(self._use, callback)
         else:
             with session.mutex:
                 waiting = self._holding.phase is Phase.HELD
@@ -129,8 +129,8 @@ class LeaseBase:
         assert session is not None
         if session.process != session.runtime.process():
             return
-        if self._keep is not None and self._use is not None:
-            self._keep.not_any_more(self._use, callback)
+        if self._retained is not None and self._use is not None:
+            self._retained.not_any_more(self._use, callback)
             return
         with session.mutex:
             self._holding.on_over = without(self._holding.on_over, callback)
@@ -200,8 +200,8 @@ class LeaseBase:
         if use is not None:
             if use.over:
                 return
-            assert self._keep is not None
-            holding.session.drop_use(self._keep, use)
+            assert self._retained is not None
+            holding.session.drop_use(self._retained, use)
         else:
             holding.session.drop(holding)
         held = holding.phase is Phase.HELD
@@ -284,7 +284,7 @@ class RecipeBase:
         self._reentrant = reentrant
         self._retain = retain
         self._own_ask = self._ask_for_names([part.name for part in parts])
-        self._own_keep: Keep | None = None
+        self._own_retained: RetainedLock | None = None
 
     @property
     def name(self) -> str:
@@ -306,16 +306,16 @@ class RecipeBase:
             options.lock_delay_ms,
         )
 
-    def _kept(self, ask: Ask) -> Keep:
+    def _retained_lock(self, ask: Ask) -> RetainedLock:
         """The lock as this client keeps it for its next local user."""
-        if ask is self._own_ask and self._own_keep is not None:
-            return self._own_keep
-        keeps = self._client._keeps
+        if ask is self._own_ask and self._own_retained is not None:
+            return self._own_retained
+        keeps = self._client._retained_locks
         found = keeps.get(ask)
         if found is None:
-            found = keeps.setdefault(ask, Keep(self._core, ask))
+            found = keeps.setdefault(ask, RetainedLock(self._core, ask))
         if ask is self._own_ask:
-            self._own_keep = found
+            self._own_retained = found
         return found
 
     def __repr__(self) -> str:
@@ -402,7 +402,7 @@ class ClientBase:
             weakref.WeakValueDictionary()
         )
         """Of re-entrant locks: by actor and places, the lease to enter again."""
-        self._keeps: dict[Ask, Keep] = {}
+        self._retained_locks: dict[Ask, RetainedLock] = {}
         _open_cores.add(self._core)
 
     def _options(

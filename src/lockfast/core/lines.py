@@ -250,7 +250,7 @@ class Lines:
 
     def _queue(self, resource: ResourceRow, rank: str, ref: str) -> None:
         if not resource.waiting:
-            self._tell_keepers(resource)
+            self._tell_retaining(resource)
         resource.waiting += 1
         self.rows.add(r.line_prefix("w", resource.kind, resource.name) + rank, ref)
 
@@ -266,7 +266,7 @@ class Lines:
         if head is not None:
             self.wake(self.claim_by_ref(head[1]), WAKE_LOOK)
 
-    def _tell_keepers(self, resource: ResourceRow) -> None:
+    def _tell_retaining(self, resource: ResourceRow) -> None:
         """Tell those who keep the resource for their next use that others want it."""
         if resource.kept:
             for holder in self.holders(resource, FAR_MS):
@@ -387,7 +387,7 @@ class Lines:
         if resource.closed_ms > self.now_ms:
             return
         resource.closed_ms = 0
-        keepers: list[Claim] = []
+        retaining: list[Claim] = []
         if resource.converting:
             if resource.holders > 1:
                 return
@@ -397,7 +397,7 @@ class Lines:
             self.set_mode(claim, resource, claim.wants)
             self.wake(claim, WAKE_GRANTED, claim.token)
             if claim.block > 1:
-                keepers.append(claim)
+                retaining.append(claim)
         moved = False
         while resource.waiting and resource.closed_ms <= self.now_ms:
             head = self._head(resource)
@@ -421,7 +421,7 @@ class Lines:
                 self._hold(claim)
                 self.wake(claim, WAKE_GRANTED, claim.token)
                 if claim.block > 1:
-                    keepers.append(claim)
+                    retaining.append(claim)
             else:
                 claim.passed |= here
                 self._reserve(resource, place, rank, ref)
@@ -429,7 +429,7 @@ class Lines:
         if moved and resource.waiting and resource.holders + resource.reservations > 1:
             # The first in line watches over all who hold, and they are not the same now.
             self._hint_first(resource)
-        for claim in keepers:
+        for claim in retaining:
             if self.granted(claim).wanted:
                 self.wake(claim, WAKE_WANTED)
 
@@ -465,7 +465,7 @@ class Lines:
         self._take_back(resource)
         self.put(claim)
         self.log("converting", claim.places[0], claim, mode)
-        self._tell_keepers(resource)
+        self._tell_retaining(resource)
 
     # ── looking ──────────────────────────────────────────────────────────────────────
 

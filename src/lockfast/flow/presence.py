@@ -39,7 +39,7 @@ from lockfast.flow.log import logger
 from lockfast.ports import Runtime, Signal, WakeListener
 
 if TYPE_CHECKING:
-    from lockfast.flow.retained import Keep, Use
+    from lockfast.flow.retained import RetainedLock, Use
 
 STOPPING_SHARE: Final = 30
 """1/30 of the TTL is kept back for the work to stop in, and for clocks whose rates
@@ -171,7 +171,7 @@ class Presence:
         self._not_before_ms: dict[int, int] = {}
         """Of some in the outbox: when they may be sent at the earliest."""
         self._dropped: deque[Holding] = deque()
-        self._dropped_uses: deque[tuple[Keep, Use]] = deque()
+        self._dropped_uses: deque[tuple[RetainedLock, Use]] = deque()
         self._inbox: list[Wake] = []
         self._next_n = 1
         self._looked_up_to = 0
@@ -310,7 +310,7 @@ class Presence:
             self._dropped.append(holding)
             self.listener.interrupt()
 
-    def drop_use(self, keep: Keep, use: Use) -> None:
+    def drop_use(self, keep: RetainedLock, use: Use) -> None:
         """As drop, for one local user of a kept claim."""
         if self.process == self.runtime.process() and not self.snapshot.ended:
             self._dropped_uses.append((keep, use))

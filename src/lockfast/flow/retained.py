@@ -61,7 +61,7 @@ class _Waiter:
         """It is this one's turn to take the lock from the store."""
 
 
-class Keep:
+class RetainedLock:
     """One lock kept by one client: the grant, its users, and their local line."""
 
     def __init__(self, core: Core, ask: Ask) -> None:

@@ -30,7 +30,7 @@ from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core
 from lockfast.flow.convert import convert
 from lockfast.flow.holding import Ask, Holding, LeaseState
-from lockfast.flow.retained import Keep, Use
+from lockfast.flow.retained import RetainedLock, Use
 from lockfast.sim.runtime import MS, Cancelled, Host
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class SimClient:
             lease.over("lost")
         return lease
 
-    async def take_kept(self, keep: Keep, place: Place) -> tuple[SimLease, Use] | None:
+    async def take_kept(self, keep: RetainedLock, place: Place) -> tuple[SimLease, Use] | None:
         """Become a local user of a lock that stays with this client."""
         host, history = self.host, self.history
         op = history.ask(
@@ -217,7 +217,7 @@ class SimClient:
         use.holding.on_over += (partial(self._lost, op),)
         return lease, use
 
-    async def give_kept(self, keep: Keep, lease: SimLease, use: Use) -> None:
+    async def give_kept(self, keep: RetainedLock, lease: SimLease, use: Use) -> None:
         lease.over("released")
         op = self.history.ask(self.host.kernel.now, self.name, "release", of=lease.op)
         try:

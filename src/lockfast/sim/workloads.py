@@ -14,7 +14,7 @@ from lockfast.core.commands import Place
 from lockfast.errors import LockfastError, OutcomeUnknownError, StaleTokenError
 from lockfast.flow.admin import list_sessions, revoke_lock, revoke_session
 from lockfast.flow.holding import Ask
-from lockfast.flow.retained import Keep
+from lockfast.flow.retained import RetainedLock
 from lockfast.guards.admission import InvalidTokenError
 from lockfast.sim.client import SimClient, SimLease
 from lockfast.sim.runtime import Cancelled
@@ -284,7 +284,7 @@ async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Tasks of one client share a lock that stays with it until others want it."""
     place = Place("lock", "a", "exclusive")
-    keep = Keep(client.core, Ask((place,), client.world.ttl_ms))
+    keep = RetainedLock(client.core, Ask((place,), client.world.ttl_ms))
 
     async def task(own: random.Random) -> None:
         for _ in rounds(client, knobs):

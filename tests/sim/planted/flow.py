@@ -46,14 +46,14 @@ def _(stack: ExitStack) -> None:
 @bug("retained lock kept past its deadline", promise="liveness")
 def _(stack: ExitStack) -> None:
     # As if the local line looked at what it was told last, and not at the clock.
-    right = retained.Keep._admits
+    right = retained.RetainedLock._admits
 
-    def wrong(self: retained.Keep, arrival: int) -> bool:
+    def wrong(self: retained.RetainedLock, arrival: int) -> bool:
         with mock.patch.object(Session, "state_of", return_value=LeaseState.HELD):
             return right(self, arrival)
 
-    replace(stack, retained.Keep, "_admits", wrong)
-    replace(stack, retained.Keep, "_note_wanted", lambda self: None)
+    replace(stack, retained.RetainedLock, "_admits", wrong)
+    replace(stack, retained.RetainedLock, "_note_wanted", lambda self: None)
 
 
 @bug("max_hold known to the store only", promise="exclusion")

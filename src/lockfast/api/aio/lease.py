@@ -82,8 +82,8 @@ class Lease(LeaseBase):
         """
         if not self._leave_once():
             self.check()
-        elif self._keep is not None and self._use is not None:
-            await self._keep.give(self._use)
+        elif self._retained is not None and self._use is not None:
+            await self._retained.give(self._use)
         else:
             await claims.release(self._core, self._holding)
 

@@ -77,8 +77,8 @@ class Lease(LeaseBase):
         """
         if not self._leave_once():
             self.check()
-        elif self._keep is not None and self._use is not None:
-            run(self._keep.give(self._use))
+        elif self._retained is not None and self._use is not None:
+            run(self._retained.give(self._use))
         else:
             run(claims.release(self._core, self._holding))
 

@@ -85,7 +85,7 @@ class Recipe(RecipeBase, Generic[L]):
                 held._re_enter()
                 return held
         if self._retain:
-            lease = self._take_kept(ask, timeout_ms)
+            lease = self._take_retained(ask, timeout_ms)
         else:
             # The lease is there before anything is sent: whatever happens to us from here
             # on, it is either returned or given back, at the latest when it is collected.
@@ -101,12 +101,12 @@ class Recipe(RecipeBase, Generic[L]):
             lease._on_released = lambda: leases_of.pop(key, None)
         return lease
 
-    def _take_kept(self, ask: Ask, timeout_ms: int | None) -> L:
-        keep = self._kept(ask)
-        lease = self._lease(self._core, keep.nothing)
-        lease._keep = keep
+    def _take_retained(self, ask: Ask, timeout_ms: int | None) -> L:
+        retained = self._retained_lock(ask)
+        lease = self._lease(self._core, retained.nothing)
+        lease._retained = retained
         lease._use = use = Use(self._core.actor())
-        run(keep.take(timeout_ms, use))
+        run(retained.take(timeout_ms, use))
         assert use.holding is not None
         lease._holding = use.holding
         return lease
