@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockfast.cli import main
-from tests.cli.processes import READ, Cli, children_of
+from tests.cli.processes import READ, Cli, children_of, until
 
 SECRET = "hunter2"
 
@@ -27,9 +27,8 @@ def test_ps_does_not_show_a_password_in_url(cli: Cli) -> None:
     assert "u:***@x/locks.db" in arguments_of(holder.pid)
     waiter = cli.start("run", "a", "--url", secret_url, "--", "true")
     show = ("show", "a", "--url", secret_url)
-    while "waiting (1)" not in (shown := cli.run(*show).stdout):
-        pass
-    assert SECRET not in shown
+    until(lambda: "waiting (1)" in cli.run(*show).stdout, "the second run waits")
+    assert SECRET not in cli.run(*show).stdout
     for pid in (waiter.pid, *children_of(waiter.pid)):
         assert SECRET not in arguments_of(pid)
     holder.write("go")

@@ -29,6 +29,7 @@ def crowd() -> tuple[Table, CountingRows]:
     return table, rows
 
 
+@pytest.mark.timeout(600)  # three hundred thousand steps, about 15 s of CPU time
 def test_a_hundred_thousand_claims_end_in_short_steps() -> None:
     """Close is answered after one portion; every step touches a bounded number of rows."""
     table, rows = crowd()
