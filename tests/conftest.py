@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
+
+# Timing never decides a test: no deadline per example, no complaint about slow generation.
+settings.register_profile("lockfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lockfast")
 
 pytest_plugins = ["tests.measuring"]
 pytest.register_assert_rewrite("lockfast.conformance")
