@@ -6,8 +6,11 @@ that name a server or how to trust it (host, sslmode, sslrootcert, target_sessio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lockfast.errors import UnsupportedError
 from lockfast.ports import Store
+from lockfast.stores.diagnosis import Diagnosis, Maintenance
 from lockfast.stores.registry import Face, StoreUrl
 
 
@@ -32,3 +35,21 @@ def _require_psycopg(url: StoreUrl) -> None:
         raise UnsupportedError(
             url.label, "the package psycopg is not installed", "pip install 'lockfast[postgres]'"
         ) from None
+
+
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    _require_psycopg(url)
+    return PostgresMaintenance(url)
+
+
+class PostgresMaintenance(Maintenance):
+    def __init__(self, url: StoreUrl) -> None:
+        from lockfast.stores.postgresql.address import parse
+
+        super().__init__(url.label)
+        self._address = parse(url)
+
+    def examine(self) -> Iterator[Diagnosis]:
+        from lockfast.stores.postgresql.checkup import examine
+
+        return examine(self._address)
