@@ -8,7 +8,7 @@ import pytest
 
 from lockfast.conformance.contract import WireContract
 from lockfast.conformance.harness import Harness
-from lockfast.stores import open_memory
+from lockfast.stores import memory
 from lockfast.stores.sqlite import file
 from tests.conformance.stores import EVERYWHERE, MovedClock, harness_for, shorten_logs
 
@@ -24,7 +24,7 @@ def harness(
         # At the wire there are no clients with clocks of their own, so that of the store
         # can be moved and nobody has to wait.
         clock = MovedClock()
-        monkeypatch.setattr(open_memory, "now_ms", clock.now_ms)
+        monkeypatch.setattr(memory, "now_ms", clock.now_ms)
         monkeypatch.setattr(file, "now_ms", clock.now_ms)
         monkeypatch.setattr(made, "pass_ms", clock.pass_ms)
     return made

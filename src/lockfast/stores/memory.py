@@ -1,7 +1,11 @@
-"""The memory store: the lock table in one process, for tests, simulations and threads."""
+"""The memory store: the lock table in one process, for tests, simulations and threads.
+
+`memory://[name]` is one table per name, shared by all clients of this process.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +23,10 @@ from lockfast.core.commands import (
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreUnavailableError
-from lockfast.ports import Capabilities, Deliver, Runtime, Signal, WakeListener, Wire
+from lockfast.ports import Capabilities, Deliver, Runtime, Signal, Store, WakeListener, Wire
+from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.threads import ThreadsRuntime
+from lockfast.stores.registry import Face, StoreUrl
 from lockfast.stores.undo import UndoableRows
 
 
@@ -167,3 +174,26 @@ class _MemoryWakeListener:
 
     def close(self) -> None:
         self._table.detach(self.inbox)
+
+
+_tables: dict[tuple[str, str], MemoryTable] = {}
+_mutex = threading.Lock()
+
+
+def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
+    url.refuse_other_options()
+    # Keepers wait on threads in both faces, and nothing here blocks a caller.
+    with _mutex:
+        table = _tables.setdefault((url.location, url.namespace), MemoryTable(now_ms))
+    return MemoryStore(table, ThreadsRuntime(), url.label)
+
+
+def _after_fork_in_child() -> None:
+    """The child has a memory of its own, in which nobody holds anything."""
+    global _mutex
+    _mutex = threading.Lock()
+    for table in _tables.values():
+        table.start()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

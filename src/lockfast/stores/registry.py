@@ -23,7 +23,7 @@ ENTRY_POINTS: Final = "lockfast.stores"
 """Where other packages register a store: name = scheme, value = `module:open_store`."""
 
 _BUILT_IN: Final[Mapping[str, str]] = {
-    "memory": "lockfast.stores.open_memory:open_store",
+    "memory": "lockfast.stores.memory:open_store",
     "sqlite": "lockfast.stores.sqlite:open_store",
     "redis": "lockfast.stores.redis:open_store",
     "rediss": "lockfast.stores.redis:open_store",
