@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from lockfast.stores.quorum.codec import keys_of
 from tests.servers.redis import RedisServer
 
-SKEW_S = 0.1
+SKEW_S = 0.25
 GRACE_MS = round(2 * SKEW_S * 1000)
 _numbers = itertools.count(1)
 

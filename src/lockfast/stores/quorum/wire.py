@@ -35,6 +35,9 @@ LIMITS: Final = Limits(places_max=1)
 STRANGER: Final = c.Ended("the store does not know the session")
 TTL_MS_MAX: Final = 1 << 50
 """Where nodes forget nothing."""
+PROPOSALS_MAX: Final = 3
+MISFITS: Final = (m.LOW, m.AHEAD, m.BEHIND)
+"""Refusals that another ballot may overcome."""
 RETRY_MS: Final = 20
 """How long a contender backs off, times the number of contenders, times a random factor."""
 RETRY_MS_MAX: Final = 1000
@@ -166,21 +169,25 @@ class QuorumWire:
             return page
         if page.ended:
             return page.ended
-        claim = page.claims.get(enter.n)
-        if claim is None:
+        for _ in range(PROPOSALS_MAX):
             if page.is_finished(enter.n):
                 return c.Refused(c.WHY_FINISHED, "this claim was given up")
-            claim = self._new_claim(page, enter, since_us)
-        proposal = Proposal(self._book, page, enter.n, claim)
-        answers = await self._flights.ask(
-            proposal.requests(), proposal.judge, timeout_ms, proposal.late
-        )
-        proposal.note(answers)
-        with self._book.mutex:
-            if claim.phase is not Phase.LEAVING and len(claim.at) >= self._majority:
-                claim.phase = Phase.HELD
-                return c.Granted(claim.take.ballot, 0, claim.place.mode)
-        return self._not_won(page, enter.n, claim, answers)
+            claim = page.claims.get(enter.n) or self._new_claim(page, enter, since_us)
+            proposal = Proposal(self._book, page, enter.n, claim)
+            answers = await self._flights.ask(
+                proposal.requests(), proposal.judge, timeout_ms, proposal.late
+            )
+            proposal.note(answers)
+            with self._book.mutex:
+                if claim.phase is not Phase.LEAVING and len(claim.at) >= self._majority:
+                    claim.phase = Phase.HELD
+                    return c.Granted(claim.take.ballot, 0, claim.place.mode)
+            reply = self._not_won(page, enter.n, claim, answers)
+            misfits = sum(isinstance(a, m.Taken) and a.status in MISFITS for a in answers)
+            if misfits < self._majority:
+                break
+            # Nobody is in the way: only the ballot was wrong, and now we know better.
+        return reply
 
     def _new_claim(self, page: SessionBook, enter: c.Enter, since_us: int) -> Claim:
         place = enter.places[0]
