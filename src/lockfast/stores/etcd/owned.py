@@ -19,7 +19,7 @@ from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.numbers import forget_below, is_seen, see
 from lockfast.core.reading import EXPIRED
 from lockfast.core.rows import Claim, Session
-from lockfast.ports import Deliver
+from lockfast.ports import Deliver, Signal
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.requests import Range
 
@@ -71,6 +71,8 @@ class OwnSession:
     claims: dict[int, OwnClaim] = field(default_factory=dict)
     doubted: set[int] = field(default_factory=set)
     """Numbers whose enter may still be carried out, as long as the session's key is `mod`."""
+    opening: list[Signal] | None = None
+    """While a caller opens the session: those who wait for that."""
     deliver: Deliver | None = None
     """Where wakes go, once a wake listener is there."""
     proved_up_to: int = 0

@@ -81,17 +81,41 @@ class EtcdWire:
     async def _enter(self, command: c.Enter, until_ms: int, instant: Instant | None) -> Outcome:
         gateway, context = self.gateway, self.context
         if command.open is not None:
-            own = context.own.get(command.session)
-            if own is None or not own.was_opened:
-                opened = await Sessions(gateway, context, until_ms, instant).open(command.open)
-                if not isinstance(opened, c.Done):
-                    return Outcome(opened)
+            opened = await self._open(command.open, until_ms, instant)
+            if not isinstance(opened, c.Done):
+                return Outcome(opened)
             command = command._replace(open=None)
         own = context.own.get(command.session)
         if own is not None and command.lock_delay_ms:
             own.uses_lock_delay = True
         short = Shortcut(gateway, context, until_ms, instant)
         return await short.enter(command) or await self._run(command, until_ms, instant)
+
+    async def _open(self, command: c.Open, until_ms: int, instant: Instant | None) -> Reply:
+        """Open a session once, however many callers ask for it at the same time."""
+        gateway, own = self.gateway, self.context.own.begin(command.session)
+        while not own.was_opened:
+            signal = gateway.transport.signal()
+            with own.mutex:
+                leads = own.opening is None
+                if own.opening is None:
+                    own.opening = []
+                else:
+                    own.opening.append(signal)
+            if leads:
+                try:
+                    return await Sessions(gateway, self.context, until_ms, instant).open(command)
+                finally:
+                    with own.mutex:
+                        waiting, own.opening = own.opening or [], None
+                    for other in waiting:
+                        other.set()
+            left_ms = until_ms - gateway.network.now_ms()
+            if left_ms <= 0 or not await signal.wait(left_ms):
+                raise StoreUnavailableError(
+                    gateway.cluster.label, "did not open the session in time"
+                )
+        return c.Done()
 
     async def _run(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
         step = Step(self.gateway, self.context, command, until_ms, instant)
