@@ -1,4 +1,4 @@
-"""The command `./dev bench [embedded | redis | etcd | retained]`."""
+"""The command `./dev bench [embedded | redis | etcd | postgresql | retained]`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def main() -> int:
         return _redis(arguments, plan)
     if arguments.what == "etcd":
         return _etcd(arguments, plan)
+    if arguments.what == "postgresql":
+        return _postgresql(plan)
     return _embedded(arguments, plan)
 
 
@@ -65,6 +67,16 @@ def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
         targets_redis,
         lambda found: [found.contention],
     )
+
+
+def _postgresql(plan: Plan) -> int:
+    # Imported here: the other benchmarks need no driver.
+    from bench.postgresql import report_postgresql, run_postgresql
+
+    _show_progress("PostgreSQL, all contestants in turn")
+    for line in report_postgresql(run_postgresql(plan.rounds, plan.pairs_per_round // 5)):
+        print(line)
+    return 0
 
 
 def _etcd(arguments: argparse.Namespace, plan: Plan) -> int:
@@ -131,7 +143,10 @@ def _run(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev bench", description="Measure Lockfast.")
     parser.add_argument(
-        "what", nargs="?", choices=["embedded", "redis", "etcd", "retained"], default="embedded"
+        "what",
+        nargs="?",
+        choices=["embedded", "redis", "etcd", "postgresql", "retained"],
+        default="embedded",
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default {Plan().rounds}")
     parser.add_argument("--quick", action="store_true", help="rough figures within seconds")
