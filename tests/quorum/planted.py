@@ -35,6 +35,14 @@ FORGETFUL = Mix(
     chaos_ms=2500,
 )
 """Long leases on nodes that forget one after the other."""
+CUT_OFF = Mix(
+    {"long_holds": {"names": 1}},
+    {"partition": {"times": 12, "ms": (300, 2200)}},
+    "quorum",
+    4,
+    chaos_ms=2500,
+)
+"""Long leases whose holders do not reach some of the nodes."""
 
 
 def bug(
@@ -102,7 +110,7 @@ def _(stack: ExitStack) -> None:
     replace(stack, Node, "_take", wrong)
 
 
-@bug("validity from the time of the reply", "exclusion")
+@bug("a keep-alive counts without a majority", "exclusion", mix=CUT_OFF)
 def _(stack: ExitStack) -> None:
     right = SessionBook.confirmed_ms
 

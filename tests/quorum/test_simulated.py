@@ -10,8 +10,8 @@ from lockfast.sim.mix import mix_of_seed
 from lockfast.sim.search import try_seed
 from tests.quorum.planted import BUGS, Bug
 
-SEEDS = 100
-SCHEDULES = 400
+SEEDS = 60
+SCHEDULES = 200
 """What a core does in a minute, or less."""
 
 
