@@ -10,9 +10,9 @@ from lockfast.core.lines import Lines
 from lockfast.sim.search import failures, first_failure, try_seed
 from tests.sim.planted.bugs import Bug, MisfitError, bugs, planted, replace
 
-SCHEDULES = {"memory": 4000, "redis": 1000}
+SCHEDULES = {"memory": 4000, "redis": 1000, "etcd": 400}
 """What a core does in a minute, or less; counted, for a busy machine does fewer."""
-ENOUGH = {"memory": 20, "redis": 6}
+ENOUGH = {"memory": 20, "redis": 6, "etcd": 6}
 
 
 @pytest.mark.parametrize("store", ENOUGH)

@@ -1,0 +1,71 @@
+"""Bugs planted in the etcd store: comparisons left out, leases forgotten, doubts ignored."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from lockfast.stores.etcd.owned import OwnSession
+from lockfast.stores.etcd.plan import Plan
+from lockfast.stores.etcd.requests import Keys
+from lockfast.stores.etcd.transport import Json
+from tests.sim.planted.bugs import bug, replace
+
+
+def _always(keys: Keys, key: str) -> Json:
+    """A comparison that holds whatever is stored."""
+    return {"key": keys.coded(key), "target": "VERSION", "result": "GREATER", "version": "-1"}
+
+
+@bug("etcd: a range is not compared", promise="exclusion", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Keys, start: str, stop: str, revision: int) -> Json:
+        return _always(self, start)
+
+    replace(stack, Keys, "nothing_since", wrong)
+
+
+@bug("etcd: a free lock is taken without looking", promise="exclusion", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Keys, key: str, stop: str = "") -> Json:
+        return _always(self, key)
+
+    replace(stack, Keys, "absent", wrong)
+
+
+@bug("etcd: a key that was read is not compared", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Keys, key: str, mod: int) -> Json:
+        return _always(self, key)
+
+    replace(stack, Keys, "unchanged", wrong)
+
+
+@bug("etcd: keys without the session's lease", promise="left behind", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = Keys.put
+
+    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> Json:
+        return right(self, key, value)
+
+    replace(stack, Keys, "put", wrong)
+
+
+@bug("etcd: one token for all grants", promise="tokens", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = Plan.token
+
+    def wrong(self: Plan, token: int, slot: object, revision: int) -> int:
+        return right(self, token, slot, revision // 8 * 8)  # type: ignore[arg-type]
+
+    replace(stack, Plan, "token", wrong)
+
+
+@bug("etcd: an enter in doubt is forgotten", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = OwnSession.location
+
+    def wrong(self: OwnSession, n: int) -> object:
+        self.doubted.discard(n)
+        return right(self, n)
+
+    replace(stack, OwnSession, "location", wrong)
