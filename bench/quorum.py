@@ -1,14 +1,11 @@
 """The majority store against its floor, healthy and with two of five nodes dead or stopped.
 
-    python -m bench.quorum [--rounds N]
-
 The floor is five pairs of trivial scripts on the same connections, sent and awaited in parallel,
 without a lock manager around them. Other libraries are not measured here.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -78,10 +75,8 @@ def _time_us(pair: Callable[[], None]) -> float:
     return (time.perf_counter() - began) / PAIRS * 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+def run_quorum(rounds: int) -> None:
+    """Print the time of a pair: the floor, all nodes up, two nodes out."""
     with ExitStack() as stack:
         servers = [stack.enter_context(RedisServer()) for _ in range(5)]
         for server in servers:
@@ -109,7 +104,3 @@ def main() -> None:
     least = median(figures["floor"])
     for name, values in figures.items():
         print(f"{name:38} {median(values):8.0f} us a pair  {median(values) / least:5.2f} x floor")
-
-
-if __name__ == "__main__":
-    main()

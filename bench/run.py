@@ -1,4 +1,4 @@
-"""The command `./dev bench [embedded | redis | etcd | postgresql | retained]`."""
+"""The command `./dev bench [embedded | redis | etcd | postgresql | quorum | retained]`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def main() -> int:
         return _etcd(arguments, plan)
     if arguments.what == "postgresql":
         return _postgresql(plan)
+    if arguments.what == "quorum":
+        return _quorum(plan)
     return _embedded(arguments, plan)
 
 
@@ -67,6 +69,15 @@ def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
         targets_redis,
         lambda found: [found.contention],
     )
+
+
+def _quorum(plan: Plan) -> int:
+    # Imported here: the other benchmarks need no Redis nodes.
+    from bench.quorum import run_quorum
+
+    _show_progress("a majority of five Redis nodes")
+    run_quorum(plan.rounds)
+    return 0
 
 
 def _postgresql(plan: Plan) -> int:
@@ -145,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["embedded", "redis", "etcd", "postgresql", "retained"],
+        choices=["embedded", "redis", "etcd", "postgresql", "quorum", "retained"],
         default="embedded",
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default {Plan().rounds}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockfast.stores.open_postgresql import open_maintenance
+from lockfast.stores.postgresql.opening import open_maintenance
 from lockfast.stores.registry import parse_url
 from tests.postgresql.stepping import StoreSteps
 from tests.servers.postgresql import PostgresServer

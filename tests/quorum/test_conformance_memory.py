@@ -23,7 +23,7 @@ class TestWire(WireContract):
     @pytest.fixture(params=FACES)
     def harness(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
         clock = MovedClock()
-        monkeypatch.setattr("lockfast.stores.open_quorum.now_ms", clock.now_ms)
+        monkeypatch.setattr("lockfast.stores.quorum.opening.now_ms", clock.now_ms)
         made = Harness(url(), request.param, CAPABILITIES)
 
         async def pass_ms(span_ms: int) -> None:

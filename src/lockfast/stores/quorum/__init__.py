@@ -1,4 +1,21 @@
-"""A majority of independent nodes as one store: exclusive locks, no queue."""
+"""A majority of independent nodes as one store: exclusive locks, no queue.
+
+There is no lock table here. A node keeps one lease per lock; the client proposes the token as a
+ballot, and a node accepts only a ballot above the last it accepted. A lock is held when more than
+half of the nodes have accepted.
+
+    messages.py                  the port of a node: what a client asks and what the node answers
+    node.py                      a node's rules in Python: memory, simulator, reference of node.lua
+    node.lua, codec.py           the same rules as one Redis script, and how requests are encoded
+    book.py                      which nodes have which claim, and from when each counts the TTL
+    wire.py                      the protocol: each command is one flight to all nodes
+    flights.py                   the port to the network: ask all, return when a judge is satisfied
+    links.py, redis.py, aio.py   non-blocking connections, driven by poll or by an event loop
+
+The store declares `contend` in place of `queue`. `flow/contention.py` retries: each attempt is a
+`Contend`, answered by `Granted` or `Busy(retry_ms)`. A node that frees a lock wakes the contender
+that has waited longest (`WAKE_FREE`, a hint).
+"""
 
 from __future__ import annotations
 
