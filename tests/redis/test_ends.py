@@ -22,6 +22,8 @@ CLAIMS = 950
 TTL_MS = 60_000
 CALLS_PER_CLAIM = 3
 """The claim and its resource are read; all that is written, some calls write for all."""
+READ_PER_CLAIM = 8
+"""Members of the index that a step reads at most for each claim it removes."""
 
 
 def lock_of(n: int) -> tuple[c.Place, ...]:
@@ -135,3 +137,27 @@ def test_no_script_does_more_than_a_part(server: RedisServer) -> None:
         assert other.list("orders/") == []
         assert all(lease.lost.wait(30) for lease in leases)
         client.close()
+
+
+def test_what_a_step_reads_grows_with_the_claims_it_removes(
+    server: RedisServer, steps: ScriptSteps
+) -> None:
+    """The claims to be removed wait in one line: it is not read from its start for each of them.
+
+    Reading as many members more as the step has removed already asked for 98 per claim.
+    """
+    one = lock_of(0)
+    for session in ("first", "many", "next"):
+        steps.apply(c.Open(session, TTL_MS, session), 1000, 1000)
+    steps.apply(c.Enter("first", 1, one), 1000, 1000)
+    for n in range(1, 2 * ENDED_PER_STEP + 1):
+        steps.apply(c.Enter("many", n, one), 1000, 1000 + n)
+    steps.apply(c.Enter("next", 1, one), 1000, 10_000)
+    with Monitor(server) as monitor:
+        steps.apply(c.Expel("many", "silent"), 2000, 20_000)
+        seen = monitor.seen()
+    assert sum(each.limit for each in seen) < READ_PER_CLAIM * ENDED_PER_STEP
+    view, _ = steps.apply(c.Inspect("lock", one[0].name, 1000), 2000, 20_000)
+    assert isinstance(view, c.ResourceView)
+    assert view.waiting[-1].session == "next"
+    assert len(view.waiting) == ENDED_PER_STEP + 1

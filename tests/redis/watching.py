@@ -16,7 +16,7 @@ from lockfast.stores.redis.resp import pack
 from lockfast.stores.redis.scripts import Script, script_of
 from tests.servers.redis import RedisServer
 
-_LINE = re.compile(r'^[\d.]+ \[\d+ (\S+)\] "([^"]+)"(?: "([^"]*)")?')
+_LINE = re.compile(r'^[\d.]+ \[\d+ (\S+)\] "([^"]+)"(?: "([^"]*)")?(?:.* "LIMIT" "\d+" "(\d+)"$)?')
 _END = "lockfast-test-end"
 PATIENCE_S = 30.0
 
@@ -27,6 +27,8 @@ class Seen(NamedTuple):
     command: str
     first: str
     """Its first argument."""
+    limit: int = 0
+    """How many entries it asks for, if it names a limit."""
 
 
 class Monitor:
@@ -58,8 +60,8 @@ class Monitor:
             line = self._connection.receive(monotonic() + PATIENCE_S)
             match = _LINE.match(line)
             assert match is not None, line
-            seen = Seen(match[1], match[2].upper(), match[3] or "")
-            if seen[1:] == ("ECHO", _END):
+            seen = Seen(match[1], match[2].upper(), match[3] or "", int(match[4] or 0))
+            if (seen.command, seen.first) == ("ECHO", _END):
                 return found
             found.append(seen)
 

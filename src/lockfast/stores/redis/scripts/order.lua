@@ -3,6 +3,7 @@
 local AT_ONCE = 1000 -- arguments of one command: Lua unpacks 8,000 at most
 
 local added, removed, removals = {}, {}, 0
+local gone_up_to = {} -- start of a range → the last of the removed members at its head
 local due_changed, due_changes = {}, 0 -- member → instant, or false to remove it
 
 local function in_order(member)
@@ -10,6 +11,7 @@ local function in_order(member)
     removed[member] = nil
     removals = removals - 1
   end
+  gone_up_to = {}
   added[member] = true
 end
 
@@ -57,28 +59,38 @@ local function write_removed()
   end
 end
 
--- Members from `first` (included) to `last` (excluded), at most `limit` (0: all).
+-- Members from `first` (included) to `last` (excluded), at most `limit` (0: all). The index still contains the members
+-- that this step removes; `gone_up_to` lets the next scan of a range begin behind those at its head. Without it, a
+-- step that removes the claims of a line one by one would read the line from its beginning each time.
 local function scan(first, last, limit)
   write_added()
-  local found
-  if limit == 0 then
-    found = call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. last)
-  else
-    found = call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. last, 'LIMIT', 0, limit + removals)
-  end
-  if removals == 0 then
-    return found
-  end
-  local left = {}
-  for _, member in ipairs(found) do
-    if not removed[member] then
-      left[#left + 1] = member
-      if #left == limit then
-        break
+  local from, to = gone_up_to[first] and '(' .. gone_up_to[first] or '[' .. first, '(' .. last
+  local left, read, size = {}, 0, limit
+  while true do
+    local found
+    if limit == 0 then
+      found = call('ZRANGEBYLEX', ORDER, from, to)
+    else
+      found = call('ZRANGEBYLEX', ORDER, from, to, 'LIMIT', read, size)
+    end
+    if removals == 0 then
+      return found
+    end
+    for _, member in ipairs(found) do
+      if not removed[member] then
+        left[#left + 1] = member
+        if #left == limit then
+          return left
+        end
+      elseif #left == 0 then
+        gone_up_to[first] = member
       end
     end
+    if limit == 0 or #found < size then
+      return left
+    end
+    read, size = read + size, 2 * size
   end
-  return left
 end
 
 -- Of two strings, whether the first sorts before the second, byte by byte.
