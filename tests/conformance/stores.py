@@ -17,6 +17,8 @@ from tests.conformance.simulator import SimHarness
 
 STORES = ("memory", "sqlite", "apsw")
 FACES = ("threads", "asyncio")
+API_FACES = (*FACES, "uvloop")
+"""What users run: many web servers install uvloop, whose transports are not asyncio's own."""
 EVERYWHERE = [
     *((store, face) for store in STORES for face in FACES),
     ("memory", "simulator"),

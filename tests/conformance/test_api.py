@@ -8,10 +8,10 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract
 from lockfast.conformance.harness import Harness
-from tests.conformance.stores import EVERYWHERE, harness_for, shorten_logs
+from tests.conformance.stores import EVERYWHERE, STORES, harness_for, shorten_logs
 
 
-@pytest.fixture(params=EVERYWHERE, ids="-".join)
+@pytest.fixture(params=[*EVERYWHERE, *((store, "uvloop") for store in STORES)], ids="-".join)
 def harness(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, quick_path: Path
 ) -> Harness:

@@ -6,18 +6,18 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
+from tests.conformance.stores import API_FACES, FACES
 from tests.etcd.harness import EtcdHarness
 from tests.servers.etcd import EtcdCluster
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-def harness(request: pytest.FixtureRequest, node: EtcdCluster) -> Harness:
-    return EtcdHarness(node, request.param)
-
-
 class TestWire(WireContract):
-    pass
+    @pytest.fixture(params=FACES)
+    def harness(self, request: pytest.FixtureRequest, node: EtcdCluster) -> Harness:
+        return EtcdHarness(node, request.param)
 
 
 class TestApi(ApiContract):
-    pass
+    @pytest.fixture(params=API_FACES)
+    def harness(self, request: pytest.FixtureRequest, node: EtcdCluster) -> Harness:
+        return EtcdHarness(node, request.param)

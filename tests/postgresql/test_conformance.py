@@ -8,17 +8,21 @@ from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.stores.postgresql.rows import LOG_KEPT
 from lockfast.stores.postgresql.store import PostgresStore
+from tests.conformance.stores import API_FACES, FACES
 from tests.servers.postgresql import PostgresServer
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-def harness(request: pytest.FixtureRequest, server: PostgresServer) -> Harness:
-    return Harness(server.url(), request.param, PostgresStore.capabilities, log_kept=LOG_KEPT)
-
-
 class TestWire(WireContract):
-    pass
+    @pytest.fixture(params=FACES)
+    def harness(self, request: pytest.FixtureRequest, server: PostgresServer) -> Harness:
+        return _harness(server, request.param)
 
 
 class TestApi(ApiContract):
-    pass
+    @pytest.fixture(params=API_FACES)
+    def harness(self, request: pytest.FixtureRequest, server: PostgresServer) -> Harness:
+        return _harness(server, request.param)
+
+
+def _harness(server: PostgresServer, face: str) -> Harness:
+    return Harness(server.url(), face, PostgresStore.capabilities, log_kept=LOG_KEPT)

@@ -10,7 +10,7 @@ from lockfast.conformance.contract import ContendingApiContract, WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.stores.quorum import CAPABILITIES
 from lockfast.stores.quorum.node import SKEW_US
-from tests.conformance.stores import FACES, MovedClock
+from tests.conformance.stores import API_FACES, FACES, MovedClock
 
 _numbers = itertools.count()
 
@@ -35,6 +35,6 @@ class TestWire(WireContract):
 
 
 class TestApi(ContendingApiContract):
-    @pytest.fixture(params=FACES)
+    @pytest.fixture(params=API_FACES)
     def harness(self, request: pytest.FixtureRequest) -> Harness:
         return Harness(url(), request.param, CAPABILITIES)

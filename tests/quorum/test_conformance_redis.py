@@ -7,7 +7,7 @@ import pytest
 from lockfast.conformance.contract import ContendingApiContract, WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.stores.quorum import CAPABILITIES
-from tests.conformance.stores import FACES
+from tests.conformance.stores import API_FACES, FACES
 from tests.quorum.nodes import GRACE_MS, FiveNodes
 
 
@@ -18,12 +18,13 @@ class GraceHarness(Harness):
         await super().pass_ms(span_ms + GRACE_MS)
 
 
-@pytest.fixture(params=FACES)
-def harness(request: pytest.FixtureRequest, five: FiveNodes) -> Harness:
-    return GraceHarness(five.url(), request.param, CAPABILITIES)
+class TestWire(WireContract):
+    @pytest.fixture(params=FACES)
+    def harness(self, request: pytest.FixtureRequest, five: FiveNodes) -> Harness:
+        return GraceHarness(five.url(), request.param, CAPABILITIES)
 
 
-class TestWire(WireContract): ...
-
-
-class TestApi(ContendingApiContract): ...
+class TestApi(ContendingApiContract):
+    @pytest.fixture(params=API_FACES)
+    def harness(self, request: pytest.FixtureRequest, five: FiveNodes) -> Harness:
+        return GraceHarness(five.url(), request.param, CAPABILITIES)
