@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from lockfast.core.commands import Granted, Look
 from lockfast.core.modes import EXCLUSIVE
 from lockfast.errors import AcquireTimeoutError, DeadlockError, LeaseLostError, LockfastError
 from lockfast.flow import acquire as claims
@@ -30,6 +31,11 @@ SERVED_WHILE_WANTED: Final = 32
 """As many local users as may still follow while others wait for the lock,"""
 SERVED_MS_WHILE_WANTED: Final = 20
 """and for no longer than this."""
+LOOK_AFTER_USES: Final = 32
+"""If others were already waiting when the previous grant was made, the client asks the store
+after this many uses whether others wait again, and each time the number has doubled."""
+LOOK_MS_MAX: Final = 1000
+"""How long such a request may delay the caller's release; the keeper asks as well."""
 
 
 class Use:
@@ -87,6 +93,12 @@ class RetainedLock:
         self._wanted_at_arrival: int | None = None
         self._wanted_until_ms = 0
         self._served = 0
+        self._began_wanted = False
+        """Whether others were already waiting when the latest grant was made."""
+        self._uses = 0
+        """How many uses of this grant have ended, if they are counted."""
+        self._look_at_uses: int | None = None
+        """Ask the store after that many uses; None: rely on the keeper alone."""
 
     # ── taking ───────────────────────────────────────────────────────────────────────
 
@@ -177,6 +189,12 @@ class RetainedLock:
         holding.on_wanted = functools.partial(self._on_wanted, holding)
         holding.on_over += (self._on_over,)
         self._holding = holding
+        # In a busy process the keeper's thread may get to run, and hear "wanted", only after
+        # hundreds of uses. Under contention most grants begin wanted and serve one use, so a
+        # grant that does not would take most of the uses.
+        self._uses = 0
+        self._look_at_uses = LOOK_AFTER_USES if self._began_wanted else None
+        self._began_wanted = holding.wanted
         if holding.wanted:
             self._note_wanted()
 
@@ -268,14 +286,42 @@ class RetainedLock:
             surplus = None if lost else self._surplus()
             if surplus is None:
                 self._appoint()
+            look_due = self._look_due(holding)
             # Last: if this is cut short (Ctrl-C), it is done again when the lease is collected.
             use.over = True
         if use.on_over:
             carry_out(use.on_over)
+        if look_due:
+            surplus = await self._look(holding)
         if surplus is not None:
             await self._return(surplus)
         if lost:
             raise claims.lost_error(holding)
+
+    def _look_due(self, holding: Holding) -> bool:
+        """Count a use that has ended; True if it is time to ask who waits for the lock."""
+        if self._look_at_uses is None or self._holding is not holding:
+            return False
+        self._uses += 1
+        if self._wanted_at_arrival is not None or self._uses < self._look_at_uses:
+            return False
+        self._look_at_uses *= 2
+        return True
+
+    async def _look(self, holding: Holding) -> Holding | None:
+        """Ask the store whether others wait. Return the grant, if it is to go back now."""
+        session = holding.session
+        assert session is not None
+        try:
+            look = Look(session.id, holding.n)
+            reply = await self._core.wire.send(look, LOOK_MS_MAX)
+        except LockfastError:
+            return None  # the keeper's next keep-alive finds out, or logs that it cannot
+        with self._mutex:
+            if self._holding is not holding or not isinstance(reply, Granted) or not reply.wanted:
+                return None
+            self._note_wanted()
+            return self._surplus()
 
     def when_over(self, use: Use, callback: Callable[[], None]) -> bool:
         """Call back when a user loses the lock or gives it back; False if that is past."""
