@@ -56,6 +56,8 @@ def make_subject(
     monkeypatch: pytest.MonkeyPatch, quick_path: Path
 ) -> Iterator[Callable[..., Callable[[], FileSteps]]]:
     monkeypatch.setattr(file, "now_ms", lambda: 0)
+    # A small hot row spills every few steps, so the tables take part in every comparison.
+    monkeypatch.setattr(rows, "HOT_MAX", 2000)
     frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=None)
     monkeypatch.setattr(file, "time", frozen)
     numbers = itertools.count()
