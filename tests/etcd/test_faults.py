@@ -15,9 +15,15 @@ import pytest
 import lockfast
 from lockfast.cli import main
 from lockfast.core import commands as c
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreMisconfiguredError
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore, shortcut, steps
+from lockfast.stores.etcd.layout import resource_prefix
 from lockfast.stores.etcd.network import HttpTransport
 from tests.etcd.harness import address_of
 from tests.servers.etcd import EtcdCluster
@@ -95,6 +101,43 @@ def test_an_enter_whose_answer_is_lost_is_one_claim(store: EtcdStore, trouble: T
     assert send(c.Enter("s", 2, (A,))).token == granted.token
     assert send(c.Leave("s", 2, (A,))) == c.Done()
     assert holders(send) == []
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+@pytest.mark.parametrize("retried", [True, False])
+def test_an_enter_whose_answer_is_lost_is_granted_before_the_retry(
+    store: EtcdStore, trouble: Trouble, mode: str, retried: bool
+) -> None:
+    send, place = opened(store), c.Place("lock", "orders/42", mode)
+    assert isinstance(send(c.Enter("s", 2, (A,))), c.Granted)
+    store.context.met(resource_prefix("lock", "orders/42"))  # readers leave the shortcut out
+    trouble.next = "lost"
+    with pytest.raises(OutcomeUnknownError):
+        send(c.Enter("s", 3, (place,)))
+    assert send(c.Leave("s", 2, (A,))) == c.Done()
+    assert holders(send) == [3]
+    if retried:
+        assert isinstance(send(c.Enter("s", 3, (place,))), c.Granted)
+    assert send(c.Leave("s", 3, (place,))) == c.Done()
+    assert holders(send) == []
+
+
+def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder keeps the lock for its next use, so the newcomer has to tell it."""
+
+    async def fail(self: steps.Step) -> steps.Outcome:
+        raise StoreUnavailableError("etcd", "cannot be reached")
+
+    send = opened(store)
+    assert isinstance(send(c.Enter("s", 2, (A,), block=8)), c.Granted)
+    with monkeypatch.context() as patched:
+        patched.setattr(shortcut._AfterJoin, "run", fail)
+        with pytest.raises(OutcomeUnknownError):
+            send(c.Enter("s", 3, (A,)))
+    assert isinstance(send(c.Enter("s", 3, (A,))), c.Queued)
+    assert send(c.Leave("s", 3, (A,))) == c.Done()
 
 
 def test_a_leave_whose_answer_is_lost_is_done_once(store: EtcdStore, trouble: Trouble) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from lockfast.stores.etcd import doubt
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan
 from lockfast.stores.etcd.requests import Keys
@@ -62,10 +64,7 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: an enter in doubt is forgotten", promise="liveness", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = OwnSession.location
+    async def wrong(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> None:
+        own.undoubt(n)
 
-    def wrong(self: OwnSession, n: int) -> object:
-        self.doubted.discard(n)
-        return right(self, n)
-
-    replace(stack, OwnSession, "location", wrong)
+    replace(stack, doubt, "resolve", wrong)

@@ -29,9 +29,12 @@ What each step compares, and why that suffices:
 **Ending a session** takes its life first: a transaction deletes the session's key and leaves a
 tombstone that says why. Every enter compares that key's revision and every grant its presence, so
 from then on nothing can come under the lease. Then the lease is revoked and the lines settled. A
-busy client cannot starve this, since nothing it does changes the session's key. A session whose
-enter is in doubt (sent, not answered) is fenced the same way: whoever enters or leaves that number
-next writes the session's key anew, and the late request finds it changed.
+busy client cannot starve this, since nothing it does changes the session's key.
+
+**An enter without a reply** may have been carried out, and its claim granted by a hand-over since,
+or may still be on its way. Its rank is recorded before it is sent. Whoever enters or leaves that
+number next writes the session's key anew, so that the late request finds it changed, and reads the
+claim's keys in the same transaction (`doubt.py`).
 
 **Who dies where.** A client that dies before its transaction commits has done nothing; after it,
 its keys are there until its lease is over. One that dies between granting a lease and using it

@@ -119,13 +119,21 @@ class OwnSession:
             see(numbers, n)
             self._highest, self._unseen = numbers.highest, numbers.unseen
 
-    def doubt(self, n: int) -> None:
+    def doubt(self, n: int, places: tuple[c.Place, ...], rank: str) -> OwnClaim:
         """An enter of this number is about to be sent: it may be carried out."""
         with self.mutex:
             self.doubted.add(n)
+            self.claims[n] = claim = OwnClaim(places, rank)
             if n > self._highest:
                 self._unseen += f"{self._highest + 1}-{n},"
                 self._highest = n
+            return claim
+
+    def undoubt(self, n: int) -> None:
+        """The enter was surely not carried out."""
+        with self.mutex:
+            self.doubted.discard(n)
+            self.claims.pop(n, None)
 
     def forget_below(self, lowest: int) -> None:
         with self.mutex:
@@ -150,6 +158,13 @@ class OwnSession:
         found.is_plain = not (claim.lock_delay_ms or claim.max_hold_ms or claim.block > 1)
         if claim.state == HOLDING:
             found.key, found.mod = next(key for _, key in k.keys_of(claim)), revision
+
+    def moved(self, n: int, rank: str | None) -> None:
+        """Take over that a claim has another rank; None: that it is not stored."""
+        if rank is None:
+            self.claims.pop(n, None)
+        elif n in self.claims:
+            self.claims[n] = OwnClaim(self.claims[n].places, rank)
 
     def left(self, n: int) -> None:
         self.claims.pop(n, None)

@@ -106,14 +106,6 @@ class Plan:
             said = said._replace(offset=self.view.base.epoch + tokens + said.offset - k.RELATIVE)
         return k.encode(list(said))
 
-    def fence(self, keys: Keys, session: str) -> None:
-        """Write the session's key anew: no enter sent before can be carried out after this."""
-        kv = self.view.known.kvs.get(k.session_key(session))
-        if kv is not None:
-            self.puts.append(_Put(kv.key, session, kv.value))
-            if keys.unchanged(kv.key, kv.mod) not in self.compares:
-                self.compares.append(keys.unchanged(kv.key, kv.mod))
-
     def token(self, token: int, slot: Slot, revision: int) -> int:
         """A token as it is now that the transaction is committed."""
         if token < k.RELATIVE:

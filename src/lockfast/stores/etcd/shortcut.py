@@ -24,12 +24,12 @@ from lockfast.core.commands import HOLDING, WAITING, Reply, Wake
 from lockfast.core.lines import place_at
 from lockfast.core.modes import CONFLICTS, EXCLUSIVE, MODES_OF_KIND, PERMIT
 from lockfast.core.rows import Claim, ResourceRow, rank_of, session_key
-from lockfast.errors import StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway, Proposal, Slot
 from lockfast.stores.etcd.layout import Base, Owner
-from lockfast.stores.etcd.owned import OwnClaim, OwnSession
+from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import Answer, Found, Range
 from lockfast.stores.etcd.steps import LIMITS, Context, Outcome, Settle, Step
 from lockfast.stores.etcd.transport import Json
@@ -86,16 +86,15 @@ class Shortcut:
             rank_of(now_ms - command.head_start_ms, arrival), command.actor, command.priority,
             now_ms, k.RELATIVE, now_ms, 0, 0, 0, 1, command.value,
         )  # fmt: skip
-        own.doubt(command.n)
-        own.claims[command.n] = mine = OwnClaim(command.places, claim.rank)
+        mine = own.doubt(command.n, command.places, claim.rank)
         proposal = self._entering(claim, own, base, prefix, joins)
         try:
             committed = await self._gateway.txn(proposal, self._until_ms)
         except LeaseGoneError:
-            self._forget(own, command.n)
+            own.undoubt(command.n)
             return None
         except StoreUnavailableError:
-            self._forget(own, command.n)
+            own.undoubt(command.n)
             raise
         own.doubted.discard(command.n)
         answer, slot = committed
@@ -110,15 +109,15 @@ class Shortcut:
         self._learn(answer.found(1))
         queued = answer.nested(0)
         if not joins or not queued.succeeded:
-            self._forget(own, command.n)
+            own.undoubt(command.n)
             return None
         own.saw(command.n)
         claim.state, claim.token, claim.granted_ms = WAITING, 0, 0
-        return await self._joined(claim, queued, prefix)
-
-    def _forget(self, own: OwnSession, n: int) -> None:
-        own.doubted.discard(n)
-        own.claims.pop(n, None)
+        try:
+            return await self._joined(claim, queued, prefix)
+        except StoreUnavailableError as error:
+            # The claim stands in line: the error must not say that nothing was done.
+            raise OutcomeUnknownError(error.store, error.what, error.advice) from error
 
     def _learn(self, found: Found) -> None:
         for kv in found.kvs:
@@ -225,7 +224,7 @@ class Shortcut:
         if own is None or own.record is None or base is None or command.close_ms:
             return None
         mine = own.claims.get(command.n)
-        if mine is None or not mine.key or not mine.token or command.n in own.doubted:
+        if mine is None or not mine.key or not mine.token:
             return None
         if len(mine.places) != 1 or not mine.is_plain:
             return None

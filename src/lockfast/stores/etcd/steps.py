@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.rows import Claim
 from lockfast.core.table import Limits, Table
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Committed, Gateway
@@ -122,7 +123,6 @@ class Step:
                 continue
             try:
                 plan = make_plan(view, wakes, self._own, self._keys, self._as_command())
-                self._fence(plan)
                 if plan.is_empty:
                     self._settled(plan, reply)
                     return Outcome(reply, wakes, known.revision)
@@ -230,39 +230,29 @@ class Step:
         self.unsettled = [c.Place(row.kind, row.name, "") for row in table.unsettled]
         return reply, wakes
 
-    def _fence(self, plan: Plan) -> None:
-        """Make sure that an enter in doubt is not carried out after this."""
-        command = self._command
-        if isinstance(command, c.Enter | c.Leave):
-            own = self._own.get(command.session)
-            if own is not None and command.n in own.doubted:
-                plan.fence(self._keys, command.session)
-
     # ── committing ───────────────────────────────────────────────────────────────────
 
     async def _commit(self, plan: Plan, reply: Reply) -> tuple[Known | None, Outcome | None]:
         """The outcome if it was so; else what is so now."""
-        command = self._command
         leases = [await self._lease(span_ms) for span_ms in plan.spans]
         wanted = sorted(self._wants)
         if len(wanted) > READS_MAX:
             wanted = []
         proposal = plan.proposal(self._keys, leases, wanted)
-        own = self._own.get(command.session) if isinstance(command, c.Enter) else None
-        if own is not None and isinstance(command, c.Enter):
-            own.doubt(command.n)
+        entered = self._doubt(plan)
         try:
             committed = await self._gateway.txn(proposal, self._until_ms)
         except LeaseGoneError:
-            self._undoubt()
+            self._undoubt(entered)
             return None, None
-        except (StoreUnavailableError, OutcomeUnknownError) as error:
-            if isinstance(error, StoreUnavailableError):
-                self._undoubt()
+        except StoreUnavailableError:
+            self._undoubt(entered)
             raise
-        self._undoubt()
         if committed.answer.succeeded:
+            if entered is not None:
+                self._own.begin(entered.session).doubted.discard(entered.n)
             return None, self._committed(plan, reply, committed)
+        self._undoubt(entered)
         if not wanted:
             return None, None
         known = Known()
@@ -271,12 +261,21 @@ class Step:
             known.learn(one, committed.answer.found(index))
         return known, None
 
-    def _undoubt(self) -> None:
+    def _doubt(self, plan: Plan) -> Claim | None:
+        """The claim that the transaction stores anew: in doubt until there is a reply."""
         command = self._command
-        if isinstance(command, c.Enter):
-            own = self._own.get(command.session)
-            if own is not None:
-                own.doubted.discard(command.n)
+        if not isinstance(command, c.Enter):
+            return None
+        own, of = self._own.get(command.session), (command.session, command.n)
+        claim = plan.view.claims.get(of)
+        if own is None or claim is None or plan.view.claims_before.get(of) is not None:
+            return None
+        own.doubt(claim.n, claim.places, claim.rank)
+        return claim
+
+    def _undoubt(self, entered: Claim | None) -> None:
+        if entered is not None:
+            self._own.begin(entered.session).undoubt(entered.n)
 
     def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
         revision, slot = committed.answer.revision, committed.slot
@@ -323,7 +322,6 @@ class Step:
         ) or isinstance(command, c.Leave):
             own.saw(command.n)
             if isinstance(command, c.Leave) and not isinstance(reply, c.Ended):
-                own.doubted.discard(command.n)
                 own.left(command.n)
         if isinstance(command, c.Renew) and isinstance(reply, c.Renewed):
             own.forget_below(command.lowest)

@@ -263,10 +263,6 @@ class View:
                 self.unlocated.add(of)
                 raise Missing
             location = own.location(n)
-            if location is None and n in own.doubted:
-                # Its enter may have been carried out; where it stands, the lease's keys tell.
-                self.unlocated.add(of)
-                raise Missing
         wanted = [Range(k.word_key(session, n))]
         if location is not None:
             wanted += location.candidates(session, n)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from lockfast.stores.etcd import journal
+from lockfast.stores.etcd import doubt, journal
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
@@ -51,6 +51,10 @@ class EtcdWire:
 
     async def _step(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
         gateway, context = self.gateway, self.context
+        if isinstance(command, c.Enter | c.Leave):
+            own = context.own.get(command.session)
+            if own is not None and command.n in own.doubted:
+                await doubt.resolve(gateway, own, command.n, until_ms)
         if isinstance(command, c.Enter):
             return await self._enter(command, until_ms, instant)
         if isinstance(command, c.Leave):
