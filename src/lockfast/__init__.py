@@ -1,4 +1,4 @@
-"""Lockfast: distributed locks for Python that people can trust with money."""
+"""Lockfast: distributed locks with leases, fair queues and fencing tokens."""
 
 from lockfast.api.blocking import (
     Client,

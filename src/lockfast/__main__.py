@@ -1,4 +1,4 @@
-"""`python -m lockfast`."""
+"""Run the command-line interface with `python -m lockfast`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Lockfast for asyncio: the same names, with `await`, `async with` and `async for`."""
+"""The asyncio API: the names of `lockfast`, with `await`, `async with` and `async for`."""
 
 from lockfast.api.aio import (
     Client,

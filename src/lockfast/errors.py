@@ -1,6 +1,6 @@
-"""Every error Lockfast raises, in one tree, each with its values as fields.
+"""The exception hierarchy. Each exception carries the values of its message as attributes.
 
-A message says what happened, to what, with which values, and what to do now.
+A message states what happened, to which lock or store, with which values, and what to do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
 
 
 class LockfastError(Exception):
-    """The root of everything Lockfast raises on purpose."""
+    """Base class of all exceptions that Lockfast raises."""
 
 
 class AcquireTimeoutError(LockfastError, TimeoutError):
-    """The lock was not obtained within `timeout`; nothing is held."""
+    """The lock was not acquired within `timeout` seconds; the caller holds nothing."""
 
     def __init__(
         self,
@@ -46,25 +46,25 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
         self.holders = holders
         self.ahead = ahead
         self.leaving = leaving
-        """True while the queue place is still being given back in the background."""
+        """True if the claim is still queued and the keeper is removing it in the background."""
         self.trouble = trouble
-        """What the store said last, with its advice, if it could not be asked in the end."""
-        message = f"{name!r} was not obtained within {timeout:g} s"
+        """The store's last error and advice, if the store was unreachable at the timeout."""
+        message = f"{name!r} was not acquired within {timeout:g} s"
         if holders:
             message += f": held by {', '.join(holders)}"
         if ahead:
             message += f", {ahead} ahead in the queue"
         if trouble:
-            message += f": it waited, and lost its place; then {trouble}"
+            message += f": the claim lost its place in the queue, and then {trouble}"
         else:
-            message += "; try again, wait longer, or look at `lockfast show`"
+            message += "; retry, use a longer timeout, or inspect it with `lockfast show`"
         if leaving:
-            message += " (our place in the queue is still being given back)"
+            message += " (the claim is being removed from the queue in the background)"
         super().__init__(message)
 
 
 class LeaseLostError(LockfastError):
-    """The lease is over, and another holder may be at work: stop writing."""
+    """The lease has ended and another client may hold the lock: stop writing."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class LeaseLostError(LockfastError):
 
 
 class StaleTokenError(LockfastError):
-    """A guard refused a write because a newer token was admitted before it."""
+    """A guard refused a write because it has already admitted a newer token."""
 
     def __init__(self, resource: str, token: int, floor: int, *, once: bool = False) -> None:
         self.resource = resource
         self.token = token
         self.floor = floor
         why = (
-            f"token {token} was used already"
+            f"token {token} was already used"
             if once and token == floor
             else f"token {token} is older than {floor}, already admitted"
         )
@@ -105,17 +105,17 @@ class StaleTokenError(LockfastError):
 
 
 class DeadlockError(LockfastError):
-    """Waiting would never end: `cycle` names each lock and who holds it."""
+    """The claim is part of a deadlock; `cycle` names each lock and its holder."""
 
     def __init__(self, name: str, cycle: tuple[str, ...], advice: str = "") -> None:
         self.name = name
         self.cycle = cycle
-        text = f"waiting for {name!r} would never end: {'; '.join(cycle)}"
-        super().__init__(f"{text}; {advice or 'release what you hold and try again'}")
+        text = f"deadlock while waiting for {name!r}: {'; '.join(cycle)}"
+        super().__init__(f"{text}; {advice or 'release the locks you hold and retry'}")
 
 
 class UnsupportedError(LockfastError):
-    """What was asked for cannot be had here, by design; nothing was sent."""
+    """The store or object does not support this operation, by design; nothing was sent."""
 
     def __init__(self, what: str, why: str, advice: str = "") -> None:
         self.what = what
@@ -124,17 +124,17 @@ class UnsupportedError(LockfastError):
 
 
 class InvalidNameError(LockfastError, ValueError):
-    """The name cannot name a lock; nothing was sent."""
+    """The string is not a valid lock name; nothing was sent."""
 
     def __init__(self, name: object, why: str) -> None:
         self.name = name
         self.why = why
         shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:77] + "…"
-        super().__init__(f"{shown} cannot name a lock: {why}")
+        super().__init__(f"{shown} is not a valid name: {why}")
 
 
 class LimitError(LockfastError):
-    """A limit of the store or of the client was reached; nothing was taken."""
+    """The request would exceed a limit of the store or the client; nothing was acquired."""
 
     def __init__(
         self, what: str, value: int, limit: int, advice: str = "", *, text: str = ""
@@ -147,9 +147,9 @@ class LimitError(LockfastError):
 
 
 class WatchGapError(LockfastError):
-    """Events after `position` are no longer kept; `snapshot` is the present state.
+    """The store's log no longer has the events after `position`.
 
-    Go on from `resume_at` after taking over `snapshot`: nothing is missed then.
+    To miss no change, replace your state with `snapshot` and watch again from `resume_at`.
     """
 
     def __init__(
@@ -160,13 +160,13 @@ class WatchGapError(LockfastError):
         self.resume_at = resume_at
         self.snapshot = snapshot
         super().__init__(
-            f"events after position {position} are gone, the oldest kept is {oldest}; "
-            f"take over error.snapshot and watch on from {resume_at}"
+            f"the log no longer has the events after position {position}, its oldest is {oldest}; "
+            f"start from error.snapshot and call watch(after={resume_at})"
         )
 
 
 class StoreError(LockfastError):
-    """The store answered something we cannot go on with."""
+    """The store failed or sent an unexpected reply."""
 
     def __init__(self, store: str, what: str, advice: str = "") -> None:
         self.store = store
@@ -176,16 +176,16 @@ class StoreError(LockfastError):
 
 
 class StoreUnavailableError(StoreError, ConnectionError):
-    """The store could not be reached: the request was surely not carried out."""
+    """The store is unreachable, and the request was certainly not executed."""
 
 
 class OutcomeUnknownError(StoreError):
-    """The request may or may not have been carried out."""
+    """The request was sent, but its reply was lost: it may or may not have been executed."""
 
 
 class StoreMisconfiguredError(StoreError):
-    """The store would break our promises as it is set up; nothing was written."""
+    """The store's configuration is unsafe for locks; nothing was written."""
 
 
 SURELY_NOT_DONE = (StoreUnavailableError, StoreMisconfiguredError)
-"""Errors of a request that never reached the store, or that it did not carry out."""
+"""Errors that guarantee that the store did not execute the request."""

@@ -1,7 +1,7 @@
-"""What the flow code needs from the world: a runtime, and a store's wire and listener.
+"""The interfaces that the flow code depends on: runtime, store, wire and wake listener.
 
-All methods that may wait are `async def`. On the threads runtime every implementation
-blocks instead of suspending, so a coroutine runs from start to end in one `send`.
+Every method that may wait is `async def`. In the threads runtime, implementations block
+instead of suspending, so that a single `send` runs a coroutine to completion.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from lockfast.core.commands import Blocker, Command, Reply, Wake
 
 
 class Signal(Protocol):
-    """A flag that one waiter can wait for. May be set from any thread, any number of times."""
+    """A flag for a single waiter. Any thread may set it, any number of times."""
 
     def set(self) -> None: ...
     def is_set(self) -> bool: ...
     async def wait(self, timeout_ms: int | None) -> bool:
-        """True once set; False when `timeout_ms` passed first (None: never)."""
+        """Wait for the flag. Return False if `timeout_ms` elapses first (None: no timeout)."""
         ...
 
 
 class Runtime(Protocol):
-    """Clock, waiting, background work, randomness: all that differs between the faces."""
+    """Clock, waiting, background jobs and randomness, which differ between runtimes."""
 
     def now_ms(self) -> int:
-        """A clock that never goes back and counts time asleep."""
+        """Read a monotonic clock that also advances while the machine is suspended."""
         ...
 
     def signal(self) -> Signal: ...
 
     def mutex(self) -> AbstractContextManager[Any]:
-        """For a few assignments; never held while waiting for anything."""
+        """Create a mutex. Hold it for a few assignments only, never across I/O or a wait."""
         ...
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run in the background, on its own."""
+        """Run `job` in the background."""
         ...
 
     def random(self) -> float:
-        """In [0, 1)."""
+        """Return a random number in [0, 1)."""
         ...
 
     def unique(self) -> str:
-        """16 hexadecimal digits that nobody else has."""
+        """Return a globally unique id of 16 hexadecimal digits."""
         ...
 
     def actor(self) -> str:
-        """Who is running now: the task, else the thread."""
+        """Return the id of the current task, or of the current thread if there is no task."""
         ...
 
     def process(self) -> int:
-        """Changes when this process was forked off another."""
+        """Return an id of this process that differs between a parent and its forked child."""
         ...
 
 
 class Wire(Protocol):
-    """A store's way to carry out commands for one kind of caller."""
+    """Executes commands on a store, for either API callers or the keeper."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
-        """Carry out one command in one atomic step, within `timeout_ms`.
+        """Execute one command atomically, within `timeout_ms`.
 
-        Raises StoreUnavailableError when it surely was not carried out,
-        OutcomeUnknownError when it may have been; both are safe to send again.
+        Raises StoreUnavailableError if the store certainly did not execute it, and
+        OutcomeUnknownError if it may have. It is safe to resend the command in both cases.
         """
         ...
 
@@ -72,84 +72,84 @@ class Wire(Protocol):
 
 
 WAKE_DIED = "died"
-"""What an listener says of a process it watched over; the wake names its session."""
+"""A wake of a listener: a watched process has exited. The wake names its session."""
 WAKE_MISSED = "missed"
-"""What a listener reports after it has connected: wakes sent before that are lost, so the
-keeper has to check every claim, and every claim whose enter is under way."""
+"""A wake of a listener that has just connected: earlier wakes are lost, so the keeper must
+check every claim, including those whose `Enter` is still in flight."""
 PROCESS_DIED = "its process died"
-"""Why the session of such a process is ended."""
+"""The reason recorded when a session is expelled because its process has exited."""
 
 
 class WakeListener(Protocol):
-    """Where wakes for one session arrive. Only its keeper listens."""
+    """Receives the wakes of one session. Only the session's keeper calls `listen`."""
 
     @property
     def inbox(self) -> str:
-        """Where others leave word, as stored with the session."""
+        """The address to which the store sends this session's wakes, as stored with it."""
         ...
 
     @property
     def process(self) -> str:
-        """The identity of this process, as stored with the session; "" if of no use."""
+        """The identity of this process, as stored with the session; "" without death watch."""
         ...
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        """Wait for wakes. They are hints: whoever hears one looks for itself."""
+        """Wait for wakes. A wake is only a hint: the keeper must ask the store for the state."""
         ...
 
     def interrupt(self) -> None:
-        """Make `listen` return; from any thread."""
+        """Make `listen` return. May be called from any thread."""
         ...
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Report the death of any of these processes, in place of those given before for `n`."""
+        """Report when one of these processes exits; replaces the earlier list for claim `n`."""
         ...
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
-        """Of these, the sessions whose processes are known to have ended."""
+        """Return the sessions of `blockers` whose processes are known to have exited."""
         ...
 
     def close(self) -> None: ...
 
 
 Deliver = Callable[[Wake], None]
-"""Takes a wake that surely comes from a step of this store, so it may be believed."""
+"""Accepts a wake that comes straight from a step of this store, so it needs no check."""
 
 
 class Capabilities(NamedTuple):
-    """What a store can do. What is not declared raises UnsupportedError before any I/O."""
+    """What a store supports. Anything else raises UnsupportedError before any I/O."""
 
     queue: bool = True
     contend: bool = False
-    """Without a queue, claims can wait all the same: they try again and again, in no order."""
+    """The store has no queue, but a claim can wait by retrying, in no particular order."""
     modes: bool = True
     several: int = 128
-    """How many places a claim may have."""
+    """The largest number of places in one claim."""
     priority: bool = True
     watch: bool = True
     revoke: bool = True
     retain: bool = True
-    """A grant may reserve a block of tokens and be kept for later use."""
+    """A grant may reserve a block of tokens, and the client may retain it for later use."""
     death_watch: bool = False
 
 
 class Store(Protocol):
-    """Where the truth lives."""
+    """The system that holds the authoritative lock table."""
 
     @property
     def label(self) -> str:
-        """The URL without its password, for people."""
+        """The URL without its password, for messages and logs."""
         ...
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def caller_wire(self) -> Wire:
-        """For the callers of this face."""
+        """Create the wire for API calls, in the blocking or asyncio flavour of this client."""
         ...
 
     def keeper_wire(self) -> Wire:
-        """For the keeper, on its own thread and connection."""
+        """Create the wire for a keeper, which has its own thread and connection."""
         ...
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener: ...

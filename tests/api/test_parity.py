@@ -49,14 +49,14 @@ NOT_AWAITED = {
 """Functions of the asyncio face that are not coroutines, since they send nothing."""
 
 WORDS: dict[str, list[tuple[str, str]]] = {
-    "Client": [("in a `with` block", "in an `async with` block")],
+    "Client": [("of a `with` block", "of an `async with` block")],
     "Lease": [
         (
             "at the end of the block.",
-            "at the end of the block, and the task inside is cancelled if the lease is lost.",
+            "at the end of the block, and cancels the task inside the block if the lease is lost.",
         )
     ],
-    "Lease.on_lost": [("on a thread of its own", "on the event loop of this call")],
+    "Lease.on_lost": [("on a new thread", "on the event loop that runs now")],
     "Lock": [
         ("shared by threads", "shared by tasks"),
         ("`with lock as lease:`", "`async with lock as lease:`"),

@@ -85,7 +85,7 @@ def test_a_lock_that_is_not_obtained_gives_75(cli: Cli, option: list[str]) -> No
     cli.hold("a")
     done = cli.run("run", "a", *option, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (75, "")
-    assert done.stderr.startswith("lockfast: 'a' was not obtained")
+    assert done.stderr.startswith("lockfast: 'a' was not acquired")
     assert done.stderr.count("\n") == 1
     assert cli.show("a")["waiting_count"] == 0
     assert len(cli.live_sessions()) == 1
@@ -138,11 +138,11 @@ def test_a_store_that_denies_access_gives_77(cli: Cli, tmp_path: Path) -> None:
         (["run", "a", "--signal", "USR1", "--", "true"], "--on-lost signal"),
         (["run", "a", "--on-lost", "signal", "--signal", "FUN", "--", "true"], "'FUN'"),
         (["run", "a", "--owner", "a\nb", "--", "true"], "control characters"),
-        (["run", "a//b", "--", "true"], "cannot name a lock"),
-        (["run", "", "--", "true"], "cannot name a lock"),
+        (["run", "a//b", "--", "true"], "is not a valid name"),
+        (["run", "", "--", "true"], "is not a valid name"),
         (["run", "a", "--url", "locks.db", "--", "true"], "not a store URL"),
         (["run", "a", "--url", "ftp://x", "--", "true"], "no store for ftp://"),
-        (["show", "a/../b"], "cannot name a lock"),
+        (["show", "a/../b"], "is not a valid name"),
         (["watch", "--after", "-1"], "-1"),
         (["revoke", "a"], "--reason"),
         (["revoke", "--reason", "r"], "NAME"),

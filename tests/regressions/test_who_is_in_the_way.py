@@ -32,5 +32,6 @@ def test_another_limit() -> None:
                 client.semaphore("api", 5).acquire()
         assert (caught.value.value, caught.value.limit) == (5, 3)
         assert str(caught.value) == (
-            "semaphore 'api' is in use with limit=3, not 5; use the limit it has, or resize() it"
+            "semaphore 'api' is in use with limit=3, not 5; "
+            "use that limit, or resize() the semaphore"
         )

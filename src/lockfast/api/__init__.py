@@ -1,1 +1,1 @@
-"""The public face, twice: `blocking` and `aio`, thin and alike."""
+"""The public API in two thin variants with the same names: `blocking` and `aio`."""

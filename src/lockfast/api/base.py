@@ -1,4 +1,4 @@
-"""What the two faces share: everything that does not wait."""
+"""Code shared by the blocking and the asyncio API: everything that never waits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMIT_MAX = 1_000_000_000
 
 
 class LeaseBase:
-    """A lease without its verbs: what it is and how it stands."""
+    """The attributes and state of a lease; the subclasses add the methods that wait."""
 
     _holding: Holding
     _retained: RetainedLock | None = None
@@ -53,7 +53,7 @@ class LeaseBase:
     def __init__(self, core: Core, holding: Holding) -> None:
         self._core = core
         self._holding = holding
-        if holding.ask.block <= 1:  # a kept claim outlives the lease of each of its users
+        if holding.ask.block <= 1:  # a retained claim outlives its users' leases
             holding.owner = weakref.ref(self)
 
     @property
@@ -63,37 +63,37 @@ class LeaseBase:
 
     @property
     def token(self) -> int:
-        """The fencing token: greater than that of every earlier grant."""
+        """The fencing token, greater than the token of every earlier grant of this lock."""
         return self._holding.token if self._use is None else self._use.token
 
     @property
     def session(self) -> str:
-        """The id of the session that holds it."""
+        """The id of the session that holds the lease."""
         session = self._holding.session
         return session.id if session is not None else ""
 
     @property
     def owner(self) -> str:
-        """The label others see."""
+        """The label by which other clients see this holder."""
         return self._core.owner
 
     @property
     def deadline(self) -> float:
-        """The local instant to stop at, on the clock of `remaining`, unless renewed before."""
+        """The time on the local monotonic clock at which the lease ends unless renewed."""
         session = self._holding.session
         assert session is not None
         return session.deadline_of(self._holding) / 1000
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline; 0.0 once the lease is over."""
+        """Seconds until the deadline; 0.0 once the lease has ended."""
         if self.state in (LeaseState.LOST, LeaseState.RELEASED):
             return 0.0
         return max(0.0, self.deadline - self._core.runtime.now_ms() / 1000)
 
     @property
     def state(self) -> LeaseState:
-        """How the lease stands at this instant, by the clock and not by a thread."""
+        """The current state, computed from the clock, so a delayed thread cannot make it stale."""
         if self._use is not None and self._use.over:
             return LeaseState.RELEASED
         session = self._holding.session
@@ -101,17 +101,17 @@ class LeaseBase:
         return session.state_of(self._holding)
 
     def check(self) -> None:
-        """Raise LeaseLostError unless the lease is held at this instant."""
+        """Raise LeaseLostError unless the lease is held now."""
         if self._use is not None and self._use.over:
             raise LeaseLostError(self.name, self._use.token, "it was released")
         claims.check(self._holding)
 
     def _when_over(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the lease is lost or released; at once if it is already."""
+        """Call `callback` once when the lease is lost or released, or now if it already is."""
         session = self._holding.session
         assert session is not None
         waiting = False
-        # In a forked child the mutex may stay locked.
+        # In a forked child the mutex may have been locked by a thread that no longer exists.
         if session.process != session.runtime.process():
             pass
         elif self._retained is not None and self._use is not None:
@@ -140,7 +140,7 @@ class LeaseBase:
         self._depth += 1
 
     def _leave_once(self) -> bool:
-        """Whether this was the outermost release."""
+        """Count one release of a re-entrant lease. Return True for the outermost one."""
         self._depth -= 1
         if self._depth > 0:
             return False
@@ -150,7 +150,7 @@ class LeaseBase:
         return True
 
     def _abandon(self) -> None:
-        """Have it given back in the background; for whoever cannot wait for that."""
+        """Let the keeper release the lease in the background, for callers that cannot wait."""
         session = self._holding.session
         assert session is not None
         session.abandon(self._holding)
@@ -159,16 +159,16 @@ class LeaseBase:
         """Raise UnsupportedError for leases whose mode is fixed."""
         places = self._holding.ask.places
         if self._use is not None:
-            why = "it is kept for other local users, who rely on its mode"
+            why = "a retained lock is shared with other local users, which rely on its mode"
         elif len(places) > 1 or places[0].kind != LOCK:
-            why = "only a lock or read-write lock on one name has modes to change between"
+            why = "only the lease of a single lock or read-write lock can change its mode"
         else:
             return
         raise UnsupportedError(f"converting the lease on {self.name!r}", why)
 
     def _chain(self, error: BaseException, lost: LeaseLostError) -> None:
-        """Hang the loss behind the error that wins over it."""
-        # Raised while `error` was on its way, it has `error` behind itself: a ring.
+        """Attach the loss as the context of the error that takes precedence."""
+        # If `lost` was raised while handling `error`, its context is `error`: avoid the cycle.
         lost.__context__ = None
         last = error
         while last.__context__ is not None and last.__context__ is not lost:
@@ -183,13 +183,13 @@ class LeaseBase:
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
             f"pickling the lease on {self.name!r}",
-            "a lease lives in the process that took it",
-            "send its token instead",
+            "a lease is valid only in the process that acquired it",
+            "pass its token instead",
         )
 
     def __del__(self) -> None:
         use = self._use
-        # It may have been interrupted before it had one.
+        # __init__ may have been interrupted before it set the attribute.
         holding = getattr(self, "_holding", None) if use is None else use.holding
         if holding is None or holding.phase is RELEASED or holding.session is None:
             return
@@ -215,7 +215,7 @@ class LeaseBase:
 
 
 class Options(NamedTuple):
-    """How a recipe asks, checked."""
+    """The validated options of a recipe."""
 
     ttl_ms: int
     priority: int
@@ -224,11 +224,11 @@ class Options(NamedTuple):
 
 
 PlacesOf = Callable[[str], tuple[Place, ...]]
-"""From a name to what is claimed under it."""
+"""Maps a name to the places that a claim on it occupies."""
 
 
 class Part(NamedTuple):
-    """One name of a recipe. Most have one; those for several locks at once have more."""
+    """One name of a recipe. A recipe for several locks, made by `all()`, has several parts."""
 
     name: str
     places_of: PlacesOf
@@ -239,7 +239,7 @@ def lock_places(mode: str) -> PlacesOf:
 
 
 def tree_places(mode: str) -> PlacesOf:
-    """The node in `mode`, and an intention to do so on every ancestor."""
+    """Claim the node in `mode` and every ancestor in the matching intention mode."""
     intent = INTENT_EXCLUSIVE if mode == EXCLUSIVE else INTENT_SHARED
     return lambda name: (
         *(Place(TREE, ancestor, intent) for ancestor in ancestors(name)),
@@ -248,7 +248,7 @@ def tree_places(mode: str) -> PlacesOf:
 
 
 def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
-    """Several claims as one; what two of them want of one resource is joined."""
+    """Combine several claims into one; two places on the same resource become one place."""
     if len(parts) == 1:
         return parts[0]
     joined: dict[tuple[str, str], Place] = {}
@@ -265,7 +265,7 @@ def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
 
 
 class RecipeBase:
-    """A lock as a recipe: what to ask for. It holds nothing and may be shared."""
+    """A recipe: the name and options of a lock. It holds nothing and may be shared."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class RecipeBase:
         )
 
     def _retained_lock(self, ask: Ask) -> RetainedLock:
-        """The lock as this client keeps it for its next local user."""
+        """Return this client's retained lock for `ask`."""
         if ask is self._own_ask and self._own_retained is not None:
             return self._own_retained
         keeps = self._client._retained_locks
@@ -323,13 +323,14 @@ class RecipeBase:
 
 
 def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
-    """Of those entered with a recipe, the lease of the block that an actor leaves now."""
+    """Return the lease of the `with` block that `actor` leaves now."""
     if actor not in entered:
-        # A generator ends in the thread or task that collects it, not in that which ran it.
+        # A generator is closed by the thread or task that collects it, not the one that ran it.
         if len(entered) != 1:
             raise RuntimeError(
-                f"{actor} leaves a block of a lock that another entered, and {len(entered)} have; "
-                "in a generator, hold the lease itself: `with lock.acquire():`"
+                f"{actor} leaves a `with` block that another thread or task entered, and "
+                f"{len(entered)} of them are inside such blocks; in a generator, use the lease "
+                "as the context manager: `with lock.acquire():`"
             )
         (actor,) = entered
     leases = entered[actor]
@@ -341,22 +342,22 @@ def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
 
 def check_limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"limit is an int, not a {type(limit).__name__}")
+        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
     if not 1 <= limit <= LIMIT_MAX:
-        raise ValueError(f"limit={limit}: from 1 to {LIMIT_MAX}")
+        raise ValueError(f"limit={limit}: must be from 1 to {LIMIT_MAX}")
     return limit
 
 
 def check_permits(permits: object, limit: int) -> int:
     if not isinstance(permits, int) or isinstance(permits, bool):
-        raise TypeError(f"permits is an int, not a {type(permits).__name__}")
+        raise TypeError(f"permits must be an int, not {type(permits).__name__}")
     if not 1 <= permits <= limit:
-        raise LimitError("the number of permits", permits, limit, "at least 1, at most the limit")
+        raise LimitError("the number of permits", permits, limit, "ask for 1 up to the limit")
     return permits
 
 
 class ClientBase:
-    """A client without its verbs."""
+    """The attributes of a client; the subclasses add the methods that wait."""
 
     _core: Core
 
@@ -389,7 +390,7 @@ class ClientBase:
             runtime,
             ThreadsRuntime(),
             ttl_ms=ttl_ms,
-            # The default names the process, so a forked child needs one of its own.
+            # The default includes the pid, so it is computed again in a forked child.
             owner=label or settings.default_owner,
             metadata=metadata,
             connect_timeout_ms=connect_timeout_ms,
@@ -401,7 +402,7 @@ class ClientBase:
         self._leases_of: weakref.WeakValueDictionary[tuple[str, tuple[Place, ...]], Any] = (
             weakref.WeakValueDictionary()
         )
-        """Of re-entrant locks: by actor and places, the lease to enter again."""
+        """The held leases of re-entrant locks, by actor and places."""
         self._retained_locks: dict[Ask, RetainedLock] = {}
         _open_cores.add(self._core)
 
@@ -426,7 +427,7 @@ class ClientBase:
 
     @property
     def owner(self) -> str:
-        """The label others see at our locks."""
+        """The label by which other clients see the holder of our locks."""
         return self._core.owner
 
     def __repr__(self) -> str:
@@ -434,11 +435,11 @@ class ClientBase:
 
 
 _open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
-"""Not the clients: a lease may outlive the client it came from."""
+"""Cores rather than clients, because a lease may outlive its client object."""
 
 
 def _refusal_at_exit(core: Core) -> BaseException:
-    """Daemon threads that still wait are about to end: let them do so without a word."""
+    """Return SystemExit for daemon threads, so that they end without a traceback at exit."""
     if threading.current_thread() is threading.main_thread():
         return core.closed_error()
     return SystemExit()
@@ -446,7 +447,7 @@ def _refusal_at_exit(core: Core) -> BaseException:
 
 @atexit.register
 def _close_all() -> None:
-    """Give everything back when the interpreter exits, but never keep it from exiting."""
+    """Release all locks at interpreter exit, waiting at most EXIT_MS."""
     cores = [core for core in list(_open_cores) if not core.closed]
     signals: list[ThreadSignal] = []
     for core in cores:

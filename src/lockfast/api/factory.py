@@ -1,4 +1,4 @@
-"""How a client makes its recipes: the same in both faces, for nothing waits here."""
+"""The methods of a client that create recipes. They never wait, so both APIs share them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnceT = TypeVar("OnceT")
 class RecipeFactory(
     ClientBase, Generic[LockT, RWLockT, TreeT, SemaphoreT, ElectionT, PartyT, OnceT]
 ):
-    """A client's recipes, of the classes of one face. Nothing is sent by making one."""
+    """Creates recipes, of the classes of one API. Creating a recipe sends nothing."""
 
     _lock_type: Callable[..., LockT]
     _rwlock_type: Callable[..., RWLockT]
@@ -45,14 +45,14 @@ class RecipeFactory(
         lock_delay: Seconds | None = None,
         retain: bool = False,
     ) -> LockT:
-        """A lock of this name, as a recipe; nothing is sent yet.
+        """Create the recipe of a lock with this name; nothing is sent yet.
 
-        `ttl` is how long the lock outlives its holder's last sign of life. `priority` is
-        a head start in the queue, `ageing_step` seconds each. A `reentrant` lock can be
-        taken again by the thread (task) that has it. `max_hold` ends a lease whose holder
-        lives but is stuck. `lock_delay` keeps the lock closed for a while after a holder
-        lost it, for resources that cannot check tokens. `retain` keeps the lock with this
-        client after release, so that its next use costs nothing until others want it.
+        `ttl` is how long the lease lasts after the holder's last keep-alive. Each step of
+        `priority` is a head start of `ageing_step` seconds in the queue. The thread or task
+        that holds a `reentrant` lock can acquire it again. `max_hold` ends a lease whose
+        holder is alive but stuck. After a holder has lost the lock, `lock_delay` delays the
+        next grant, for resources that cannot check tokens. With `retain`, the client keeps
+        the lock after release and reuses it without a request until another client waits.
         """
         options = self._options(ttl, priority, max_hold, lock_delay)
         part = Part(check_name(name), lock_places(EXCLUSIVE))
@@ -68,10 +68,10 @@ class RecipeFactory(
         lock_delay: Seconds | None = None,
         retain: bool = False,
     ) -> RWLockT:
-        """A read-write lock of this name: `.read()`, `.write()`, `.update()`.
+        """Create a read-write lock with this name: `.read()`, `.write()`, `.update()`.
 
-        It is the same resource as `lock(name)`, which is its writer. With `retain`,
-        readers cost nothing until a writer comes.
+        It shares its resource with `lock(name)`, which excludes readers and writers. With
+        `retain`, the client reuses a read lock without a request until a writer waits.
         """
         options = self._options(ttl, priority, max_hold, lock_delay)
         return self._rwlock_type(self, check_name(name), options, retain)
@@ -84,7 +84,7 @@ class RecipeFactory(
         priority: int = 0,
         max_hold: Seconds | None = None,
     ) -> TreeT:
-        """A node in a tree of names, with all below it: `.read()`, `.write()`."""
+        """Create a lock on a node and all its descendants: `.read()`, `.write()`."""
         return self._tree_type(self, check_name(name), self._options(ttl, priority, max_hold))
 
     def semaphore(
@@ -96,7 +96,7 @@ class RecipeFactory(
         priority: int = 0,
         max_hold: Seconds | None = None,
     ) -> SemaphoreT:
-        """At most `limit` permits at once over the whole fleet."""
+        """Create a semaphore that all clients of the store share, with `limit` permits."""
         options = self._options(ttl, priority, max_hold)
         return self._semaphore_type(self, check_name(name), limit, options)
 
@@ -107,10 +107,10 @@ class RecipeFactory(
         priority: int = 0,
         max_hold: Seconds | None = None,
     ) -> LockT:
-        """Several locks as one: it holds nothing until it holds everything.
+        """Combine several locks into one that is granted all at once or not at all.
 
-        Names stand for locks of that name; locks, readers and writers of read-write and
-        tree locks may be mixed. Two of these never deadlock, whatever the order of names.
+        A name stands for the lock with that name. Locks, read-write locks and tree locks
+        may be mixed. Two combined locks never deadlock, whatever the order of their names.
         """
         if not names_or_locks:
             raise TypeError("all() takes at least one name or lock")
@@ -123,11 +123,11 @@ class RecipeFactory(
         return self._lock_type(self, tuple(parts), self._options(ttl, priority, max_hold))
 
     def election(self, name: str, *, ttl: Seconds | None = None, priority: int = 0) -> ElectionT:
-        """An election of one leader among the candidates of this name."""
+        """Create an election of one leader among all candidates for this name."""
         return self._election_type(self, check_name(name), self._options(ttl, priority))
 
     def party(self, name: str, *, ttl: Seconds | None = None) -> PartyT:
-        """A party of this name: members with values."""
+        """Create a party: a group of members, each with a value."""
         return self._party_type(self, check_name(name), self._options(ttl))
 
     def once(
@@ -139,11 +139,11 @@ class RecipeFactory(
         retry_crashed: bool = False,
         ttl: Seconds | None = None,
     ) -> OnceT:
-        """At most one run per window over the whole fleet, as a decorator.
+        """Create a decorator that runs a function at most once per window across all clients.
 
-        From the start of a run on nobody else starts one for `at_least` seconds, even if
-        it crashed (unless `retry_crashed`). A run that takes longer than `at_most` is
-        taken for stuck. The decorated function returns None where it was not its turn.
+        After a run starts, no client starts another for `at_least` seconds, even if the run
+        crashes (unless `retry_crashed`). A run that takes longer than `at_most` is presumed
+        stuck and loses its claim. A call that may not run returns None.
         """
         at_least_ms = settings.to_ms(at_least, "at_least")
         at_most_ms = settings.max_hold_to_ms(settings.to_ms(at_most, "at_most") / 1000)

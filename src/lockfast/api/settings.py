@@ -1,4 +1,4 @@
-"""What callers may pass: durations, owners, and where the locks are kept."""
+"""Validation and defaults of arguments: durations, owners, priorities and store URLs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TTL_DEFAULT: Final = 30.0
 TTL_MS_MIN: Final = 100
 TTL_MS_MAX: Final = 24 * 3600 * 1000
 SPAN_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
-"""Ten years: far above all that makes sense, far below what any store counts to."""
+"""Ten years: longer than any useful duration, and far below the integer range of any store."""
 PRIORITY_MAX: Final = 1000
 OWNER_BYTES_MAX: Final = 200
 METADATA_BYTES_MAX: Final = 4096
@@ -27,10 +27,10 @@ URL_LENGTH_MAX: Final = 65536
 
 
 def to_ms(value: object, what: str) -> int:
-    """A span as whole milliseconds; what is no span is a TypeError or ValueError."""
+    """Convert a duration to whole milliseconds. Raise TypeError or ValueError if invalid."""
     ms = _span_ms(value, what)
     if ms > SPAN_MS_MAX:
-        raise ValueError(f"{what} is more than ten years")
+        raise ValueError(f"{what}={value!r}: must be at most ten years")
     return ms
 
 
@@ -41,77 +41,81 @@ def _span_ms(value: object, what: str) -> int:
         seconds = value
     else:
         raise TypeError(
-            f"{what} is a number of seconds or a timedelta, not a {type(value).__name__}"
+            f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}"
         )
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{what}={value!r}: a span is finite and not negative")
-    # An int may be too large for a float, and is far too long then.
+        raise ValueError(f"{what}={value!r}: must be finite and not negative")
+    # Compare before multiplying: a huge int does not fit into a float.
     return SPAN_MS_MAX + 1 if seconds > SPAN_MS_MAX else math.ceil(seconds * 1000)
 
 
 def timeout_to_ms(timeout: object) -> int | None:
-    """How long to wait: None for ever, 0 once."""
+    """Convert a timeout; None waits without limit, 0 does not wait."""
     return None if timeout is None else min(_span_ms(timeout, "timeout"), SPAN_MS_MAX)
 
 
 def ttl_to_ms(ttl: object) -> int:
     ms = to_ms(ttl, "ttl")
     if not TTL_MS_MIN <= ms <= TTL_MS_MAX:
-        raise ValueError(f"ttl={ttl!r}: a lease lasts from 0.1 seconds to 24 hours")
+        raise ValueError(f"ttl={ttl!r}: must be from 0.1 seconds to 24 hours")
     return ms
 
 
 def max_hold_to_ms(max_hold: object) -> int:
-    """0: no bound."""
+    """Convert `max_hold`; 0 means that there is no bound."""
     if max_hold is None:
         return 0
     ms = to_ms(max_hold, "max_hold")
     if ms < TTL_MS_MIN:
-        raise ValueError(f"max_hold={max_hold!r}: at least 0.1 seconds, or None for no bound")
+        raise ValueError(f"max_hold={max_hold!r}: must be at least 0.1 seconds, or None")
     return ms
 
 
 def check_priority(priority: object) -> int:
     if not isinstance(priority, int) or isinstance(priority, bool):
-        raise TypeError(f"priority is an int, not a {type(priority).__name__}")
+        raise TypeError(f"priority must be an int, not {type(priority).__name__}")
     if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
-        raise ValueError(f"priority={priority}: from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        raise ValueError(f"priority={priority}: must be from -{PRIORITY_MAX} to {PRIORITY_MAX}")
     return priority
 
 
 def check_text(text: object, what: str, bytes_max: int) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not a {type(text).__name__}")
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{what} has a lone surrogate, so it is not UTF-8") from None
+        raise ValueError(
+            f"{what} contains a lone surrogate, which cannot be encoded as UTF-8"
+        ) from None
     if size > bytes_max:
         raise LimitError(f"the size of {what} in bytes", size, bytes_max)
     if has_controls(text):
-        raise ValueError(f"{what} has control characters")
+        raise ValueError(f"{what} must not contain control characters")
     return str.__str__(text)
 
 
 def check_kind(kind: object) -> str:
     if kind not in MODES_OF_KIND:
-        raise ValueError(f"kind={kind!r}: there are {', '.join(MODES_OF_KIND)}")
+        raise ValueError(f"kind={kind!r}: must be one of {', '.join(MODES_OF_KIND)}")
     return str(kind)
 
 
 def check_position(after: object) -> int | None:
-    """Where to go on in the log; None: from now on."""
+    """Check the position in the log after which to read; None means the current end."""
     if after is None:
         return None
     if not isinstance(after, int) or isinstance(after, bool):
-        raise TypeError(f"after is a position, an int, not a {type(after).__name__}")
+        raise TypeError(
+            f"after must be an int, the position of an event, not {type(after).__name__}"
+        )
     if after < 0:
-        raise ValueError(f"after={after}: positions begin at 1, and 0 is before them all")
+        raise ValueError(f"after={after}: must be 0 (the start of the log) or greater")
     return after
 
 
 def default_owner() -> str:
-    """Host, pid and program: what the person on call wants to know."""
+    """Return "host:pid:program", which identifies a holder to an operator."""
     import socket
 
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
@@ -121,7 +125,7 @@ def default_owner() -> str:
 
 
 def default_url() -> str:
-    """LOCKFAST_URL, else the URL in the file LOCKFAST_URL_FILE, else this user's lock file."""
+    """Return LOCKFAST_URL, or the URL in the file LOCKFAST_URL_FILE, or this user's lock file."""
     from urllib.parse import quote
 
     url = os.environ.get("LOCKFAST_URL")
@@ -137,7 +141,8 @@ def default_url() -> str:
 
 
 def read_url_file(path: str, source: str) -> str:
-    """The first line of a file that holds a store URL; `source` says who named the file."""
+    """Read a store URL from the first line of a file; `source` is the variable or option
+    that named the file, for error messages."""
     try:
         with open(path, encoding="utf-8") as file:
             url = file.readline(URL_LENGTH_MAX).strip()

@@ -1,4 +1,4 @@
-"""Names with fields, for the decorator: `report:{day}` takes the argument `day`."""
+"""Name templates for decorators: in `report:{day}`, `{day}` is the argument `day`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lockfast.errors import InvalidNameError
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
-    """A function from the call's arguments to the lock's name.
+    """Return a function that computes the lock's name from the arguments of a call.
 
-    Fields are plain argument names; their values are escaped, so that two different
-    values never give one name. Braces are doubled to be taken literally.
+    A field is the plain name of an argument. Its value is escaped, so that different values
+    never produce the same name. Write a literal brace twice.
     """
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise InvalidNameError(template, f"as a decorator's name: {error}") from None
+        raise InvalidNameError(template, f"the template does not parse: {error}") from None
     if not any(field is not None for _, field, _, _ in parts):
         name = check_name("".join(text for text, *_ in parts))
         return lambda *args, **kwargs: name
@@ -39,8 +39,10 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
                 template, f"{{{field}}} is not an argument of {title(function)}()"
             )
         if between is not None and not marks_in(between):
-            raise InvalidNameError(template, "two fields need a mark between them, such as `:`")
-        # Escaped in values, the marks between fields show where each of them ends.
+            raise InvalidNameError(
+                template, "two fields need a separator between them, such as `:`"
+            )
+        # Values escape these separators, so that a separator always ends a field.
         separators += marks_in(between or "")
         between = ""
 
@@ -58,10 +60,10 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
 
 
 def marks_in(text: str) -> str:
-    """What tells two fields apart: neither part of a word nor of an escape."""
+    """Return the characters that can separate fields: neither alphanumeric nor `%`."""
     return "".join(c for c in text if not c.isalnum() and c != "%")
 
 
 def title(function: Callable[..., Any]) -> str:
-    """What to call a function in a message; a partial has no name."""
+    """Return a function's name for messages; a partial has none, so use its repr."""
     return getattr(function, "__qualname__", None) or repr(function)

@@ -1,1 +1,1 @@
-"""The pure part: names, modes, rows and all transitions. No clock, no I/O."""
+"""The pure core: names, modes, rows and all state transitions. No clock, no I/O."""

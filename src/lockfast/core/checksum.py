@@ -1,4 +1,4 @@
-"""The checksum of a session's claims: by it a keep-alive proves that each of them is there."""
+"""The checksum of a session's claims, by which a keep-alive detects a missing claim."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PRIME: Final = 67_108_859
 
 
 def mix(n: int, token: int) -> int:
-    """One claim's share; `token` is 0 while it waits."""
+    """Return one claim's term of the sum; `token` is 0 while the claim waits."""
     x = (n * FACTOR + token) % PRIME
     return x * x % MODULUS
 
 
 def checksum_of(claims: Iterable[tuple[int, int]]) -> int:
-    """Of claims by number and token."""
+    """Return the checksum of claims, given as pairs of number and token."""
     return sum(mix(n, token) for n, token in claims) % MODULUS

@@ -1,16 +1,16 @@
-"""Commands and replies as JSON: one neutral form for histories, servers and other languages.
+"""The JSON encoding of commands and replies, for histories, servers and other languages.
 
-A message is an object with the version of this form and one more member, named after the
-message, that has its fields by name:
+A message is an object with two members: the version `v` of the encoding, and one named after
+the message that contains its fields:
 
     {"v": 1, "Enter": {"session": "s-1", "n": 1, "places": [{"kind": "lock", …}], …}}
 
-A field that has its default value may be left out. A field that can be one of several messages
-is written like a message, without the version: {"Granted": {"token": 17}}.
+A field with its default value may be omitted. A field that can hold one of several messages
+is encoded like a message, without the version: {"Granted": {"token": 17}}.
 
-`decode_command` and `decode_reply` accept nothing but this. Whatever is wrong with the text
-(syntax, types, unknown or missing fields, numbers, tokens, sizes) raises CodecError.
-The form follows from the definitions in `commands.py`, so a new field needs no change here.
+Decoding is strict: `decode_command` and `decode_reply` raise CodecError for any error in the
+text (syntax, types, unknown or missing fields, numbers, tokens, sizes). The encoding is derived
+from the definitions in `commands.py`, so a new field needs no change here.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from lockfast.errors import LockfastError
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 20
-"""A longer text is refused before it is parsed, unless the caller allows more."""
+"""A longer text is rejected before parsing, unless the caller allows more."""
 ITEMS_MAX: Final = 100_000
-"""As many claims as a session may have."""
+"""The largest number of claims in a session."""
 NUMBER_MAX: Final = 1 << 60
-"""The largest span, by which a store says that it does not know when something ends."""
+"""The largest duration; a store uses it if it does not know when something ends."""
 TOKEN_MAX: Final = 1 << 53
-"""Tokens are exact in JavaScript and Lua, too."""
+"""The largest integer that a double represents exactly, as in JavaScript and Lua."""
 
 COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Command)}
 REPLIES: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Reply)}
 
 
 class CodecError(LockfastError, ValueError):
-    """A text is not a command or reply of this version; nothing was done with it."""
+    """The text is not a valid command or reply of this version; it was not executed."""
 
 
 def encode(message: c.Command | c.Reply) -> str:
-    """The message as JSON, on one line."""
+    """Encode a message as one line of JSON."""
     return _dumps({"v": VERSION, type(message).__name__: _fields(message)})
 
 
 def decode_command(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Command:
-    """The command in a text. Raises CodecError."""
+    """Decode a command. Raises CodecError."""
     return cast("c.Command", _decode(text, COMMANDS, bytes_max))
 
 
 def decode_reply(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Reply:
-    """The reply in a text. Raises CodecError."""
+    """Decode a reply. Raises CodecError."""
     return cast("c.Reply", _decode(text, REPLIES, bytes_max))
 
 
@@ -123,7 +123,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def _chosen(value: Any, kinds: dict[str, type], where: str) -> Any:
-    """One of several kinds of message, by its name."""
+    """Decode an object whose only member names one of several kinds of message."""
     if not isinstance(value, dict) or len(value) != 1:
         _refuse(where, f"has to be one of {', '.join(kinds)}, by its name")
     ((name, fields),) = value.items()
@@ -210,7 +210,7 @@ _READERS: Final[dict[Any, Callable[[Any, str], Any]]] = {
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    # `open` and `count` are fields here, and hide nothing that a hint could mean.
+    # Some fields share the name of a type (`open`, `count`); resolve hints in `commands` only.
     return get_type_hints(kind, vars(c))
 
 
@@ -219,13 +219,13 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_choice(hint: Any) -> bool:
-    """Whether the kind of message has to be written with it."""
+    """Return True if a field can hold several kinds of message, so the kind is encoded."""
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
     return _is_union(hint) and len(kinds) > 1
 
 
 def _item_hints(hint: Any, count: int) -> list[Any]:
-    """The types of the items of a tuple."""
+    """Return the types of the items of a tuple."""
     if _is_union(hint):
         hint = next(kind for kind in get_args(hint) if get_origin(kind) is tuple)
     of = get_args(hint)

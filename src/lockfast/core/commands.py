@@ -1,10 +1,10 @@
-"""What a client asks of a store, and what a store answers.
+"""The commands that a client sends to a store, and the store's replies.
 
-Every store takes these commands, each in one atomic step, and gives these answers;
-nothing else crosses the border. They are plain tuples of plain values, so they can be
-sent over a wire, recorded, replayed and compared.
+Every store executes each command in one atomic step; there is no other interface between
+clients and stores. Commands and replies are plain tuples of plain values, so they can be
+sent over a network, recorded, replayed and compared.
 
-Instants are left to the store: a command carries spans, never a client's clock.
+Commands contain durations, never times of a client's clock; only the store reads a clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 HOLDING, WAITING, REVOKED = "holding", "waiting", "revoked"
-"""The states of a claim that a store knows of."""
+"""The states of a claim in a store."""
 
 # ── nouns ────────────────────────────────────────────────────────────────────────────
 
@@ -25,24 +25,24 @@ class Resource(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One resource a claim stands in line for, and how it wants to hold it."""
+    """One resource that a claim requests, and the mode in which it requests it."""
 
     kind: str
     name: str
     mode: str
     weight: int = 1
     limit: int = 0
-    """The semaphore's size as this client knows it; 0 for everything else."""
+    """The semaphore's limit as this client knows it; 0 for everything else."""
 
 
 class Blocker(NamedTuple):
-    """A claim ahead of ours: whom to wait for, watch, and name in an error."""
+    """A claim ahead of another one: the waiter watches its process and names it in errors."""
 
     session: str
     n: int
     owner: str
     process: str
-    """Identity of the process on this machine, for the death watch; "" if unknown."""
+    """The identity of its process on this machine, for the death watch; "" if unknown."""
     renewals: int
     held: bool
     token: int
@@ -53,7 +53,7 @@ class Blocker(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Create a session. The only command that does."""
+    """Create a session. No other command creates one."""
 
     session: str
     ttl_ms: int
@@ -64,57 +64,57 @@ class Open(NamedTuple):
 
 
 class Enter(NamedTuple):
-    """Stand in line at every place at once; hold nothing until all can be held."""
+    """Enter the queues of all places in one step. The claim is granted all places or none."""
 
     session: str
     n: int
     places: tuple[Place, ...]
     actor: str = ""
     queue: bool = True
-    """False: hold now or not at all."""
+    """False for try_acquire: do not queue if the claim cannot be granted now."""
     priority: int = 0
     head_start_ms: int = 0
     max_hold_ms: int = 0
     lock_delay_ms: int = 0
     block: int = 1
-    """How many tokens to reserve with the grant. With more than one the claim is meant to
-    be kept, and is told when others want what it holds."""
+    """How many tokens to reserve with the grant. A block of more than one marks a retained
+    claim, whose session is woken when others wait for the lock."""
     value: str | None = None
     open: Open | None = None
-    """Rides along with the first claim, so that it costs no round trip of its own."""
+    """Opens the session together with the first claim, which saves a round trip."""
     window_ms: int = 0
-    """From the grant on, the resource grants nothing else for this long."""
+    """The store grants nothing else on the resource for this long after the grant."""
 
 
 class Contend(NamedTuple):
-    """Hold now; if that is not possible, wake the session when it is worth another attempt.
+    """Request a grant now; on failure, the store wakes the session when a retry may succeed.
 
-    Only for stores without a queue: a claim that waits there proposes again and again.
+    Only for stores without a queue, where a waiting claim retries.
     """
 
     enter: Enter
     waited_ms: int = 0
-    """How long this claim has been waiting, so that nodes wake those who waited longest."""
+    """How long this claim has waited, so that nodes can wake the longest waiter first."""
 
 
 class Leave(NamedTuple):
-    """Give up a claim, held or waiting, and never accept its number again."""
+    """Remove a claim, held or waiting. The store never accepts its number again."""
 
     session: str
     n: int
     places: tuple[Place, ...] = ()
-    """As given to enter, for stores that must name their keys."""
+    """The places of the claim's `Enter`, for stores that must declare their keys."""
     close_ms: int = 0
-    """Keep the resource closed for this long."""
+    """Grant nothing on the resource for this long."""
 
 
 class Convert(NamedTuple):
-    """Change the mode of a held claim; to the mode it has: give up converting."""
+    """Change the mode of a held claim. Its current mode cancels a waiting conversion."""
 
     session: str
     n: int
     step: int
-    """Rises with each conversion of a claim, so a late one cannot undo a newer one."""
+    """Increases with each conversion of a claim, so that a delayed one cannot undo a newer."""
     mode: str
     queue: bool = True
 
@@ -128,7 +128,7 @@ class Proclaim(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Have another actor of the same session answer for a claim."""
+    """Assign a claim to another actor of the same session."""
 
     session: str
     n: int
@@ -136,31 +136,31 @@ class Adopt(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Keep a session alive and prove what it has.
+    """Renew a session, and compare the client's view of its claims with the store's.
 
-    `waiting` names the foremost waiting claim of each line: the store settles those
-    lines, so a lost wake-up costs at most one interval.
+    `waiting` names the session's first waiting claim in each queue. The store settles those
+    queues, so a lost wake delays a grant by at most one renewal interval.
     """
 
     session: str
     count: int = 0  # type: ignore[assignment]  # hides tuple.count
     checksum: int = 0
     lowest: int = 0
-    """Every claim number below this one is finished for good."""
+    """The client will never use a claim number below this one again."""
     waiting: tuple[int, ...] = ()
 
 
 class Close(NamedTuple):
-    """End a session and give up all its claims."""
+    """End a session and remove all its claims."""
 
     session: str
 
 
 class Expel(NamedTuple):
-    """End a session that is seen to be dead.
+    """End the session of a client that is presumed dead.
 
-    With `renewals`, only if it has not been renewed since: the proof is that its
-    counter stood still. Without, because its process is known to have died.
+    With `renewals`, end it only if its renewal counter still has this value. Without, end it
+    unconditionally, because its process is known to have exited.
     """
 
     session: str
@@ -169,7 +169,7 @@ class Expel(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Take a claim away from its holder, who is told by whom and why."""
+    """Take a claim from its holder. The holder's error names `by` and `reason`."""
 
     session: str
     n: int
@@ -178,7 +178,7 @@ class Revoke(NamedTuple):
 
 
 class RevokeSession(NamedTuple):
-    """End another's session, who is told by whom and why."""
+    """End the session of another client. Its errors name `by` and `reason`."""
 
     session: str
     by: str
@@ -186,7 +186,7 @@ class RevokeSession(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """Give a semaphore in use another limit; a lowered one affects later grants only."""
+    """Change the limit of a semaphore in use. A lower limit affects only later grants."""
 
     kind: str
     name: str
@@ -194,7 +194,7 @@ class Resize(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """A claim of a deadlock as it was seen: still there and still so, or no deadlock."""
+    """A claim in a deadlock, as the detector read it; it must still be in this state."""
 
     session: str
     n: int
@@ -202,9 +202,9 @@ class Witness(NamedTuple):
 
 
 class Break(NamedTuple):
-    """End a deadlock, if every claim of it is as it was seen.
+    """Break a deadlock, if every claim in it is still in the state in which it was read.
 
-    With `ahead_of`, the claim passes that reservation; without, it gives up.
+    With `ahead_of`, move the claim ahead of that reservation; without, cancel the claim.
     """
 
     session: str
@@ -215,14 +215,14 @@ class Break(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Wake this session when something is written to the log, or no longer."""
+    """Start or stop waking this session when an event is written to the log."""
 
     session: str
     on: bool
 
 
 class Look(NamedTuple):
-    """Read how one claim stands."""
+    """Read the state of one claim."""
 
     session: str
     n: int
@@ -235,7 +235,7 @@ class Claims(NamedTuple):
 
 
 class Inspect(NamedTuple):
-    """Read one resource: its holders and the head of its line."""
+    """Read one resource: its holders and the head of its queue."""
 
     kind: str
     name: str
@@ -243,7 +243,7 @@ class Inspect(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Read the resources in use whose names begin with `prefix`, in order of name."""
+    """Read the resources in use whose names begin with `prefix`, sorted by name."""
 
     kind: str
     prefix: str = ""
@@ -252,14 +252,14 @@ class Listing(NamedTuple):
 
 
 class Sessions(NamedTuple):
-    """Read the sessions, in order of id."""
+    """Read the sessions, sorted by id."""
 
     after: str = ""
     limit: int = 1000
 
 
 class Events(NamedTuple):
-    """Read the log after a position; `None`: only where it ends."""
+    """Read the log after a position; with None, read only the position of its end."""
 
     after: int | None
     limit: int = 500
@@ -294,45 +294,45 @@ Command: TypeAlias = (
 
 
 class Done(NamedTuple):
-    """It is so now, whether it was before or not."""
+    """The command took effect, now or in an earlier attempt."""
 
     found: bool = True
     more: bool = False
-    """Of a command that ends a session: the session has ended, but some of its claims still
-    stand. Send the command again until this is False."""
+    """After a command that ends a session: the session has ended, but the store has not yet
+    removed all its claims. Send the command again until this is False."""
 
 
 class Granted(NamedTuple):
-    """The claim holds."""
+    """The claim is held."""
 
     token: int
     for_ms: int = 0
-    """How long it has held by the store's clock."""
+    """How long the claim has been held, by the store's clock."""
     mode: str = ""
-    """Of a single claim; "" for several at once."""
+    """The mode of a claim with one place; "" for several places."""
     wanted: bool = False
-    """Of a claim meant to be kept: others wait for what it holds."""
+    """Others wait for this retained claim."""
 
 
 class Queued(NamedTuple):
-    """The claim stands in line (or, of a conversion, waits in its granted mode)."""
+    """The claim is queued, or its conversion waits while it keeps its granted mode."""
 
     ahead: tuple[Blocker, ...]
-    """The one before it; of the first in line, the holders (at most 16)."""
+    """The claim directly ahead; for the first in the queue, the holders (at most 16)."""
     look_ms: int
-    """When those ahead are over by themselves, at the latest, as far as known now."""
+    """When the claims ahead expire at the latest, unless they are renewed."""
 
 
 class Busy(NamedTuple):
-    """Not to be had now, and nothing was left behind."""
+    """The claim cannot be granted now; the store has not recorded it."""
 
     ahead: tuple[Blocker, ...]
     retry_ms: int = 0
-    """Of a claim that contends: when to try again, unless woken before."""
+    """For a contending claim: when to retry, unless a wake arrives earlier."""
 
 
 class Refused(NamedTuple):
-    """Never to be had like this. `why` is one of the WHY_ constants."""
+    """The request can never succeed as sent. `why` is one of the WHY_ constants."""
 
     why: str
     detail: str = ""
@@ -341,30 +341,30 @@ class Refused(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The claim is over (or was never heard of)."""
+    """The claim has ended, or the store has never seen it."""
 
     reason: str
     by: str = ""
 
 
 class Ended(NamedTuple):
-    """The session is over, or was never opened; it does not come back."""
+    """The session has ended or was never opened. An ended session cannot be reopened."""
 
     reason: str
     by: str = ""
 
 
 class Renewed(NamedTuple):
-    """The session lives for another TTL, counted from before this answer."""
+    """The session is renewed for one TTL, counted from some time before this reply."""
 
     matches: bool
-    """Whether count and checksum agree with the store's."""
+    """True if `count` and `checksum` agree with the store's claims."""
     looks: tuple[tuple[int, Granted | Queued | Gone], ...] = ()
-    """How each claim named in `waiting` stands now."""
+    """The state of each claim named in `waiting`."""
 
 
 class ClaimView(NamedTuple):
-    """One claim as seen from outside."""
+    """One claim, as other clients can read it."""
 
     session: str
     n: int
@@ -376,18 +376,18 @@ class ClaimView(NamedTuple):
     priority: int
     value: str | None
     for_ms: int
-    """Since it is in this state."""
+    """How long the claim has been in this state."""
     left_ms: int
-    """Until it ends by itself if nothing is renewed."""
+    """Time until the claim expires unless its session is renewed."""
     by: str = ""
     reason: str = ""
     block: int = 1
     wants: str = ""
-    """The mode it is converting to; "" if it is not."""
+    """The mode that the claim is converting to; "" if none."""
 
 
 class ResourceView(NamedTuple):
-    """One resource as seen from outside."""
+    """One resource, as clients can read it."""
 
     kind: str
     name: str
@@ -400,7 +400,7 @@ class ResourceView(NamedTuple):
 
 
 class SessionView(NamedTuple):
-    """One session as seen from outside."""
+    """One session, as other clients can read it."""
 
     session: str
     owner: str
@@ -449,7 +449,7 @@ class EventsReply(NamedTuple):
     end: int
     """The position of the newest entry."""
     oldest: int
-    """The position of the oldest entry kept; end + 1 when there is none."""
+    """The position of the oldest entry; end + 1 if the log is empty."""
     more: bool
 
 
@@ -486,11 +486,11 @@ WAKE_WANTED = "wanted"
 WAKE_ENDED = "ended"
 WAKE_EVENTS = "events"
 WAKE_FREE = "free"
-"""To a claim that contends: what it waits for was given back."""
+"""To a contending claim: the lock it waits for was released."""
 
 
 class Wake(NamedTuple):
-    """To be told to a session after the step is durable."""
+    """A notification to a session. The store sends it after the step is durable."""
 
     inbox: str
     session: str

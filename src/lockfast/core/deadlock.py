@@ -1,11 +1,11 @@
-"""Which actors wait for each other for ever: a pure function of what the lines show.
+"""Find deadlocks: a pure function of the holders and queues of resources.
 
-The graph is over actors (a task or a thread), not sessions: many tasks of one client may
-wait for each other's locks without harm. A waiter waits for every conflicting claim ahead
-of it, held or waiting. The test is reduction: take away every actor that can go on,
-assume that it gives back all it holds, repeat; what is left is deadlocked. Claims that
-belong to no actor are kept for later use and are given up when asked for, so they are
-never in the way.
+The nodes of the wait-for graph are actors (tasks or threads), not sessions: tasks of one
+client may wait for each other's locks without a deadlock. A waiter waits for every
+conflicting claim ahead of it, held or waiting. The algorithm is graph reduction: remove each
+actor that can proceed, assume that it releases all it holds, and repeat. The actors that
+remain are deadlocked. Claims without an actor are retained claims, which clients give up
+when others wait, so they block nobody.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lockfast.core.modes import CONFLICTS, PERMIT
 
 
 class Cycle(NamedTuple):
-    """A deadlock and how to end it."""
+    """A deadlock and how to break it."""
 
     victim: ClaimView
-    """The claim to give up: of the lowest priority, then the youngest."""
+    """The claim to cancel: the one of lowest priority, then the youngest."""
     passing: tuple[ClaimView, ClaimView] | None
-    """A claim that may pass a reservation instead, and that reservation."""
+    """A claim that may move ahead of a reservation instead, and that reservation."""
     witnesses: tuple[Witness, ...]
     lines: tuple[str, ...]
-    """Who waits for what held by whom, for people."""
+    """One readable line per waiting claim: owner, resource and the claims ahead."""
     actors: frozenset[str]
 
 
@@ -37,24 +37,24 @@ class _Wait(NamedTuple):
     place: Place
     resource: ResourceView
     at: int
-    """Its place in the line; -1 for a holder that wants another mode."""
+    """Its position in the queue; -1 for a holder that is converting."""
 
     @property
     def ahead(self) -> list[ClaimView]:
-        """All that stand before it there, holders first."""
+        """Return all claims ahead of it at this resource, holders first."""
         holders, waiting = self.resource.holders, self.resource.waiting
         others = [other for other in holders if other is not self.claim]
         return [*others, *waiting[: max(0, self.at)]]
 
 
 def find_cycles(resources: Iterable[ResourceView]) -> list[Cycle]:
-    """The deadlocks among these resources, at most one for each group of actors."""
+    """Return the deadlocks among these resources, at most one per group of actors."""
     waits = [wait for resource in resources for wait in _waits_at(resource)]
     return [_cycle(group, own) for group, own in _groups(waits)]
 
 
 def _groups(waits: Sequence[_Wait]) -> list[tuple[frozenset[str], list[_Wait]]]:
-    """Actors that wait for each other, and for nobody else, with all their waits."""
+    """Return groups of actors that wait only for each other, with all their waits."""
     stuck = _reduce(waits)
     edges: dict[str, set[str]] = {}
     for wait in waits:
@@ -68,8 +68,8 @@ def _groups(waits: Sequence[_Wait]) -> list[tuple[frozenset[str], list[_Wait]]]:
         if len(group) == len(stuck):
             found.append((group, own))
         else:
-            # Permits of those outside may be what they lack: then they are no deadlock by
-            # themselves, and go on when the others do.
+            # The group may lack permits that actors outside it hold. Then the group alone is
+            # not deadlocked, and proceeds when those actors release.
             found += _groups(own)
     return found
 
@@ -93,10 +93,10 @@ def _place_at(claim: ClaimView, resource: ResourceView) -> Place:
 
 
 def _reduce(waits: Sequence[_Wait]) -> set[str]:
-    """The actors that are left when all who can go on have gone.
+    """Return the actors that remain after removing all that can proceed.
 
-    Each line is gone through from its head, so all who can go on one after another are
-    gone after one pass, however long the line is.
+    Each queue is scanned from its head, so one pass removes all actors that can proceed one
+    after another, however long the queue is.
     """
     waits_of: dict[str, int] = {}
     lines: dict[tuple[str, str], list[_Wait]] = {}
@@ -130,7 +130,7 @@ def _reduce(waits: Sequence[_Wait]) -> set[str]:
 
 
 class _Ahead:
-    """What stuck actors hold or wait for at one resource, counted from the head on."""
+    """Counts what stuck actors hold or request at one resource, from the head on."""
 
     def __init__(self, resource: ResourceView, stuck: set[str]) -> None:
         self._limit = resource.limit
@@ -146,7 +146,7 @@ class _Ahead:
         self._counts[place.mode] = self._counts.get(place.mode, 0) + share
 
     def leaves_room_for(self, wait: _Wait) -> bool:
-        """Whether nobody counted so far keeps this one out; see `_blockers`."""
+        """Return True if no claim counted so far blocks this one; see `_blockers`."""
         mode = wait.place.mode
         if mode == PERMIT:
             return self._counts.get(PERMIT, 0) + wait.place.weight <= self._limit
@@ -161,7 +161,7 @@ class _Ahead:
 
 
 def _blockers(wait: _Wait, stuck: set[str]) -> list[ClaimView]:
-    """The claims of stuck actors that keep this one from being granted."""
+    """Return the claims of stuck actors that block this one."""
     there = [
         (other, _place_at(other, wait.resource)) for other in wait.ahead if other.actor in stuck
     ]
@@ -178,7 +178,7 @@ def _blockers(wait: _Wait, stuck: set[str]) -> list[ClaimView]:
 
 
 def _knots(edges: Mapping[str, set[str]]) -> list[frozenset[str]]:
-    """Groups of actors each of which can be reached from each (Tarjan's algorithm)."""
+    """Return the strongly connected components of the graph (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -243,7 +243,7 @@ def _cycle(group: frozenset[str], waits: Sequence[_Wait]) -> Cycle:
         ):
             passing = (claim, reservation)
     candidates = [wait for wait in waits if _blockers(wait, set(group))]
-    # Two that entered one queue within the same millisecond differ by their places in it.
+    # Claims that entered a queue in the same millisecond are ordered by their position.
     victim = min(
         candidates,
         key=lambda wait: (wait.claim.priority, wait.claim.for_ms, -wait.at, wait.claim[:2]),

@@ -1,16 +1,16 @@
-"""How claims stand in line: one mechanism for every primitive.
+"""The queues of claims: one mechanism for every primitive.
 
-A claim has a place in the line of each resource it wants, with one static rank in all
-of them. At each resource a place moves from `waiting` to `held`, and a claim of several
-places stops in between: a place that could hold now is `reserved` until all can, so it
-holds nothing before it holds everything. What is reserved keeps out every conflicting
-claim of higher rank; one of lower rank that enters later takes the reservation back.
+A claim has a place in the queue of each resource that it requests, with the same fixed rank
+in all of them. A place moves from `waiting` to `held`. For a claim with several places there
+is a state in between: a place that could be held now is `reserved` until all places can, so
+the claim is granted all of them or none. A reservation blocks conflicting claims of higher
+rank; a claim of lower rank that enters later cancels it.
 
-Invariants, which the property tests state on their own:
-  - reserved places are the longest run from the head of the line that fits the holders
-    and each other: all of them have lower ranks than any that waits;
-  - the head of `waiting` does not fit, else it would have moved.
-So `settle` looks at one head after another and never searches.
+Invariants, which the property tests state independently:
+  - reserved places are the longest run from the head of the queue that is compatible with
+    the holders and with each other, so they have lower ranks than all waiting places;
+  - the head of `waiting` is not compatible, otherwise it would have moved.
+So `settle` only ever examines the head of a queue and never searches it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lockfast.core.rows import Claim, Meta, ResourceRow, Rows, Session
 
 FAR_MS = 1 << 60
 BLOCKERS_MAX = 16
-"""As many holders as the first in line is told of, to watch over."""
+"""How many holders are reported to the first waiter, which watches their processes."""
 
 
 class Lines:
-    """The lines of all resources, over the rows of one store, during one command."""
+    """The queues of all resources, over the rows of one store, during one command."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -57,9 +57,9 @@ class Lines:
         self._sessions: dict[str, Session] = {}
         self._logged = False
         self.moves_left = FAR_MS
-        """How many claims may move in this step, for stores whose steps are bounded."""
+        """How many claims this step may still move, for stores with bounded steps."""
         self.unsettled: list[ResourceRow] = []
-        """Where more could have moved: the store goes on there in a step of its own."""
+        """Resources where more claims could move; the store settles them in a later step."""
 
     # ── one command: from begin to flush ─────────────────────────────────────────────
 
@@ -74,7 +74,7 @@ class Lines:
         self._logged = False
 
     def flush(self) -> None:
-        """Write back what the command changed; a resource nobody uses has no row."""
+        """Write back the changed rows, and delete the row of a resource no longer in use."""
         rows = self.rows
         for key, resource in self._resources.items():
             if (
@@ -97,7 +97,7 @@ class Lines:
         rows.put(r.META_KEY, self.meta)
 
     def session(self, session_id: str) -> Session | None:
-        """The session's row, to read."""
+        """Return the session's row for reading."""
         key = r.session_key(session_id)
         found: Session | None = self._sessions.get(key) or self.rows.get(key)
         return found
@@ -109,7 +109,7 @@ class Lines:
         return session
 
     def resource(self, kind: str, name: str) -> ResourceRow:
-        """The resource's row, to change; a new one if nobody uses it."""
+        """Return the resource's row for changing; a new one if it is not in use."""
         key = r.resource_key(kind, name)
         found = self._resources.get(key)
         if found is None:
@@ -130,7 +130,7 @@ class Lines:
         return claim
 
     def session_ended(self, claim: Claim) -> bool:
-        """Whether the claim's session has ended: the claim is granted nothing more."""
+        """Return True if the claim's session has ended, so it must not be granted anything."""
         session = self.session(claim.session)
         return session is None or bool(session.ended)
 
@@ -138,7 +138,7 @@ class Lines:
         self.rows.put(r.claim_key(claim.session, claim.n), claim)
 
     def due(self, at_ms: int, session: str, n: int = 0) -> None:
-        """Note that something ends by itself at this instant."""
+        """Record that a session or claim expires at this time."""
         self._due(r.due_key(at_ms, session, n), at_ms)
 
     def _due(self, key: str, at_ms: int) -> None:
@@ -177,9 +177,9 @@ class Lines:
     # ── entering ─────────────────────────────────────────────────────────────────────
 
     def stand(self, claim: Claim, queue: bool = True, *, is_new: bool = False) -> bool:
-        """Put a claim in line everywhere; True if it holds everything at once.
+        """Enter a claim into all its queues. Return True if it is granted at once.
 
-        With `queue=False` a claim that cannot hold now leaves no trace.
+        With `queue=False`, a claim that cannot be granted now is not recorded.
         """
         resources = [self.resource(place.kind, place.name) for place in claim.places]
         could = [
@@ -228,7 +228,7 @@ class Lines:
         if resource.reservations and not fits(place, limit, resource.held, resource.reserved):
             prefix = r.line_prefix("v", *place[:2])
             if not self.rows.scan(prefix + rank, r.after_prefix(prefix), 1):
-                return False  # the usual case: all of them are ahead
+                return False  # the usual case: all reservations are ahead
             ahead: dict[str, int] = {}
             for _, other in self.rows.scan(prefix, prefix + rank, FAR_MS):
                 theirs = place_at(self.claim_by_ref(other), resource)
@@ -237,7 +237,7 @@ class Lines:
         return True
 
     def _take_back(self, resource: ResourceRow, rank: str = "") -> None:
-        """End the reservations behind `rank`; settle gives back what still fits, in order."""
+        """Cancel the reservations behind `rank`; settle restores those that still fit."""
         prefix = r.line_prefix("v", resource.kind, resource.name)
         for _, ref in self.rows.scan(prefix + rank, r.after_prefix(prefix), FAR_MS):
             claim = self.claim_by_ref(ref)
@@ -255,19 +255,19 @@ class Lines:
         self.rows.add(r.line_prefix("w", resource.kind, resource.name) + rank, ref)
 
     def _hint_behind(self, place: Place, rank: str) -> None:
-        """Tell the next in line that another stands before it now."""
+        """Wake the next claim in the queue, because another is now directly ahead of it."""
         prefix = r.line_prefix("w", *place[:2])
         for _, ref in self.rows.scan(prefix + rank + "\x00", r.after_prefix(prefix), 1):
             self.wake(self.claim_by_ref(ref), WAKE_LOOK)
 
     def _hint_first(self, resource: ResourceRow) -> None:
-        """Tell the first in line to look again."""
+        """Wake the first waiting claim, so that it reads its state again."""
         head = self._head(resource)
         if head is not None:
             self.wake(self.claim_by_ref(head[1]), WAKE_LOOK)
 
     def _tell_retaining(self, resource: ResourceRow) -> None:
-        """Tell those who keep the resource for their next use that others want it."""
+        """Wake the clients that retain the resource, because others wait for it."""
         if resource.kept:
             for holder in self.holders(resource, FAR_MS):
                 if holder.block > 1:
@@ -276,7 +276,7 @@ class Lines:
     # ── holding ──────────────────────────────────────────────────────────────────────
 
     def next_token(self, block: int = 1) -> int:
-        """The next fencing token: above all before it, also after the counter was lost."""
+        """Return the next fencing token, above all earlier ones even if the counter was lost."""
         token = max(self.meta.token + 1, self.wall_us)
         self.meta.token = token + block - 1
         return token
@@ -339,7 +339,7 @@ class Lines:
     # ── leaving ──────────────────────────────────────────────────────────────────────
 
     def withdraw(self, claim: Claim) -> None:
-        """Take a claim out of every line; the caller settles afterwards."""
+        """Remove a claim from all its queues. The caller must settle afterwards."""
         ref = r.claim_ref(claim.session, claim.n)
         for i, place in enumerate(claim.places):
             resource = self.resource(place.kind, place.name)
@@ -366,20 +366,20 @@ class Lines:
         claim.passed = 0
 
     def close_until(self, place: Place, at_ms: int) -> None:
-        """Grant nothing at this resource before an instant."""
+        """Grant nothing on this resource before `at_ms`."""
         resource = self.resource(place.kind, place.name)
         if at_ms > resource.closed_ms:
             resource.closed_ms = at_ms
             self._due(r.opening_key(at_ms, place.kind, place.name), at_ms)
         self._take_back(resource)
         if resource.waiting:
-            # The first in line knows when the holders are over, not when it opens.
+            # The first waiter knows when the holders expire, not when the resource reopens.
             self._hint_first(resource)
 
     # ── settling ─────────────────────────────────────────────────────────────────────
 
     def settle(self, places: Iterable[Place]) -> None:
-        """Let everything move that can, at these resources."""
+        """Reserve or grant every claim that can move at these resources."""
         for place in places:
             self._settle_one(self.resource(place.kind, place.name))
 
@@ -416,7 +416,7 @@ class Lines:
             self.rows.delete(r.line_prefix("w", resource.kind, resource.name) + rank)
             here = 1 << claim.places.index(place)
             passed_all = claim.passed | here == (1 << len(claim.places)) - 1
-            # A claim of an ended session stays reserved until a later step removes it.
+            # A claim of an ended session stays reserved until a later step removes the claim.
             if passed_all and not self.session_ended(claim):
                 self._hold(claim)
                 self.wake(claim, WAKE_GRANTED, claim.token)
@@ -427,7 +427,7 @@ class Lines:
                 self._reserve(resource, place, rank, ref)
                 self.put(claim)
         if moved and resource.waiting and resource.holders + resource.reservations > 1:
-            # The first in line watches over all who hold, and they are not the same now.
+            # The first waiter watches the processes of all holders, which have changed.
             self._hint_first(resource)
         for claim in retaining:
             if self.granted(claim).wanted:
@@ -436,9 +436,9 @@ class Lines:
     # ── converting ───────────────────────────────────────────────────────────────────
 
     def set_mode(self, claim: Claim, resource: ResourceRow, mode: str) -> None:
-        """Give a holder of one resource another mode; to exclusive, with a new token.
+        """Change a holder's mode at one resource; exclusive mode comes with a new token.
 
-        The caller settles afterwards.
+        The caller must settle afterwards.
         """
         old = claim.places[0]
         new = old._replace(mode=mode)
@@ -459,7 +459,7 @@ class Lines:
         self.log("converted", new, claim)
 
     def await_conversion(self, claim: Claim, resource: ResourceRow, mode: str) -> None:
-        """Keep the granted mode and wait, before all who wait for the resource."""
+        """Queue a conversion ahead of all waiting claims; the holder keeps its granted mode."""
         claim.wants = mode
         resource.converting = r.claim_ref(claim.session, claim.n)
         self._take_back(resource)
@@ -470,7 +470,7 @@ class Lines:
     # ── looking ──────────────────────────────────────────────────────────────────────
 
     def view(self, claim: Claim) -> Granted | Queued | Gone:
-        """How a claim stands."""
+        """Return the state of a claim."""
         if claim.state == HOLDING and not claim.wants:
             return self.granted(claim)
         if claim.state == REVOKED:
@@ -487,14 +487,14 @@ class Lines:
         return Granted(claim.token, self.now_ms - claim.granted_ms, mode, wanted)
 
     def ahead_of(self, claim: Claim) -> tuple[tuple[Blocker, ...], int]:
-        """Whom a claim waits for directly, and when they are over by themselves."""
+        """Return the claims directly ahead, and the time until they expire if not renewed."""
         found: list[Claim] = []
         over_ms = FAR_MS
         for i, place in enumerate(claim.places):
             if claim.passed >> i & 1:
                 continue
             resource = self.resource(place.kind, place.name)
-            if resource.closed_ms:  # in the past: it is open and nobody has settled it yet
+            if resource.closed_ms:  # if in the past, it is open but not settled yet
                 over_ms = min(over_ms, resource.closed_ms)
             prefix = r.line_prefix("w", *place[:2])
             before = (
@@ -536,12 +536,12 @@ class Lines:
         return tuple(blockers), over_ms
 
     def _head(self, at: Place | ResourceRow) -> tuple[str, str] | None:
-        """Rank and claim of the first who waits for a resource."""
+        """Return rank and claim of the first waiter for a resource."""
         line = self._line("w", at, 1)
         return line[0] if line else None
 
     def _line(self, line: str, at: Place | ResourceRow, limit: int) -> list[tuple[str, str]]:
-        """Ranks and claims of one line of a resource, in order."""
+        """Return ranks and claims of one queue of a resource, in order."""
         prefix = r.line_prefix(line, at.kind, at.name)
         cut = len(prefix)
         found = self.rows.scan(prefix, r.after_prefix(prefix), limit)
@@ -549,7 +549,7 @@ class Lines:
 
 
 def share(place: Place) -> int:
-    """What a holder counts for: a permit its weight, anything else one."""
+    """Return how much a holder counts: a permit its weight, anything else one."""
     return place.weight if place.mode == PERMIT else 1
 
 
@@ -569,7 +569,7 @@ def place_at(claim: Claim, resource: ResourceRow) -> Place:
 
 
 def fits(place: Place, limit: int, *counts: dict[str, int]) -> bool:
-    """Whether a place is compatible with all that is counted."""
+    """Return True if a place is compatible with all counted holders and reservations."""
     conflicts = CONFLICTS[place.mode]
     for modes in counts:
         if modes and not conflicts.isdisjoint(modes):

@@ -1,4 +1,4 @@
-"""Rows in a dict, with their keys in order: for the memory store, tests and simulator."""
+"""Rows in a dict with sorted keys, for the memory store, tests and the simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockfast.core.rows import LOG_KEPT, Row, copied
 
 
 class MemoryRows:
-    """The row port over one process's memory."""
+    """`Rows` in the memory of one process."""
 
     __slots__ = ("_keys", "_log", "_rows")
 
@@ -69,7 +69,7 @@ class MemoryRows:
         return self._log[0].position if self._log else None
 
     def copy(self) -> MemoryRows:
-        """The rows as they are now, apart from these."""
+        """Return an independent copy."""
         other = MemoryRows()
         other._rows = {key: copied(row) for key, row in self._rows.items()}
         other._keys = list(self._keys)

@@ -1,4 +1,4 @@
-"""The mode table, as data: which claims may hold one resource side by side."""
+"""The mode table: which modes may be held on a resource at the same time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFLICTS: Final[Mapping[str, frozenset[str]]] = {
     # Permits exclude each other by their weights, not by their mode.
     PERMIT: frozenset({EXCLUSIVE, SHARED, UPDATE, INTENT_SHARED, INTENT_EXCLUSIVE}),
 }
-"""Symmetric: a mode may not be granted while another holds one of these."""
+"""For each mode, those that exclude it. The relation is symmetric."""
 
 UPGRADES: Final = frozenset({(SHARED, UPDATE), (SHARED, EXCLUSIVE), (UPDATE, EXCLUSIVE)})
 DOWNGRADES: Final = frozenset({(EXCLUSIVE, UPDATE), (EXCLUSIVE, SHARED), (UPDATE, SHARED)})
@@ -46,10 +46,10 @@ _STRENGTH: Final = (INTENT_SHARED, SHARED, UPDATE, INTENT_EXCLUSIVE, EXCLUSIVE)
 
 
 def join(one: str, other: str) -> str:
-    """The weakest mode that gives the rights of both, for two claims on one node."""
+    """Return the weakest mode that includes both, for two places on one resource."""
     if one == other:
         return one
     weaker, stronger = sorted((one, other), key=_STRENGTH.index)
     if stronger == INTENT_EXCLUSIVE and weaker != INTENT_SHARED:
-        return EXCLUSIVE  # a reader of the whole that writes below needs all of it
+        return EXCLUSIVE  # shared here and exclusive below is only covered by exclusive
     return stronger

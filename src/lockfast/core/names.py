@@ -1,4 +1,4 @@
-"""Names of resources: what is allowed, so that two spellings are never one lock."""
+"""Validation of resource names. Each valid name has exactly one spelling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NAME_BYTES_MAX = 512
 
 
 def check_name(name: object) -> str:
-    """Return `name` unchanged if it can name a resource, else raise InvalidNameError."""
+    """Return `name` unchanged if it is a valid resource name, else raise InvalidNameError."""
     if not isinstance(name, str):
         raise InvalidNameError(name, f"it is a {type(name).__name__}, not a str")
     if type(name) is not str:
-        # An enum's member equals its value but may be printed as something else.
+        # A member of a str enum equals its value but may be formatted differently.
         name = str.__str__(name)
     if not name:
         raise InvalidNameError(name, "it is empty")
@@ -41,7 +41,7 @@ def check_name(name: object) -> str:
 
 
 def check_prefix(prefix: object) -> str:
-    """Return `prefix` if names can begin with it: a name, cut anywhere, or nothing."""
+    """Return `prefix` if a name can begin with it: any part of a name from its start, or ""."""
     if not isinstance(prefix, str):
         raise InvalidNameError(prefix, f"it is a {type(prefix).__name__}, not a str")
     if prefix and any(unicodedata.category(c) in ("Cc", "Cs") for c in prefix):
@@ -50,12 +50,12 @@ def check_prefix(prefix: object) -> str:
 
 
 def has_controls(text: str) -> bool:
-    """Whether a text could move a terminal's cursor or break a line of a log."""
+    """Return True if a text contains characters that could corrupt a terminal or a log."""
     return any(unicodedata.category(c) in ("Cc", "Zl", "Zp") for c in text)
 
 
 def ancestors(name: str) -> tuple[str, ...]:
-    """The names above `name`, outermost first: `a/b/c` gives `a` and `a/b`."""
+    """Return the ancestors of `name`, outermost first: `a/b/c` gives `a` and `a/b`."""
     found = []
     at = name.find("/")
     while at != -1:
@@ -65,10 +65,10 @@ def ancestors(name: str) -> tuple[str, ...]:
 
 
 def escape_field(value: object, separators: str = "") -> str:
-    """The text of a decorator's argument as one segment of a name, never an alias.
+    """Escape a decorator's argument as one segment of a name.
 
-    Slashes, percent signs, `separators` and characters a name cannot have are written as
-    %XX of their UTF-8 bytes, so two different values never give one name.
+    Slashes, percent signs, `separators` and characters that names cannot contain become %XX
+    of their UTF-8 bytes, so different values never produce the same name.
     """
     text = str(value)
     if not unicodedata.is_normalized("NFC", text):

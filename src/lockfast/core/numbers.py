@@ -1,8 +1,8 @@
-"""Which claim numbers of a session were seen: those never come again.
+"""The claim numbers that a session has used; a used number is never accepted again.
 
-Numbers rise, but may arrive in any order; a number skipped is not finished, since it may
-still be on its way. So a session keeps the highest seen and the ranges below it that were
-not, as text: "3-5,9-9,".
+A client assigns increasing numbers, but commands may arrive in any order, so a skipped number
+may still be in flight. A session therefore stores the highest number seen and the unseen
+ranges below it, as text: "3-5,9-9,".
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _set_ranges(session: Session, ranges: list[tuple[int, int]]) -> None:
 
 
 def is_seen(session: Session, n: int) -> bool:
-    """Whether this claim number was entered or given up before."""
+    """Return True if an `Enter` or `Leave` with this claim number was executed before."""
     return n <= session.highest and not any(low <= n <= high for low, high in _ranges(session))
 
 
 def see(session: Session, n: int) -> None:
-    """Note a claim number; those skipped stay open, for they may still be on their way."""
+    """Record a claim number. Skipped numbers stay unseen: they may still be in flight."""
     if n == session.highest + 1:
         session.highest = n
     elif n > session.highest:
@@ -42,7 +42,7 @@ def see(session: Session, n: int) -> None:
 
 
 def forget_below(session: Session, lowest: int) -> None:
-    """Take every number below `lowest` for finished: its client will not use them."""
+    """Treat every number below `lowest` as seen: the client will not use them again."""
     session.highest = max(session.highest, lowest - 1)
     if session.unseen:
         kept = [(max(low, lowest), high) for low, high in _ranges(session) if high >= lowest]

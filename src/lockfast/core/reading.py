@@ -1,4 +1,4 @@
-"""Commands that only look: how claims, lines, sessions and the log stand."""
+"""Read-only commands: the state of claims, queues, sessions and the log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lockfast.core.rows import Claim
 EXPIRED = "its session expired"
 UNKNOWN_SESSION = "the store does not know the session"
 BEHIND_ALL_NAMES = "\U0010ffff" * 129
-"""One more of the last character than a name of 512 bytes can have."""
+"""Sorts after every name: longer in the last character than a name of 512 bytes can be."""
 
 
 class Reading(Lines):
-    """One method per command that changes nothing."""
+    """One method per read-only command."""
 
     def _over(self, session_id: str) -> c.Ended | None:
-        """What became of a session, or None while it lives; for reading."""
+        """Return `Ended` if the session has ended, or None; changes nothing."""
         session = self.session(session_id)
         if session is None:
             return c.Ended(UNKNOWN_SESSION)

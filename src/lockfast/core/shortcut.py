@@ -1,8 +1,7 @@
-"""The steps that most locks ever take: into an empty line, out of it, and on to the next.
+"""Fast paths for the common case: claims with one exclusive place.
 
-Nothing is decided here that `lines` and `table` do not decide: it is the same, written
-out for claims of one exclusive place each, so that they cost little. Whatever is not as
-simple as that is left to them.
+They cover entering a free lock, releasing it, and granting it to the next claim. The results
+equal those of `lines` and `table`, which handle every other case.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _MODES = MODES_OF_KIND[LOCK]
 def enter_free(
     rows: Rows, command: Enter, now_ms: int, wall_us: int, claims_max: int
 ) -> tuple[Granted, list[Wake]] | None:
-    """Grant a claim on a lock that nobody uses; None if it is not as simple as that."""
+    """Grant a claim on a lock that is not in use. Return None if the fast path does not apply."""
     (
         session_id, n, places, actor, _, priority, head_start_ms, max_hold_ms, lock_delay_ms,
         block, value, opening, window_ms,
@@ -98,9 +97,9 @@ def enter_free(
 def leave_alone(
     rows: Rows, command: Leave, now_ms: int, wall_us: int
 ) -> tuple[Done, list[Wake]] | None:
-    """Take out the only holder of a resource, and let in the first who waits.
+    """Remove the only holder of a resource and grant the first waiting claim.
 
-    None if it is not as simple as that.
+    Return None if the fast path does not apply.
     """
     session_id, n, _, close_ms = command
     if close_ms:
@@ -146,7 +145,7 @@ def leave_alone(
     if heir is None:
         rows.delete(key)
     else:
-        # One session may pass it on to itself, and rows that were got twice may be two.
+        # If both claims belong to one session, use one row object: `get` may return copies.
         heirs = session if heir.session == session_id else rows.get(f"s\x1f{heir.session}")
         wakes.append(_let_in(rows, heir, heirs, meta, now_ms, wall_us))
         resource.held = {heir.places[0].mode: 1}
@@ -158,7 +157,7 @@ def leave_alone(
 
 
 def _first_in_line(rows: Rows, resource: ResourceRow) -> Claim | None:
-    """The claim that is next and holds alone; None if more is to be done than to let it in."""
+    """Return the next claim if granting it is the only change; None if there is more to do."""
     prefix = line_prefix("w", resource.kind, resource.name)
     ((_, ref),) = rows.scan(prefix, after_prefix(prefix), 1)
     claim: Claim = rows.get(claim_key(*parse_ref(ref)))
@@ -177,7 +176,7 @@ def _first_in_line(rows: Rows, resource: ResourceRow) -> Claim | None:
 def _let_in(
     rows: Rows, claim: Claim, session: Session, meta: Meta, now_ms: int, wall_us: int
 ) -> Wake:
-    """Make a claim that waits the holder of its only place."""
+    """Grant a waiting claim its only place."""
     kind, name, _, _, _ = claim.places[0]
     rows.delete(line_prefix("w", kind, name) + claim.rank)
     meta.token = token = max(meta.token + 1, wall_us)
@@ -194,7 +193,7 @@ def _let_in(
 
 
 def _log(rows: Rows, meta: Meta, wall_us: int, what: str, claim: Claim, session: Session) -> None:
-    """Note what became of a claim, at the position just counted."""
+    """Write an event of a claim to the log, at the position just counted."""
     kind, name, mode, _, _ = claim.places[0]
     rows.append(
         Event(

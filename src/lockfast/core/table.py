@@ -1,8 +1,8 @@
-"""The lock table: every command of `commands.py` as one step over rows.
+"""The lock table: executes every command of `commands.py` as one step over rows.
 
-Memory and SQLite run this code; every other store is compared with it, step by step.
-It is a pure function of the rows, the command and two readings of the store's clocks:
-`now_ms`, which counts spans, and `wall_us`, which only keeps tokens rising.
+The memory and SQLite stores run this code; the other stores are tested against it step by
+step. It is a pure function of the rows, the command and two clock readings: `now_ms` measures
+durations, and `wall_us` only keeps tokens increasing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from lockfast.core.rows import Claim, Rows, Session
 from lockfast.core.shortcut import enter_free, leave_alone
 
 ENDED_KEPT_MS: Final = 600_000
-"""An ended session is remembered this long, so that its client can be told why, and
-nothing sent before its end can open it again."""
+"""How long the row of an ended session is kept, so that its client learns the reason and no
+delayed `Open` can reopen it."""
 
 REAPED_PER_STEP: Final = 64
 
@@ -42,16 +42,16 @@ HELD_TOO_LONG: Final = "its max_hold is over"
 
 
 class Limits(NamedTuple):
-    """How much one may ask of the table."""
+    """The limits of the table."""
 
     waiting_max: int = 100_000
     claims_max: int = 100_000
     places_max: int = 128
     text_max: int = 4096
-    """Bytes of owner, metadata or value."""
+    """The maximum size of owner, metadata or value in bytes."""
     ended_per_step: int = 64
-    """How many places of an ended session one step gives up. A session may have 100,000 claims,
-    and while a step runs the store serves nobody else."""
+    """How many places of ended sessions one step removes. A session may have 100,000 claims,
+    and the store executes no other command during a step."""
 
 
 class Table(Reading):
@@ -61,10 +61,10 @@ class Table(Reading):
         super().__init__(rows)
         self.limits = limits or Limits()
         self._ends_left = 0
-        """How many places this step may still take from ended sessions."""
+        """How many places of ended sessions this step may still remove."""
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        """Carry out one command; the wakes are to be sent once it is durable."""
+        """Execute one command. The caller sends the wakes once the step is durable."""
         simple: tuple[c.Reply, list[c.Wake]] | None = None
         if type(command) is c.Enter:
             simple = enter_free(self.rows, command, now_ms, wall_us, self.limits.claims_max)
@@ -86,7 +86,7 @@ class Table(Reading):
     # ── sessions ─────────────────────────────────────────────────────────────────────
 
     def _live(self, session_id: str) -> Session | c.Ended:
-        """The session, to change, or what became of it."""
+        """Return the live session for changing, or the `Ended` reply."""
         session = self.session(session_id)
         if session is None:
             return c.Ended(UNKNOWN_SESSION)
@@ -124,8 +124,8 @@ class Table(Reading):
         session = self._live(command.session)
         if isinstance(session, c.Ended):
             return session
-        # The row that says when it is due stays where it is: when that instant comes,
-        # reap sees that the session was renewed and moves it. One row less per renewal.
+        # The due row keeps its old time: when it comes due, `_reap` sees that the session
+        # was renewed and moves the row. This saves one write per renewal.
         session.deadline_ms = self.now_ms + session.ttl_ms
         session.renewals += 1
         forget_below(session, command.lowest)
@@ -187,10 +187,10 @@ class Table(Reading):
             self.meta.watchers -= 1
 
     def _end(self, session: Session, reason: str, what: str, by: str = "") -> dict[c.Place, None]:
-        """End a session and the first of its claims; return places to settle.
+        """End a session and remove its first claims. Return the places to settle.
 
-        From here on the session is answered `Ended` and its claims are granted nothing. Claims
-        that are left keep their places until a later step removes them.
+        From here on the store replies `Ended` to the session and grants its claims nothing.
+        The remaining claims keep their places until a later step removes them.
         """
         self._mark_ended(session, reason, what, by)
         return self._end_claims(session)
@@ -207,10 +207,10 @@ class Table(Reading):
             self.wakes.append(c.Wake(session.inbox, session.id, 0, c.WAKE_ENDED))
 
     def _end_claims(self, session: Session) -> dict[c.Place, None]:
-        """Remove claims of an ended session, as many as this step may; return places to settle.
+        """Remove claims of an ended session, up to the step's limit. Return places to settle.
 
-        If claims are left the session is due at once, so the next write goes on with them,
-        whoever sends it.
+        If claims remain, the session is due immediately, so that the next write of any client
+        continues to remove them.
         """
         self._sessions[r.session_key(session.id)] = session
         prefix = r.claims_prefix(session.id)
@@ -242,7 +242,7 @@ class Table(Reading):
         return places
 
     def _reap(self) -> None:
-        """End what is due by the store's clock."""
+        """End the sessions and claims that have expired, and reopen resources that are due."""
         until = r.due_key(self.now_ms + 1, "")
         places: dict[c.Place, None] = {}
         ending: list[Session] = []
@@ -276,7 +276,7 @@ class Table(Reading):
             claim = self.claim(session_id, n)
             if claim is not None and claim.state == HOLDING and not self.session_ended(claim):
                 places.update(self._take_away(claim, "expired", HELD_TOO_LONG, ""))
-        # Settle only now that every session due is marked: else one of them could be granted.
+        # Settle after all expired sessions are marked, so that none of them is granted a lock.
         self.settle(places)
         first = self.rows.scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
         self.meta.due_ms = r.due_at_ms(first[0][0]) if first else FAR_MS
@@ -307,7 +307,7 @@ class Table(Reading):
             n=n,
             places=command.places,
             state=WAITING,
-            # Every claim that stays writes to the log, so the next position is unique.
+            # Every recorded claim writes to the log, so the next position is unique.
             rank=r.rank_of(self.now_ms - command.head_start_ms, self.meta.position + 1),
             actor=command.actor,
             priority=command.priority,
@@ -330,7 +330,7 @@ class Table(Reading):
         return self.view(claim)
 
     def _refuses(self, session: Session, command: c.Enter) -> c.Refused | None:
-        """Why this claim could never be granted, or None."""
+        """Return why this claim can never be granted, or None."""
         limits = self.limits
         if session.claims >= limits.claims_max:
             return c.Refused(
@@ -378,7 +378,7 @@ class Table(Reading):
         return c.Done()
 
     def _held(self, session_id: str, n: int) -> Claim | c.Reply:
-        """The claim, to change, or what became of it."""
+        """Return the held claim for changing, or the reply that says how it ended."""
         session = self._live(session_id)
         if isinstance(session, c.Ended):
             return session
@@ -474,7 +474,7 @@ class Table(Reading):
         places = {c.Place(command.kind, command.name, PERMIT): None}
         self._take_back(resource)
         if lowered:
-            # Who wants more than there is would keep out everybody behind it, for ever.
+            # A claim for more permits than the limit would block the queue for good.
             for _, ref in self._line("w", resource, FAR_MS):
                 claim = self.claim_by_ref(ref)
                 weight = place_at(claim, resource).weight
@@ -527,7 +527,7 @@ class Table(Reading):
         return c.Done()
 
     def _take_away(self, claim: Claim, what: str, reason: str, by: str) -> dict[c.Place, None]:
-        """End a claim against its session's will and leave word; return its places."""
+        """Revoke a claim and record the reason for its client. Return its places."""
         places = dict.fromkeys(claim.places)
         held = claim.state == HOLDING
         self._remove(claim, what, reason)
@@ -543,13 +543,13 @@ class Table(Reading):
         return places
 
     def _delay(self, claim: Claim) -> None:
-        """Keep closed what was lost, for those who cannot check tokens."""
+        """Apply the claim's lock_delay after a loss, for resources that cannot check tokens."""
         if claim.lock_delay_ms:
             for place in claim.places:
                 self.close_until(place, self.now_ms + claim.lock_delay_ms)
 
     def _remove(self, claim: Claim, what: str, detail: str = "") -> None:
-        """Take a claim out of every line and off its session's account."""
+        """Remove a claim from all its queues and from its session."""
         held = claim.state == HOLDING
         self.withdraw(claim)
         self.rows.delete(r.claim_key(claim.session, claim.n))
@@ -593,7 +593,7 @@ READS: Final = frozenset(_READS)
 
 
 def why_invalid(places: Sequence[c.Place], places_max: int) -> str:
-    """What is wrong with the places of a claim, or ""."""
+    """Return why the places of a claim are invalid, or ""."""
     if not 0 < len(places) <= places_max:
         return f"a claim has 1 to {places_max} places, not {len(places)}"
     if len(places) > 1 and len({place[:2] for place in places}) < len(places):
@@ -607,5 +607,5 @@ def why_invalid(places: Sequence[c.Place], places_max: int) -> str:
 
 
 def just_before(rank: str, arrival: int) -> str:
-    """A rank directly before `rank`, behind all that were before it so far."""
+    """Return a rank directly before `rank` and after all ranks that were before it."""
     return f"{rank[:-16]}{int(rank[-16:], 16) - 1:016x}~{arrival:016x}"

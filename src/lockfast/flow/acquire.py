@@ -1,4 +1,4 @@
-"""Taking and giving back: the callers' side of a claim."""
+"""Acquire and release a claim: the part that runs in the caller's thread or task."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ RETRY_MS_MAX: Final = 1000
 NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
 GIVE_UP_MS: Final = 250
-"""How much later than its timeout an acquire may raise, to leave the queue and say why."""
+"""How long after its timeout an acquire may still take to leave the queue and name holders."""
 QUEUE_READ_MAX: Final = 1000
-"""As much of a queue as is read to tell a claim its place in it."""
-FORKED: Final = "the process was forked and its leases stay with the parent"
+"""How many queued claims are read to find the position of a claim that gives up."""
+FORKED: Final = "the process was forked, and leases stay with the parent process"
 
 
 async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
-    """Wait until `holding` is held; False if `timeout_ms` is 0 and it is not to be had.
+    """Wait until `holding` is held. Return False if `timeout_ms` is 0 and the lock is taken.
 
-    On any exception the claim is given back, also when its outcome is not known.
+    On any exception the claim is removed from the store, even if its outcome is unknown.
     Raises AcquireTimeoutError after `timeout_ms`.
     """
     runtime = core.runtime
@@ -85,8 +85,8 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
                 core, holding, timeout_ms, until_ms
             ):
                 continue
-            # While the answer was on its way the session may have ended, or the claim may
-            # have been revoked: nobody is let in with a lease that is lost already.
+            # While the reply was in flight the session may have ended or the claim may have
+            # been revoked. Never return a lease that is already lost.
             session = holding.session
             assert session is not None
             if session.state_of(holding) is LOST:
@@ -112,10 +112,10 @@ async def _enter(
     until_ms: int | None,
     was_queued: bool = False,
 ) -> Granted | Queued | Busy:
-    """Put the claim in line, in a session that lives.
+    """Send `Enter` for the claim, in a live session.
 
-    A store that cannot be reached is an error after `connect_timeout`; but a claim that
-    `was_queued`, and lost its place with its session, tries again until `until_ms`.
+    Raises StoreUnavailableError if the store is unreachable for `connect_timeout`. A claim
+    that `was_queued`, and lost its place when its session ended, retries until `until_ms`.
     """
     runtime = core.runtime
     session = core.enlist(holding)
@@ -143,7 +143,7 @@ async def _enter(
                     session.opening_refused()
             if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
                 raise
-            # Both are safe to send again: the claim's number makes it one claim.
+            # Resending is safe: the store recognizes the claim by its number.
             trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
             if trouble is not None:
                 if was_queued:
@@ -159,7 +159,9 @@ async def _enter(
             continue
         if isinstance(reply, Ended):
             session.end_as_told(reply)
-            logger.warning("%s; entering %r again", session.snapshot.ended, holding.ask.name)
+            logger.warning(
+                "%s; re-entering the queue of %r", session.snapshot.ended, holding.ask.name
+            )
             session = core.enlist(holding)
             sent_ms = runtime.now_ms()
             continue
@@ -180,9 +182,10 @@ async def _enter(
 
 
 async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]) -> bool:
-    """Whether some of those in the way turned out to be dead: it is worth another try.
+    """Expel blockers whose process has exited. Return True if any were expelled.
 
-    For who does not wait: of those who do, the keeper watches whom they wait for.
+    The caller can then retry. Needed only for `try_acquire()` and stores without a queue;
+    for queued claims the keeper does this.
     """
     session = holding.session
     assert session is not None
@@ -193,8 +196,8 @@ async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]
                 core.runtime, core.wire.send, Expel(other, PROCESS_DIED), core.connect_timeout_ms
             )
     except Exception as error:
-        # The lock is in use; whether its holder lives cannot be told now.
-        logger.warning("cannot end dead sessions ahead of %r: %s", holding.ask.name, error)
+        # Report the lock as busy, since its holder may be alive.
+        logger.warning("cannot expel dead sessions ahead of %r: %s", holding.ask.name, error)
         return False
     return bool(dead)
 
@@ -215,7 +218,7 @@ async def _back_off(
 
 
 async def _wait(core: Core, holding: Holding, timeout_ms: int | None, until_ms: int | None) -> bool:
-    """Wait in line; False if the claim must enter again, since its session is over."""
+    """Wait in the queue. Return False if the claim lost its place and must enter again."""
     runtime = core.runtime
     session = holding.session
     assert session is not None
@@ -240,39 +243,41 @@ async def _wait(core: Core, holding: Holding, timeout_ms: int | None, until_ms: 
 
 
 def _refuse_own_deadlock(core: Core, holding: Holding) -> None:
-    """Whoever waits for ever for what it holds itself is told at once."""
+    """Raise DeadlockError if the caller already holds this lock."""
     if not holding.actor:
-        return  # kept for whoever comes next: what is in its way is given up when asked for
+        return  # a retained claim: local leases that conflict with it are released on request
     held = [other for session in core.sessions() for other in session.held_by(holding.actor)]
     own = own_conflict(held, holding)
     if own is not None:
         raise DeadlockError(
             holding.ask.name,
-            (f"{holding.actor} holds {own.ask.name!r} (token {own.token}) itself",),
-            "release it first, use reentrant=True, or give a timeout",
+            (f"{holding.actor} already holds {own.ask.name!r} (token {own.token})",),
+            "release it first, use reentrant=True, or pass a timeout",
         )
 
 
 def _enter_again(session: Session, holding: Holding) -> bool:
-    """Always False, unless there is no point in standing in line again."""
+    """Return False if the claim should enter the queue again, else raise why it must not."""
     if holding.reason == WHY_DEADLOCK:
         raise DeadlockError(holding.ask.name, tuple(holding.by.split("\n")))
     if not session.snapshot.ended and holding.by:
         raise LeaseLostError(
             holding.ask.name, None, holding.reason, session=session.id, by=holding.by
         )
-    logger.warning("%r lost its place: %s; entering again", holding.ask.name, holding.reason)
+    logger.warning(
+        "claim on %r lost its place in the queue: %s; re-entering", holding.ask.name, holding.reason
+    )
     return False
 
 
 async def _give_up(
     core: Core, session: Session, holding: Holding, timeout_ms: int
 ) -> AcquireTimeoutError | None:
-    """Leave the queue, and say who holds the lock and how many are ahead.
+    """Leave the queue. Return the error that names the holders and counts the claims ahead.
 
-    None if the claim was granted in the last moment. This takes two requests and at most
-    GIVE_UP_MS. Where the store does not answer, the keeper sends the leave, and the error says
-    what was known before.
+    Return None if the claim was granted at the last moment. Sends two requests and takes at
+    most GIVE_UP_MS. If the store does not reply, the keeper sends `Leave` later, and the error
+    contains what the store reported last.
     """
     holders, ahead = who_is_ahead(holding)
     left = False
@@ -291,7 +296,7 @@ async def _give_up(
             session.forget(holding)
             left = True
     except StoreError:
-        pass  # the error below says that the place is still being given back
+        pass  # the keeper sends Leave, and the error below says so (leaving=True)
     if not left:
         session.abandon(holding)
     return AcquireTimeoutError(
@@ -300,7 +305,7 @@ async def _give_up(
 
 
 def who_is_ahead(holding: Holding) -> tuple[tuple[str, ...], int | None]:
-    """The holders directly ahead of a claim, for people; and how many wait ahead, if known."""
+    """Describe the holders directly ahead of a claim, and count the waiters ahead, if known."""
     holders = tuple(
         _describe(b.owner or b.session, b.token, b.for_ms, holding) for b in holding.ahead if b.held
     )
@@ -320,7 +325,7 @@ def _who_is_ahead_in(view: ResourceView, holding: Holding) -> tuple[tuple[str, .
 
 
 def _describe(owner: str, token: int, for_ms: int, holding: Holding) -> str:
-    """One holder, for people; a permit has no token."""
+    """Describe one holder for an error message; a permit has no token."""
     if holding.mode == PERMIT:
         return f"{owner} (for {for_ms / 1000:.1f} s)"
     return f"{owner} (token {token}, for {for_ms / 1000:.1f} s)"
@@ -333,7 +338,7 @@ def _refusal(holding: Holding, reply: Refused) -> LockfastError:
             f"the limit of semaphore {reply.detail!r}",
             reply.value,
             reply.limit,
-            "use the limit it has, or resize() it",
+            "use that limit, or resize() the semaphore",
             text=f"semaphore {reply.detail!r} is in use with limit={reply.limit}, "
             f"not {reply.value}",
         )
@@ -344,10 +349,10 @@ def _refusal(holding: Holding, reply: Refused) -> LockfastError:
 
 
 async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
-    """Give the lease back. Doing so twice is harmless.
+    """Release the lease. Calling it again has no effect.
 
-    Raises LeaseLostError if it was lost before, OutcomeUnknownError if the store did
-    not answer: the keeper goes on trying then, and the lease ends by itself at last.
+    Raises LeaseLostError if the lease was already lost. Raises OutcomeUnknownError if the
+    store did not reply; the keeper then retries until the lease expires.
     """
     session = holding.session
     assert session is not None
@@ -361,8 +366,8 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     try:
         reply: Reply = await core.wire.send(
             Leave(session.id, holding.n, holding.ask.places, close_ms),
-            # Unanswered, it keeps others waiting while the keeper renews the lease: hand it
-            # over to the keeper as soon as that would try again by itself.
+            # While this request is pending the keeper goes on renewing the lease, so others
+            # wait. Pass it to the keeper after one renewal interval.
             min(RELEASE_MS, session.ttl_ms // RENEWALS_PER_TTL),
         )
         if isinstance(reply, Done) and reply.found:
@@ -380,7 +385,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
         raise OutcomeUnknownError(
             core.store.label,
             f"release of {holding.ask.name!r} (token {holding.token}) may not have arrived",
-            f"it is tried again, and the lease ends by itself within {left_s:.1f} s",
+            f"it is retried in the background, and the lease expires within {left_s:.1f} s",
         ) from error
     except BaseException:
         session.abandon(holding, close_ms)
@@ -389,7 +394,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
 
 
 def check(holding: Holding) -> None:
-    """Raise LeaseLostError unless the lease is held at this instant, by our own clock."""
+    """Raise LeaseLostError unless the lease is held now, by the local clock."""
     session = holding.session
     assert session is not None
     check_process(holding)
@@ -405,7 +410,7 @@ def check_process(holding: Holding) -> None:
 
 
 def lost_error(holding: Holding) -> LeaseLostError:
-    """What to raise for a lease that is over."""
+    """Return the error to raise for a lease that has ended."""
     session = holding.session
     assert session is not None
     if holding.phase is RELEASED:

@@ -1,4 +1,4 @@
-"""Looking at a store from outside, and stepping in: for the person on call."""
+"""Inspect a store and revoke locks and sessions: the operator's view."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from lockfast.flow.ending import end_session
 
 PAGE: Final = 500
 END_MS: Final = 60_000
-"""How long to go on removing the claims of a revoked session. It has ended long before."""
+"""How long to keep removing the claims of a revoked session, after the session has ended."""
 
 
 class ClaimInfo(NamedTuple):
-    """One holder of a lock, or one that waits for it."""
+    """One claim on a lock, held or waiting."""
 
     owner: str
     session: str
     n: int
-    """With `session`, the claim's id: what revoke goes by."""
+    """The claim's number in its session; `(session, n)` identifies the claim."""
     actor: str
     mode: str
     state: str
     token: int | None
-    """None while it waits, and for a permit of a semaphore, which has none."""
+    """None while the claim waits, and for permits, which have no token."""
     priority: int
     value: str | None
     seconds: float
-    """How long it has been holding, or waiting."""
+    """How long the claim has been held, or has been waiting."""
     remaining: float
-    """Until it ends by itself if its session is not renewed."""
+    """Seconds until the claim expires unless its session is renewed."""
     permits: int | None = None
-    """How many permits of a semaphore it holds or waits for; None for any other kind."""
+    """The number of permits held or waited for; None for anything but a semaphore."""
 
 
 class LockInfo(NamedTuple):
-    """One lock in use: who holds it, who waits, in order."""
+    """One lock in use: its holders, and its waiting claims in queue order."""
 
     kind: str
     name: str
@@ -61,9 +61,9 @@ class LockInfo(NamedTuple):
     holder_count: int
     waiting_count: int
     closed_for: float
-    """Seconds until it may be granted again; 0.0 if it may be now."""
+    """Seconds until the lock can be granted again; 0.0 if it can be granted now."""
     limit: int
-    """Of a semaphore; else 0."""
+    """The limit of a semaphore; 0 for anything else."""
 
 
 class SessionInfo(NamedTuple):
@@ -78,17 +78,17 @@ class SessionInfo(NamedTuple):
     renewals: int
     process: str
     ended: str
-    """Why it is over; "" while it lives."""
+    """Why the session ended; "" while it is alive."""
     by: str
 
 
 class WatchEvent(NamedTuple):
-    """One thing that happened to a lock."""
+    """One event of a lock."""
 
     position: int
-    """Where to go on: watch(after=position)."""
+    """The event's position in the log; continue with watch(after=position)."""
     at: float
-    """When, by the store's wall clock, in seconds since 1970."""
+    """The time of the event by the store's wall clock, in seconds since 1970."""
     what: str
     kind: str
     name: str
@@ -101,13 +101,13 @@ class WatchEvent(NamedTuple):
 
 
 class DeadlockInfo(NamedTuple):
-    """Actors that wait for each other for ever."""
+    """A deadlock: a cycle of actors that wait for each other."""
 
     lines: tuple[str, ...]
-    """Who waits for what, and who is ahead there."""
+    """One line per waiting actor: the lock it waits for, and the claims ahead of it."""
     actors: tuple[str, ...]
     victim_owner: str
-    """Whose claim is to be given up: of the lowest priority, then the youngest."""
+    """The actor whose claim is cancelled: the one of lowest priority, then the youngest."""
     victim_session: str
     victim_n: int
 
@@ -139,17 +139,17 @@ async def list_sessions(core: Core) -> list[SessionInfo]:
 
 
 async def revoke_lock(core: Core, kind: str, name: str, by: str, reason: str) -> int:
-    """Take a lock from all who hold it at this instant; returns from how many."""
+    """Revoke a lock from all its current holders. Return their number."""
     count = 0
     for holder in (await inspect(core, kind, name)).holders:
-        # By claim and not by name: whoever gets it meanwhile keeps it.
+        # Revoke by claim, not by name: a client that is granted the lock now keeps it.
         done = await core.ask(Revoke(holder.session, holder.n, by, reason), Done)
         count += done.found
     return count
 
 
 async def revoke_session(core: Core, session: str, by: str, reason: str) -> int:
-    """End a session with all its claims. Return 1, or 0 if it had ended before."""
+    """End a session with all its claims. Return 1, or 0 if it had already ended."""
     command = RevokeSession(session, by, reason)
     reply = await end_session(core.runtime, core.request, command, END_MS)
     if not isinstance(reply, Done):

@@ -11,7 +11,7 @@ from lockfast.ports import Capabilities, Wire
 
 _EVERYTHING: Final = Capabilities()
 _PLAIN_KINDS: Final = (LOCK, ELECTION, ONCE)
-"""Kinds of which a store without modes has the exclusive claims."""
+"""Kinds that a store without modes supports, with exclusive claims only."""
 
 
 def checked_wire(wire: Wire, capabilities: Capabilities) -> Wire:
@@ -38,27 +38,30 @@ def require_supported(capabilities: Capabilities, command: c.Command) -> None:
     what = why = ""
     if isinstance(command, c.Contend):
         if not capabilities.contend:
-            what, why = "contending for a lock", "this store has a queue, or cannot wait"
+            what, why = (
+                "contending for a lock",
+                "this store has a queue, or does not support waiting",
+            )
         command = command.enter
     if isinstance(command, c.Enter):
         if command.queue and not capabilities.queue:
-            what, why = "waiting for a lock", "this store has no queue to stand in"
+            what, why = "waiting for a lock", "this store has no queue"
         elif command.priority and not capabilities.priority:
-            what, why = f"priority={command.priority}", "this store has no common order"
+            what, why = f"priority={command.priority}", "this store does not order claims"
         elif len(command.places) > capabilities.several:
             what = f"{len(command.places)} locks at once"
-            why = f"this store grants {capabilities.several} in one step"
+            why = f"this store grants at most {capabilities.several} in one step"
         elif command.block > 1 and not capabilities.retain:
-            what, why = "retain=True", "this store cannot tell a holder that others wait"
+            what, why = "retain=True", "this store cannot notify a holder that others wait"
         elif not capabilities.modes and any(
             p.kind not in _PLAIN_KINDS or p.mode != EXCLUSIVE for p in command.places
         ):
-            what, why = "a shared, tree or semaphore claim", "this store has exclusive locks only"
+            what, why = "a shared, tree or semaphore claim", "this store has only exclusive locks"
     elif isinstance(command, c.Convert | c.Resize) and not capabilities.modes:
-        what, why = "converting or resizing", "this store has exclusive locks only"
+        what, why = "converting or resizing", "this store has only exclusive locks"
     elif isinstance(command, c.Watch | c.Events) and not capabilities.watch:
         what, why = "watching", "this store keeps no log"
     elif isinstance(command, c.Revoke | c.RevokeSession) and not capabilities.revoke:
-        what, why = "revoking", "this store cannot take a lock away"
+        what, why = "revoking", "this store cannot take a lock from its holder"
     if what:
-        raise UnsupportedError(what, why, "do without, or use another store")
+        raise UnsupportedError(what, why, "avoid this feature or use another store")

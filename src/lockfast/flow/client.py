@@ -1,4 +1,4 @@
-"""A client: its store, its sessions, and the requests that need neither."""
+"""The state behind a client: its store, its sessions, and requests outside any session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reply_T = TypeVar("Reply_T")
 
 @functools.cache
 def ttl_step_ms(ttl_ms: int) -> int:
-    """A TTL rounded down to two digits, so that nearly equal ones share a session."""
+    """Round a TTL down to two significant digits, so that similar TTLs share a session."""
     step = 1
     while ttl_ms >= step * 100:
         step *= 10
@@ -32,7 +32,7 @@ def ttl_step_ms(ttl_ms: int) -> int:
 
 
 class Core:
-    """What both faces of a client share."""
+    """The state of a client, shared by the blocking and the asyncio API."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Core:
         self._start()
 
     def _start(self) -> None:
-        """Begin with nothing; once more after a fork, for what a child inherits belongs to
-        its parent, down to the mutexes and the names of actors."""
+        """Initialize the state; called again in a forked child, because the inherited sessions,
+        mutexes and actor names belong to the parent."""
         self._process = self.runtime.process()
         self._id = self.runtime.unique()[:8]
         self._owner = self._owner_of()
@@ -73,7 +73,7 @@ class Core:
 
     @property
     def owner(self) -> str:
-        """The label that others see, of this process and not of the one it was forked off."""
+        """The label that other clients see; a forked child has its own."""
         if self._process != self.runtime.process():
             self._start()
         return self._owner
@@ -82,19 +82,19 @@ class Core:
         return Holding(ask, self.actor())
 
     def actor(self) -> str:
-        """Who is running now, told apart from the actors of every other client."""
+        """Return the id of the current task or thread, unique across all clients."""
         if self._process != self.runtime.process():
             self._start()
         return f"{self._id}/{self.runtime.actor()}"
 
     def enlist(self, holding: Holding) -> Session:
-        """Register a claim in the session of its TTL, opening one if need be."""
+        """Register a claim in the session for its TTL, creating the session if necessary."""
         while not (session := self.session(holding.ask.ttl_ms)).register(holding):
-            pass  # it ended just now: the next is another
+            pass  # the session has just ended; session() creates another
         return session
 
     def session(self, ttl_ms: int | None = None) -> Session:
-        """The session that lives for this TTL; its keeper is at work."""
+        """Return the live session for this TTL, with its keeper running."""
         step_ms = ttl_step_ms(ttl_ms or self.ttl_ms)
         if self._process != self.runtime.process():
             self._start()
@@ -121,17 +121,17 @@ class Core:
                 self._keeper_runtime.spawn(keeper.run, f"lockfast-{session.id}")
                 self._sessions[step_ms] = session
             except BaseException:
-                # Interrupted (Ctrl-C), or there is no thread to be had.
+                # Interrupted by Ctrl-C, or the keeper's thread could not be started.
                 session.forsake()
                 raise
             return session
 
     def closed_error(self) -> BaseException:
-        """What whoever still wants something of a closed client is told."""
+        """Return the error for calls on a closed client."""
         return StoreUnavailableError(self.store.label, "the client is closed", "connect again")
 
     def _within_bounds(self, step_ms: int) -> int:
-        """The TTL itself, or a shorter one already in use once there are too many."""
+        """Return the TTL, or a shorter one in use if the client has too many sessions."""
         for used in [used for used, session in self._sessions.items() if not session.alive()]:
             del self._sessions[used]
         if len(self._sessions) < SESSIONS_MAX:
@@ -142,12 +142,12 @@ class Core:
                 "the number of different TTLs of this client",
                 len(self._sessions) + 1,
                 SESSIONS_MAX,
-                "use one of those in use",
+                "reuse one of its TTLs",
             )
         return max(shorter)
 
     async def request(self, command: Command, timeout_ms: int | None = None) -> Reply:
-        """Send a command that is safe to repeat, trying again while there is time."""
+        """Send a command that is safe to repeat, and retry it until the timeout."""
         runtime = self.runtime
         retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
@@ -160,7 +160,7 @@ class Core:
                 await runtime.signal().wait(RETRY_MS)
 
     async def ask(self, command: Command, kind: type[Reply_T]) -> Reply_T:
-        """`request`, for commands that have one kind of answer."""
+        """Send a request and raise StoreError unless the reply is of type `kind`."""
         reply = await self.request(command)
         if not isinstance(reply, kind):
             raise StoreError(self.store.label, f"answered {reply!r} to {type(command).__name__}")
@@ -174,7 +174,7 @@ class Core:
             return list(self._sessions.values())
 
     async def close(self, timeout_ms: int = CLOSE_MS) -> None:
-        """Give everything back and stop; what the store does not answer ends by its TTL."""
+        """Release everything and stop the keepers. A claim whose release fails expires."""
         if self._process != self.runtime.process():
             return
         if self.closed:
@@ -188,6 +188,6 @@ class Core:
                 if session.close(gone.set):
                     await gone.wait(max(0, until_ms - self.runtime.now_ms()))
         finally:
-            # Also if we are cancelled: keepers that are not done give up then.
+            # Also on cancellation: keepers that are still busy then give up.
             self.wire.close()
             self.store.close()

@@ -1,8 +1,8 @@
-"""Waiting at a store without a queue: propose, back off, propose again.
+"""Wait for a lock in a store without a queue: propose, back off, propose again.
 
-Each attempt is a claim of its own. Between two attempts the caller waits for the span that the
-store suggests, or until the store says that what it waits for was given back. Such a wake is a
-hint: only the next attempt tells.
+Each attempt is a separate claim. Between attempts the caller waits for the interval that the
+store suggests, or until a wake reports that the lock was released. A wake is only a hint: the
+next attempt may fail too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def contends(core: Core, timeout_ms: int | None) -> bool:
-    """Whether an acquire with this timeout waits by contending."""
+    """Return True if an acquire with this timeout waits by contending."""
     can = core.store.capabilities
     return timeout_ms != 0 and can.contend and not can.queue
 
@@ -25,21 +25,21 @@ def contends(core: Core, timeout_ms: int | None) -> bool:
 def entering(
     core: Core, holding: Holding, timeout_ms: int | None, opening: Open | None
 ) -> Enter | Contend:
-    """The command that asks for the claim, the store's way."""
+    """Return the command that requests the claim: `Contend` or `Enter`."""
     if not contends(core, timeout_ms):
         return holding.enter(timeout_ms != 0, opening)
     session = holding.session
     assert session is not None
     now_ms = core.runtime.now_ms()
     holding.since_ms = holding.since_ms or now_ms
-    # Before it is sent: the wake may come before the answer.
+    # Create the signal before sending: the wake may arrive before the reply.
     holding.changed = core.runtime.signal()
     session.contenders[holding.n] = holding
     return Contend(holding.enter(False, opening), now_ms - holding.since_ms)
 
 
 async def back_off(holding: Holding, busy: Busy, left_ms: int | None) -> None:
-    """Wait until it is time for the next attempt."""
+    """Wait until the next attempt is due or a wake arrives."""
     signal = holding.changed
     assert signal is not None
     retry_ms = max(1, busy.retry_ms)

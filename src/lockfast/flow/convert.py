@@ -1,4 +1,4 @@
-"""Changing the mode of a lease that is held."""
+"""Convert a held lease to another mode, and change the value of a held claim."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from lockfast.flow.holding import Holding
 
 
 async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | None) -> None:
-    """Give the lease another mode; while it waits, and on timeout, it keeps the one it has.
+    """Convert the lease to `mode`. It keeps its current mode while it waits and on timeout.
 
-    Raises AcquireTimeoutError, or DeadlockError if another holder waits for us to leave.
+    Raises AcquireTimeoutError, or DeadlockError if another holder waits for our release.
     """
     check(holding)
     session = holding.session
@@ -40,8 +40,8 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
     runtime = core.runtime
     until_ms = None if timeout_ms is None else runtime.now_ms() + timeout_ms
     signal = runtime.signal()
-    # To take it back must never be to ask for more: of a downgrade whose answer we did not
-    # hear, others may be in already, so it is carried through.
+    # Cancelling must never request a stronger mode: after a downgrade whose reply was lost,
+    # other readers may already hold, so a cancelled downgrade is completed instead.
     kept = mode if (holding.mode, mode) in DOWNGRADES else holding.mode
     step = session.begin_conversion(holding, signal)
     try:
@@ -50,12 +50,12 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
             reply = await core.request(Convert(session.id, holding.n, step, mode, timeout_ms != 0))
             _take_over(core, holding, reply, sent_ms)
             if isinstance(reply, Granted):
-                # While the answer was on its way the lease may have been lost: then it was
-                # not noted, and nobody is to take itself for the writer.
+                # The lease may have been lost while the reply was in flight; `granted` then
+                # ignores the reply. Raise, so that the caller does not act as the writer.
                 check(holding)
                 if reply.mode == mode:
                     return
-                # Nobody but the detector takes a conversion out of the line.
+                # Only the deadlock detector cancels a waiting conversion.
                 raise DeadlockError(holding.ask.name, await _why_given_up(core, holding))
             if isinstance(reply, Busy):
                 holding.ahead = reply.ahead
@@ -80,7 +80,7 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
 
 
 async def _why_given_up(core: Core, holding: Holding) -> tuple[str, ...]:
-    """The cycle that a conversion was part of, as the detector left word of it."""
+    """Return the deadlock cycle that the detector recorded when it cancelled the conversion."""
     assert holding.session is not None
     reply = await core.request(Claims(holding.session.id))
     for claim in reply.claims if isinstance(reply, ClaimsReply) else ():
@@ -90,7 +90,7 @@ async def _why_given_up(core: Core, holding: Holding) -> tuple[str, ...]:
 
 
 def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None:
-    """Note what the store said; raise what cannot be gone on with."""
+    """Apply the store's reply to `holding`. Raise if the conversion cannot continue."""
     session = holding.session
     assert session is not None
     if isinstance(reply, Granted):
@@ -106,8 +106,8 @@ def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None
     elif isinstance(reply, Refused) and reply.why == WHY_DEADLOCK:
         raise DeadlockError(
             holding.ask.name,
-            (f"{reply.detail} wants to become the writer too, and waits for us to leave",),
-            "release the lease, or take it with .update() from the start",
+            (f"{reply.detail} is also upgrading and waits for this lease to be released",),
+            "release the lease, or acquire it with .update() instead of .read()",
         )
     elif isinstance(reply, Refused):
         raise UnsupportedError(f"converting {holding.ask.name!r}", reply.detail)
@@ -116,7 +116,7 @@ def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None
 
 
 async def proclaim(core: Core, holding: Holding, value: str) -> None:
-    """Change the value that others see."""
+    """Change the value of a held claim that others read."""
     check(holding)
     session = holding.session
     assert session is not None

@@ -1,4 +1,4 @@
-"""Finding deadlocks in a store, and breaking those we are part of."""
+"""Find deadlocks in a store, and break those that involve our own claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockfast.core.deadlock import Cycle, find_cycles
 from lockfast.core.modes import MODES_OF_KIND
 
 RESOURCES_MAX: Final = 256
-"""As many resources as one look takes in; a deadlock that needs more is seen from elsewhere."""
+"""How many resources one search reads. A search that starts elsewhere finds larger cycles."""
 LINE_MAX: Final = 1000
 PAGE: Final = 500
 
@@ -33,8 +33,8 @@ async def look(
 ) -> list[Cycle]:
     """Find the deadlocks that can be reached from these resources.
 
-    The queues are read one after another, not at one instant. That does no harm: a real
-    deadlock does not change, and it is broken only if every claim of it is as it was seen.
+    The queues are read one after another, not in one snapshot. That is safe: a real deadlock
+    does not change, and `Break` takes effect only if every claim in it is unchanged.
     """
     todo = list(dict.fromkeys(start))
     views: dict[tuple[str, str], ResourceView] = {}
@@ -54,7 +54,7 @@ async def look(
             if session not in claims_of:
                 reply = await send(Claims(session))
                 claims_of[session] = reply.claims if isinstance(reply, ClaimsReply) else ()
-            # Also of a session asked before: it may have other actors here.
+            # Also for a session read before: other actors of it may have claims here.
             todo += [
                 (place.kind, place.name)
                 for claim in claims_of[session]
@@ -66,8 +66,8 @@ async def look(
 
 
 def _later(view: ResourceView, ms: int) -> ResourceView:
-    """The resource as it would be read `ms` later: the youngest claim is chosen by age, and
-    ages taken from views of different instants cannot be compared."""
+    """Age the view by `ms`. The victim is the youngest claim, and ages from views that were
+    read at different times are comparable only after this correction."""
     return view._replace(
         holders=tuple(claim._replace(for_ms=claim.for_ms + ms) for claim in view.holders),
         waiting=tuple(claim._replace(for_ms=claim.for_ms + ms) for claim in view.waiting),
@@ -75,7 +75,7 @@ def _later(view: ResourceView, ms: int) -> ResourceView:
 
 
 async def end(send: Send, cycle: Cycle) -> None:
-    """End a deadlock, if it still stands as it was seen."""
+    """Break a deadlock, provided that all its claims are unchanged."""
     if cycle.passing is not None:
         claim, reservation = cycle.passing
         await send(

@@ -1,4 +1,4 @@
-"""What follows from a change: signals and callbacks, done once no mutex is held."""
+"""Signals and callbacks that follow a state change, run after the mutex is released."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from lockfast.flow.log import logger
 
 
 def carry_out(effects: Sequence[Callable[[], None]]) -> None:
-    """Do what follows from a change: all of it, whatever becomes of one part."""
+    """Run all effects, even if some of them raise."""
     for at, effect in enumerate(effects):
         try:
             effect()
         except Exception as error:
-            # There may be no thread to be had for a callback; the others are told all the same.
+            # Starting a callback's thread may fail, for example. Run the others regardless.
             logger.warning("%r failed: %r", effect, error)
         except BaseException:
             carry_out(effects[at + 1 :])
@@ -23,7 +23,7 @@ def carry_out(effects: Sequence[Callable[[], None]]) -> None:
 def without(
     callbacks: tuple[Callable[[], None], ...], callback: Callable[[], None]
 ) -> tuple[Callable[[], None], ...]:
-    """All but one; those of a lease are few."""
+    """Return `callbacks` without the first occurrence of `callback`."""
     rest = list(callbacks)
     if callback in rest:
         rest.remove(callback)

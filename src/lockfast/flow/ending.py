@@ -1,4 +1,4 @@
-"""Ending a session in the store, which may take more than one request."""
+"""End a session in the store, which may take more than one request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def end_session(
 ) -> Reply:
     """Send a Close, Expel or RevokeSession, and repeat it while the session has claims left.
 
-    The first reply is returned: it has ended the session for good. A store removes a bounded
+    Returns the first reply, which has ended the session for good. A store removes a bounded
     number of claims per step, and repeating the command removes the rest. Failing to repeat it
     is not an error, because every later write by any client removes some more.
     """

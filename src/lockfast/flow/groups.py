@@ -1,4 +1,4 @@
-"""Elections and parties, seen from outside."""
+"""Read and watch elections and parties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMBERS_MAX: Final = 100_000
 
 
 class Leader(NamedTuple):
-    """Who leads."""
+    """The current leader of an election."""
 
     value: str
     owner: str
@@ -27,14 +27,14 @@ class Leader(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Who is there."""
+    """One member of a party."""
 
     value: str
     owner: str
     session: str
     n: int
     seconds: float
-    """For how long."""
+    """How long the member has been in the party."""
 
 
 async def leader(core: Core, name: str) -> Leader | None:
@@ -55,7 +55,7 @@ def _leader(claim: ClaimInfo) -> Leader:
 
 
 class LeaderWatcher:
-    """The present leader first, then each change once, also those that did not last."""
+    """Yields the current leader, then each change once, including short-lived ones."""
 
     def __init__(self, core: Core, name: str) -> None:
         self._core = core
@@ -65,9 +65,9 @@ class LeaderWatcher:
         self._started = False
 
     async def next(self) -> tuple[bool, Leader | None]:
-        """(True, the leader), or (False, None) once closed."""
+        """Return (True, leader) for the next change, or (False, None) once closed."""
         if not self._started:
-            # The log's end is noted before the leader is read: no change is missed.
+            # Read the end of the log before the leader, so that no change is missed.
             await self._watcher.start()
             self._last = await leader(self._core, self._name)
             self._started = True
@@ -77,7 +77,7 @@ class LeaderWatcher:
             try:
                 event = await self._watcher.next()
             except WatchGapError:
-                # Too much was missed to tell it all: the present state counts.
+                # The log no longer has the intermediate changes; report the current leader.
                 self._last = await leader(self._core, self._name)
             else:
                 if event is None:
@@ -89,18 +89,18 @@ class LeaderWatcher:
                 return True, self._last
 
     def _after(self, event: WatchEvent) -> Leader | None:
-        """Who leads after an event."""
+        """Return the leader after an event."""
         last = self._last
         if event.what == "granted":
             if last is not None and (event.token or 0) <= last.epoch:
-                return last  # it was seen when the leader was read
+                return last  # the initial read already returned this leader
             return Leader(event.detail, event.owner, event.session, event.token or 0, 0.0)
         if last is None or event.token != last.epoch:
             return last
         if event.what == "proclaimed":
             return last._replace(value=event.detail)
         if event.what in ("released", "expired", "revoked"):
-            # The next leader takes over in the same step: one change, not two.
+            # If the next leader is elected in the same step, report one change, not two.
             return last if self._watcher.hands_over(event, "granted") else None
         return last
 
@@ -115,7 +115,7 @@ def _differ(one: Leader | None, other: Leader | None) -> bool:
 
 
 class PartyWatcher:
-    """The members now, then after each change."""
+    """Yields the current members, then the members after each change."""
 
     def __init__(self, core: Core, name: str) -> None:
         self._core = core
@@ -124,7 +124,7 @@ class PartyWatcher:
         self._last: frozenset[tuple[str, int, str]] | None = None
 
     async def next(self) -> tuple[Member, ...] | None:
-        """The members, or None once closed."""
+        """Return the members after the next change, or None once closed."""
         await self._watcher.start()
         while True:
             if self._last is not None:
@@ -132,7 +132,7 @@ class PartyWatcher:
                     if await self._watcher.next() is None:
                         return None
                 except WatchGapError:
-                    pass  # the present state counts
+                    pass  # read the current members below
             now = await members(self._core, self._name)
             known = frozenset((member.session, member.n, member.value) for member in now)
             if known != self._last:

@@ -1,4 +1,4 @@
-"""What a client knows of one of its claims."""
+"""The client's view of one of its claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTENTS: Final = (INTENT_SHARED, INTENT_EXCLUSIVE)
 
 
 class LeaseState(StrEnum):
-    """How a lease stands, by the holder's own clock."""
+    """The state of a lease, by the holder's local clock."""
 
     HELD = "held"
     UNCERTAIN = "uncertain"
@@ -27,7 +27,7 @@ class LeaseState(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a claim is on its way; it only ever moves on."""
+    """The phase of a claim; within a session it never moves backwards."""
 
     ENTERING = "entering"
     WAITING = "waiting"
@@ -39,11 +39,11 @@ class Phase(StrEnum):
 
 ENTERING, WAITING, HELD = Phase.ENTERING, Phase.WAITING, Phase.HELD
 OVER, RELEASED = Phase.OVER, Phase.RELEASED
-"""To look them up in their class takes its time, and every use of a lease does."""
+"""Module-level names, because attribute lookup on an enum is slow in the acquire path."""
 
 
 class Ask(NamedTuple):
-    """What an acquire asks for, apart from how long it waits."""
+    """The parameters of an acquire, except its timeout."""
 
     places: tuple[Place, ...]
     ttl_ms: int
@@ -57,19 +57,18 @@ class Ask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What was asked for, without the ancestors of a tree's node."""
+        """The requested names, without the ancestors of a tree node."""
         return ", ".join(place.name for place in self.places if place.mode not in INTENTS)
 
 
 class Holding:
-    """One claim, from before it is sent until it is over.
+    """One claim, from before it is sent until it has ended.
 
-    It is made before anything is sent, so whatever interrupts the caller finds it and
-    can give it back. Its fields change under its session's mutex only.
+    It is created before the first request, so that an interrupted acquire can always be
+    undone. Its fields change only under the session's mutex.
     """
 
-    # Most claims never need more than these to say: what is the same for all of them is
-    # kept once, here.
+    # Class attributes are the defaults; most claims never change most of them.
     session: Session | None = None
     n = 0
     phase = Phase.ENTERING
@@ -77,32 +76,32 @@ class Holding:
     step = 0
     converting = False
     granted_at_ms = 0
-    """On our clock, no later than the grant."""
+    """A local time no later than the grant."""
     since_ms = 0
-    """When it began to wait."""
+    """When the claim began to wait."""
     looked_ms = 0
-    """When it was last looked at for a deadlock."""
+    """When the claim was last checked for a deadlock."""
     hold_deadline_ms: int | None = None
     may_be_stored = False
-    """An Enter may have reached the store, so the claim has to be given back there."""
+    """An `Enter` may have reached the store, so the claim must be removed there."""
     leaving = False
-    """Its release is on the way: that the store has no record of it is no loss."""
+    """Its release is in flight, so a missing record in the store is not a loss."""
     look_when_queued = False
-    """A wake for it may have been missed while its enter was under way."""
+    """A wake may have been missed while `Enter` was in flight: check the claim once queued."""
     ahead: tuple[Blocker, ...] = ()
-    """Whom the claim waits for directly, as the store said last."""
+    """The claims directly ahead of this one, as the store last reported them."""
     reason = ""
     by = ""
     ended_ms: int | None = None
     changed: Signal | None = None
-    """Set when the phase moves on; there while somebody waits for that."""
+    """Set when the phase changes; None unless a caller waits for that."""
     on_over: tuple[Callable[[], None], ...] = ()
-    """Called when a held claim is lost or released, on whichever thread notices."""
+    """Called when a held claim is lost or released, on the thread that detects it."""
     on_wanted: Callable[[], None] | None = None
-    """Called when others wait for a claim that is kept for later use."""
+    """Called when others wait for a retained claim."""
     wanted = False
     owner: Callable[[], object | None] | None = None
-    """A weak reference to the lease: when that is gone, nobody can give this back."""
+    """A weak reference to the lease. Once it is dead, the keeper must release the claim."""
 
     def __init__(self, ask: Ask, actor: str) -> None:
         self.ask = ask
@@ -110,7 +109,7 @@ class Holding:
         self.mode = ask.places[0].mode
 
     def enter(self, queue: bool, opening: Open | None) -> Enter:
-        """The command that puts this claim in line."""
+        """Return the command that enters this claim into the queue."""
         assert self.session is not None
         (
             places, _, priority, head_start_ms, max_hold_ms, lock_delay_ms, block, value,
@@ -123,12 +122,12 @@ class Holding:
 
 
 def is_orphan(holding: Holding) -> bool:
-    """Whether the lease that would give it back is gone."""
+    """Return True if the claim's lease object was collected without a release."""
     return holding.owner is not None and holding.owner() is None
 
 
 def suspects(holdings: Iterable[Holding]) -> list[Holding]:
-    """Claims that wait for an actor who holds something: without both there is no deadlock."""
+    """Return waiting claims whose actor also holds a claim; only these can be in a deadlock."""
     known = list(holdings)
     holding_actors = {
         holding.actor for holding in known if holding.phase is Phase.HELD and holding.actor
@@ -142,7 +141,7 @@ def suspects(holdings: Iterable[Holding]) -> list[Holding]:
 
 
 def own_conflict(held: Iterable[Holding], wanted: Holding) -> Holding | None:
-    """The one of what an actor holds that its next claim would wait for, for ever."""
+    """Return the claim in `held`, all of one actor, that blocks `wanted`; else None."""
     for place in wanted.ask.places:
         there = [
             (holding, other)

@@ -1,8 +1,8 @@
-"""The keeper: one background job per session that does everything nobody waits for.
+"""The keeper: the background job of a session.
 
-It renews the session, gives back abandoned claims, hears wakes, notices deaths and
-deadlines. Its requests are bounded by the session's deadline, so whatever the store
-does, leases are declared lost in time.
+It renews the session, sends pending releases, receives wakes, and detects dead processes,
+deadlocks and expired leases. No request outlives the session's deadline, so leases are
+declared lost in time whatever the store does.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_MISSED, Wire
 
 REQUEST_MS_MAX: Final = 2000
 LISTEN_AGAIN_MS: Final = 100
-"""After a listener has failed. Meanwhile nobody can interrupt the keeper."""
+"""The pause after a listener failed. The keeper cannot be interrupted during it."""
 LOG_EVERY_MS: Final = 60_000
-"""A failure that lasts is logged this often."""
+"""The interval at which a persistent failure is logged."""
 JITTER: Final = 0.1
-"""Keep-alives go up to a tenth early, so that those of a fleet do not march in step."""
+"""Keep-alives are sent up to a tenth early, at random, so that clients do not synchronize."""
 CLOSE_MS: Final = 2000
 LOOKING_SHARE: Final = 9
-"""The keeper looks for deadlocks for a tenth of its time at most."""
+"""After a deadlock search the keeper pauses searching for nine times as long as it took."""
 LOOK_SLACK_MS: Final = 1
-"""A look is due just after those ahead are over, not in the very same millisecond."""
+"""Check a claim this long after the claims ahead of it expire, not in the same millisecond."""
 
 
 class Keeper:
-    """Keeps one session, from before it is opened until it has ended.
+    """Maintains one session, from before it is opened until it has ended.
 
-    Nothing that comes from outside may stop it: whatever a reply, a wake or a row of another
-    client makes it raise is logged, and it goes on. Otherwise one unreadable row would cost
-    its readers all their leases.
+    No external input may stop the keeper: if a reply, a wake or another client's row makes
+    it raise, it logs the error and continues. Otherwise one malformed row would cost every
+    client that reads it all its leases.
     """
 
     def __init__(self, session: Session, wire: Wire) -> None:
@@ -69,13 +69,13 @@ class Keeper:
         self._runtime = session.runtime
         self._renew_at_ms: int | None = None
         self._closing_until_ms: int | None = None
-        # One for each duty: a command that always fails must not keep the others from being
-        # sent, least of all the keep-alive.
+        # One backoff per duty: a command that always fails must not delay the others,
+        # least of all the keep-alive.
         self._renewing = Backoff(session.ttl_ms)
         self._giving_back = Backoff(session.ttl_ms)
         self._searching = Backoff(session.ttl_ms)
         self._log_at_ms: dict[str, int] = {}
-        """Per duty, when its failure is worth a line in the log again."""
+        """Per duty, when its next failure may be logged."""
         self._silent_sessions = SilentSessions()
         self._connections = 0
 
@@ -84,11 +84,12 @@ class Keeper:
         session.kept = True
         try:
             while not session.snapshot.ended:
-                # Most of the time there is nothing to do, and that is to cost nothing.
+                # Check cheaply first: in most iterations nothing is pending.
                 if session.owes():
                     await self._give_back()
                 if session.closing and self._has_given_back():
-                    # Before the store hears of it: from then on others may hold.
+                    # End the leases locally first: once the store has closed the session,
+                    # others may hold its locks.
                     session.end("the client was closed")
                     await self._close(Close(session.id))
                     return
@@ -102,12 +103,12 @@ class Keeper:
                     for wake in await self._listen():
                         await self._hear(wake)
             if not session.ended_in_store:
-                # Let those behind us go on before the store ends the session itself. It is
-                # a loss and not a release, so `lock_delay` applies.
+                # Tell the store, so that our successors need not wait for the TTL. This is a
+                # loss and not a release, so `lock_delay` applies.
                 await self._let_work_stop()
                 await self._close(Expel(session.id, session.snapshot.ended))
         except BaseException as error:
-            # Nobody renews the session from here on, so nobody may believe that it lives.
+            # From here on nothing renews the session, so its leases must be declared lost.
             session.end(f"its keeper failed: {error!r}")
             if isinstance(error, Exception):
                 logger.warning("session %s has ended: %s", session.id, session.snapshot.ended)
@@ -117,17 +118,17 @@ class Keeper:
             session.stopped()
 
     def _has_given_back(self) -> bool:
-        """Whether the outbox is empty, or has had its time: what is left ends by the TTL."""
+        """Return True if no release is pending, or CLOSE_MS has elapsed; the rest expires."""
         now_ms = self._runtime.now_ms()
         if self._closing_until_ms is None:
             self._closing_until_ms = now_ms + CLOSE_MS
         return not self._session.owes() or now_ms >= self._closing_until_ms
 
     async def _let_work_stop(self) -> None:
-        """Wait until the work under lost leases has stopped, at most for the margin.
+        """Wait until the holders of lost leases have stopped, at most for the margin.
 
-        A lease is lost a margin before the store ends it. That time is promised to the work
-        for stopping, so the successor is not let in earlier.
+        The client declares a lease lost one margin before the store expires it. Holders may
+        use that time to stop, so the successor must not be admitted earlier.
         """
         while (left_ms := self._session.work_left_ms()) > 0:
             await self._session.work_stopped.wait(left_ms)
@@ -135,7 +136,7 @@ class Keeper:
     # ── timing ───────────────────────────────────────────────────────────────────────
 
     def _idle_ms(self) -> int | None:
-        """How long there is nothing to do; None: until interrupted."""
+        """Return the time until the next duty is due; None if only an interrupt is expected."""
         session = self._session
         snapshot = session.snapshot
         due_ms: int | None = None
@@ -155,10 +156,10 @@ class Keeper:
         return max(0, due_ms - self._runtime.now_ms()) if due_ms is not None else None
 
     def _due_ms(self) -> int:
-        """When the next keep-alive is due: by itself, by a look, by a retry."""
+        """Return when the next keep-alive is due: a renewal, a check of a claim, or a retry."""
         at_ms = self._renew_at_ms
         if at_ms is None:
-            # Counted from before the session was opened, however long that took.
+            # Count from before `Open` was sent, however long the reply took.
             at_ms = self._renew_at_ms = self._next_renewal(self._session.confirmed_at_ms())
         look_at_ms = self._session.look_at_ms
         if look_at_ms is not None and look_at_ms + LOOK_SLACK_MS < at_ms:
@@ -170,8 +171,8 @@ class Keeper:
         return from_ms + int(every_ms * (1 - JITTER * self._runtime.random()))
 
     def _budget_ms(self) -> int:
-        """How long one request may take: never past the deadline, and not so long that
-        nothing else is done meanwhile; it is tried again."""
+        """Return the timeout of one request: it must end before the deadline, and soon enough
+        not to delay the other duties. A request that times out is retried."""
         session = self._session
         budget_ms = min(session.ttl_ms // RENEWALS_PER_TTL, REQUEST_MS_MAX)
         if session.snapshot.deadline_ms:
@@ -180,7 +181,7 @@ class Keeper:
         return max(1, budget_ms)
 
     def _log_failure(self, error: Exception, doing: str) -> None:
-        """At most once a minute while it lasts."""
+        """Log a failure, at most once a minute while it persists."""
         now_ms = self._runtime.now_ms()
         if now_ms >= self._log_at_ms.get(doing, 0):
             self._log_at_ms[doing] = now_ms + LOG_EVERY_MS
@@ -231,10 +232,10 @@ class Keeper:
         await self._expel_the_silent(reply)
 
     async def _expel_the_silent(self, reply: Renewed) -> None:
-        """End those ahead of us whose keep-alives have stopped, if the store does not see it."""
+        """Expel sessions ahead of us whose keep-alives have stopped but that the store keeps."""
         silent_sessions = self._silent_sessions
         now_ms = self._runtime.now_ms()
-        # A wire that has connected anew may speak to another server than before.
+        # A wire that has reconnected may now talk to another server.
         connections = getattr(self._wire, "connections", 0)
         if connections != self._connections:
             self._connections = connections
@@ -247,22 +248,24 @@ class Keeper:
                 views = found.sessions if isinstance(found, SessionsReply) else ()
                 ttls_ms = [view.ttl_ms for view in views if view.session == session]
                 if not ttls_ms or still_ms < SLACK * ttls_ms[0]:
-                    continue  # it has ended, or may just not be due yet
-                logger.warning("session %s is silent for %d ms: expelled", session, still_ms)
+                    continue  # the session has ended, or its TTL has not elapsed yet
+                logger.warning(
+                    "session %s has not been renewed for %d ms; expelling it", session, still_ms
+                )
                 await self._expel(Expel(session, "its keep-alives stopped", renewals))
         except Exception as error:
             silent_sessions.forget()
-            self._log_failure(error, "look at a silent session")
+            self._log_failure(error, "check of a silent session")
 
     async def _find_deadlocks_if_due(self) -> None:
-        """Look whether a claim that waits too long is part of a deadlock, and end it."""
+        """If a claim has waited too long, search for deadlocks and break those found."""
         session = self._session
         at_ms = session.deadlock_at_ms
         if at_ms is None or self._runtime.now_ms() < max(at_ms, self._searching.at_ms):
             return
 
         async def send(command: Command) -> Reply:
-            await self._renew_if_due()  # a look may take many requests
+            await self._renew_if_due()  # a search may take many requests
             return await self._wire.send(command, self._budget_ms())
 
         began_ms = self._runtime.now_ms()
@@ -273,17 +276,17 @@ class Keeper:
                 logger.warning("deadlock: %s", "; ".join(cycle.lines))
                 await deadlock.end(send, cycle)
         except Exception as error:
-            self._failed(error, "look for deadlocks", self._searching)
+            self._failed(error, "deadlock search", self._searching)
         else:
-            self._succeeded("look for deadlocks", self._searching)
+            self._succeeded("deadlock search", self._searching)
         if session.deadlock_at_ms is not None:
-            # Long lines take long to look at: that must not be all we do.
+            # Reading long queues takes time; leave most of it to the other duties.
             ended_ms = self._runtime.now_ms()
             rest_ms = LOOKING_SHARE * (ended_ms - began_ms)
             session.deadlock_at_ms = max(session.deadlock_at_ms, ended_ms + rest_ms)
 
     async def _list(self, proof: Proof) -> None:
-        """The store's account differs from ours: find out in what."""
+        """Read all claims of the session to find where the store's state differs from ours."""
         session = self._session
         sent_ms = self._runtime.now_ms()
         reply = await self._wire.send(Claims(session.id), self._budget_ms())
@@ -291,7 +294,7 @@ class Keeper:
             session.reconcile(proof, reply.claims, sent_ms)
 
     async def _give_back(self) -> None:
-        """Send leave for every abandoned claim, until answered or the session is over."""
+        """Send `Leave` for each abandoned claim until the store replies or the session ends."""
         session = self._session
         session.take_back_dropped()
         while (item := session.next_in_outbox()) is not None:
@@ -311,7 +314,7 @@ class Keeper:
             self._succeeded("leave", self._giving_back)
 
     async def _open(self) -> bool:
-        """Make sure the store has the session, so that a leave that overtakes its enter counts."""
+        """Open the session if necessary, so that a `Leave` that overtakes its `Enter` counts."""
         session = self._session
         opening = session.opening()
         if isinstance(opening, Open):
@@ -332,7 +335,7 @@ class Keeper:
                 session.outlive(holding)
 
     async def _listen(self) -> list[Wake]:
-        """Wait until something is due, and return what was heard."""
+        """Wait until the next duty is due, and return the wakes received."""
         session = self._session
         idle_ms = self._idle_ms()
         try:
@@ -345,7 +348,7 @@ class Keeper:
         return heard + session.take_inbox()
 
     async def _hear(self, wake: Wake) -> None:
-        """Find out what a wake is about."""
+        """Handle one wake."""
         session = self._session
         try:
             if wake.what == WAKE_EVENTS:
@@ -354,8 +357,8 @@ class Keeper:
             elif wake.what == WAKE_WANTED:
                 session.wanted(wake.n)
             elif wake.what == WAKE_MISSED:
-                # A keep-alive sent at once finds what changed for claims that hold or wait;
-                # a claim whose enter is under way is looked at once it is known to wait.
+                # An immediate keep-alive detects changes of held and waiting claims; a claim
+                # whose `Enter` is in flight is checked as soon as it is known to wait.
                 session.wakes_missed()
                 self._renew_at_ms = self._runtime.now_ms()
             elif wake.what == WAKE_DIED:
@@ -363,8 +366,8 @@ class Keeper:
             else:
                 await self._look(wake.n)
         except Exception as error:
-            # The next keep-alive finds out what this wake was about.
-            self._log_failure(error, "look")
+            # The next keep-alive detects what this wake reported.
+            self._log_failure(error, "check of a claim")
 
     async def _look(self, n: int) -> None:
         session = self._session
@@ -376,19 +379,19 @@ class Keeper:
             session.look_over(n, reply, sent_ms)
 
     async def _expel(self, command: Expel) -> None:
-        """End the session of another client."""
+        """Expel the session of another client."""
         await end_session(self._runtime, self._wire.send, command, self._budget_ms())
 
     async def _close(self, command: Command) -> None:
-        """End the session in the store, if it can be reached in time."""
+        """End the session in the store, if the store replies in time."""
         session = self._session
         if not session.was_sent():
             return
         try:
             opening = session.opening()
             if opening is not None:
-                # A caller's Open may still be on its way, and would create the session after
-                # we have closed nothing. Once opened and closed, it cannot be opened again.
+                # A caller's `Open` may still be in flight and would create the session after
+                # our close. Opening it first prevents that: a closed session stays closed.
                 await self._wire.send(opening, CLOSE_MS)
             await end_session(self._runtime, self._wire.send, command, CLOSE_MS)
         except Exception as error:

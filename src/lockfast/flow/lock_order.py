@@ -1,7 +1,7 @@
 """Lock-order checker: warns of a possible deadlock before it happens.
 
-An actor that takes B while it holds A shows the order A, B. When the other order is seen
-too, two actors could wait for each other one day, so that is worth a warning, once.
+An actor that acquires B while it holds A establishes the order A, B. If the program also
+uses the order B, A, two actors may deadlock, so the checker logs one warning.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from lockfast.flow.client import Core
 
 ORDERS_MAX: Final = 10_000
-"""The orders remembered; those not seen for longest are forgotten first."""
+"""How many orders are remembered; the least recently seen is dropped first."""
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 
 
 class LockOrder:
-    """Remembers in which order names were taken, and where in the program."""
+    """Records the order in which names are acquired, and where in the program."""
 
     def __init__(self, mutex: AbstractContextManager[Any]) -> None:
         self._mutex = mutex
@@ -31,9 +31,9 @@ class LockOrder:
         self._told: set[frozenset[str]] = set()
 
     def took(self, core: Core, taken: Holding) -> None:
-        """Note that an actor has taken one more."""
+        """Record that an actor has acquired `taken`, and warn if that reverses an order."""
         if not taken.actor:
-            return  # kept for later use: nobody holds it while taking another
+            return  # a retained claim has no actor
         held = [
             holding.ask.name
             for session in core.sessions()
@@ -48,8 +48,8 @@ class LockOrder:
             before = self._note(other, name, where) if other != name else None
             if before is not None:
                 logger.warning(
-                    "lock order: %r was taken while %r was held at %s, and %r while %r was "
-                    "held at %s; two who do so at once wait for each other for ever",
+                    "lock order: %r was acquired while holding %r at %s, and %r while holding "
+                    "%r at %s; two threads or tasks that do so concurrently may deadlock",
                     name,
                     other,
                     where,
@@ -59,7 +59,7 @@ class LockOrder:
                 )
 
     def _note(self, first: str, second: str, where: str) -> str | None:
-        """Remember an order; where the other one was seen, if that is news."""
+        """Record an order. Return where the reverse order was seen, unless already reported."""
         with self._mutex:
             self._orders[first, second] = where
             self._orders.move_to_end((first, second))
@@ -75,7 +75,7 @@ class LockOrder:
 
 
 def _place_in_program() -> str:
-    """The nearest caller outside this package."""
+    """Return file and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (frame.f_globals.get("__name__") or "").startswith(_PACKAGE):
         frame = frame.f_back

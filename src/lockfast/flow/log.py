@@ -1,4 +1,4 @@
-"""The logger, which is imported when there is something to say: most programs never need it."""
+"""The logger. It imports `logging` on the first message, to keep `import lockfast` fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that run at most once per window over a whole fleet."""
+"""Jobs that run at most once per window across all clients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Window(NamedTuple):
     """How often a job may run."""
 
     at_least_ms: int
-    """From the start of a run on, nobody else starts one for this long."""
+    """After a run starts, no client starts another for this long."""
     at_most_ms: int
-    """A run that takes longer is taken for stuck, and loses its claim."""
+    """A run that takes longer is presumed stuck and loses its claim."""
     retry_crashed: bool
     ttl_ms: int
 
@@ -28,14 +28,14 @@ class Window(NamedTuple):
             (Place(kind, name, EXCLUSIVE),),
             self.ttl_ms,
             max_hold_ms=self.at_most_ms,
-            # Closed from the grant on, whatever becomes of the run; unless a crashed run
-            # is to be tried again: then it is closed when the run has ended well.
+            # Close the window at the grant, so that it stays closed even if the run crashes.
+            # With retry_crashed, `finish` closes it after a successful run instead.
             window_ms=0 if self.retry_crashed else self.at_least_ms,
         )
 
 
 async def finish(core: Core, holding: Holding, window: Window, went_well: bool) -> None:
-    """The run is over; its window stays closed."""
+    """Release the claim after a run, and keep its window closed."""
     close_ms = 0
     if window.retry_crashed and went_well:
         session = holding.session
@@ -45,5 +45,5 @@ async def finish(core: Core, holding: Holding, window: Window, went_well: bool) 
     try:
         await release(core, holding, close_ms)
     except LockfastError as error:
-        # The job has run; that its claim was lost meanwhile does not undo it.
+        # The job has run; losing the claim during the run does not undo it.
         logger.warning("%s", error)

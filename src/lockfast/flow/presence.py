@@ -1,7 +1,7 @@
-"""A client's presence in a store: its claims and its deadline, as the client knows them.
+"""The state of a session that callers and the keeper share: its claims and its deadline.
 
-Callers and the keeper meet here. Everything is changed under one mutex that is never
-held across I/O; what follows from a change (signals, callbacks) happens after it.
+All changes are made under one mutex, which is never held across I/O. The signals and
+callbacks that follow a change run after the mutex is released.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ if TYPE_CHECKING:
     from lockfast.flow.retained import RetainedLock, Use
 
 STOPPING_SHARE: Final = 30
-"""1/30 of the TTL is kept back for the work to stop in, and for clocks whose rates
-differ: the kernel slews a clock by at most 0.05 %, which is far less."""
+"""The client declares a lease lost 1/30 of the TTL before the store expires it. Holders use
+this margin to stop. It also covers differing clock rates: the kernel slews by at most 0.05 %."""
 STOPPING_MS_MAX: Final = 1000
 DEADLOCK_AFTER_MS: Final = 1000
 IS_HELD, LOST = LeaseState.HELD, LeaseState.LOST
 
 
 def margin_ms(ttl_ms: int) -> int:
-    """How long before the store's end of a lease its holder takes it for lost."""
+    """Return how long before the store expires a lease the client declares it lost."""
     return max(1, min(ttl_ms // STOPPING_SHARE, STOPPING_MS_MAX))
 
 
 class Snapshot(NamedTuple):
-    """How the session stands; replaced as a whole."""
+    """The state of the session; immutable, and replaced as a whole."""
 
     opened: bool = False
     deadline_ms: int = 0
     confirmed: bool = True
-    """Whether the last keep-alive was answered."""
+    """True if the store replied to the last keep-alive."""
     ended: str = ""
     by: str = ""
     ended_ms: int = 0
 
 
 class _NoWakeListener:
-    """Where nothing arrives: a session's listener before it is attached to its store."""
+    """A listener that receives nothing, for a session not yet attached to its store."""
 
     inbox = process = ""
 
@@ -85,7 +85,7 @@ class _NoWakeListener:
 
 
 class Presence:
-    """The callers' side of a session."""
+    """The part of a session that callers use."""
 
     __slots__ = (
         "_bounded",
@@ -137,39 +137,39 @@ class Presence:
         self.snapshot = Snapshot()
         self.closing = False
         self.keeping = False
-        """A keeper is to be at work; set by whoever starts it."""
+        """A keeper was started for this session."""
         self.kept = False
-        """The keeper has begun."""
+        """The keeper is running."""
         self.gone = False
         """The keeper has stopped."""
         self.on_gone: list[Callable[[], None]] = []
         self.contenders: WeakValueDictionary[int, Holding] = WeakValueDictionary()
-        """Attempts at a store without a queue, by number, to be woken."""
+        """Contending claims by number, in a store without a queue, for wakes to find them."""
         self.look_at_ms: int | None = None
         self.deadlock_after_ms = DEADLOCK_AFTER_MS
         self.deadlock_at_ms: int | None = None
-        """When to look for a deadlock next, while something waits."""
+        """When to search for deadlocks next; None while no claim waits."""
         self.events_changed: list[Callable[[], None]] = []
         self.on_end: list[Callable[[], None]] = []
         self._metadata = metadata
         self.ended_in_store = False
-        """The store said that the session has ended, so it need not be told."""
+        """The store reported the end of the session, so the keeper need not end it there."""
         self.work_stopped = runtime.signal()
-        """Set when no work goes on under a lease that was lost with the session."""
+        """Set when no holder still works under a lease that was lost with the session."""
         self._working: dict[int, Holding] = {}
-        """Claims that were held when the session ended, and may still be in use."""
+        """Claims held when the session ended, whose holders may not have stopped yet."""
         self._opening_sent_ms: int | None = None
         self._openings = 0
-        """How many attempts to open the session may have reached the store."""
+        """The number of `Open` commands that may have reached the store."""
         self._holdings: dict[int, Holding] = {}
         self._held: dict[int, Holding] = {}
-        """Of these, those that hold: few, where many wait."""
+        """The held claims among `_holdings`, kept apart because usually only few are held."""
         self._lines: dict[tuple[str, str], dict[int, None]] = {}
-        """Of each line we wait in, our claims in the order they entered."""
+        """Our waiting claims in each queue, in order of arrival."""
         self._bounded: dict[int, Holding] = {}
         self._outbox: dict[int, Command] = {}
         self._not_before_ms: dict[int, int] = {}
-        """Of some in the outbox: when they may be sent at the earliest."""
+        """The earliest time at which some outbox commands may be sent."""
         self._dropped: deque[Holding] = deque()
         self._dropped_uses: deque[tuple[RetainedLock, Use]] = deque()
         self._inbox: list[Wake] = []
@@ -179,26 +179,26 @@ class Presence:
     # ── opening ───────────────────────────────────────────────────────────────────────
 
     def forsake(self) -> None:
-        """Nobody is to use it: its keeper stops, or without one nothing stays open."""
-        self.end("it was not begun")
+        """Give up a session whose keeper could not be started."""
+        self.end("its keeper could not be started")
         with self.mutex:
             self.gone = not self.kept
         if self.gone:
             self.listener.close()
 
     def opening(self) -> Open | None:
-        """The command to open the session, or None if the store is known to have it.
+        """Return the command that opens the session, or None if the store already has it.
 
-        It rides with the first claims. Each one returned is answered by `opened`, or by
-        `opening_refused` if it surely did not reach the store.
+        It is sent along with the first claims. The caller must report the outcome with
+        `opened`, or with `opening_refused` if the command certainly was not executed.
         """
         if self.snapshot.opened:
             return None
         with self.mutex:
             self._openings += 1
             if self._opening_sent_ms is None:
-                # Counted from the first attempt: a later one finds the session open
-                # and does not renew it.
+                # Count the TTL from the first attempt: a later one may find the session
+                # open, and does not renew it.
                 self._opening_sent_ms = self.runtime.now_ms()
                 deadline_ms = self._opening_sent_ms + self.ttl_ms - margin_ms(self.ttl_ms)
                 self.snapshot = self.snapshot._replace(deadline_ms=deadline_ms)
@@ -212,7 +212,7 @@ class Presence:
         )
 
     def opening_refused(self) -> None:
-        """One attempt to open the session surely did not reach the store."""
+        """Record that one `Open` certainly did not reach the store."""
         with self.mutex:
             self._openings -= 1
             if not self._openings and not self.snapshot.opened and not self.snapshot.ended:
@@ -220,14 +220,14 @@ class Presence:
                 self.snapshot = self.snapshot._replace(deadline_ms=0)
 
     def end_if_unused(self) -> None:
-        """End a session that never reached the store and that nobody uses, with its keeper."""
+        """End the session and its keeper if it never reached the store and has no claims."""
         with self.mutex:
             unused = self._opening_sent_ms is None and not self._holdings
         if unused:
             self.end("it never reached the store")
 
     def opened(self) -> None:
-        """The store has the session."""
+        """Record that the store has opened the session."""
         with self.mutex:
             snapshot = self.snapshot
             if snapshot.opened or snapshot.ended:
@@ -238,7 +238,7 @@ class Presence:
     # ── claims move on ────────────────────────────────────────────────────────────────
 
     def granted(self, holding: Holding, reply: Granted, sent_ms: int) -> None:
-        """The store says the claim holds; `sent_ms` is from before it was asked."""
+        """Record that the store granted the claim, in reply to a request sent at `sent_ms`."""
         with self.mutex:
             if holding.phase is OVER or holding.phase is RELEASED:
                 return
@@ -249,7 +249,7 @@ class Presence:
             carry_out([effect])
 
     def queued(self, holding: Holding, reply: Queued) -> None:
-        """The store says the claim waits."""
+        """Record that the claim waits in the queue."""
         now_ms = self.runtime.now_ms()
         looks = False
         with self.mutex:
@@ -277,25 +277,25 @@ class Presence:
             self.listener.interrupt()
 
     def over(self, holding: Holding, reason: str, by: str = "") -> None:
-        """The claim is lost, or was taken out of the line."""
+        """Record that the claim was lost or removed from the queue."""
         with self.mutex:
             effects = self._finish(holding, reason, by)
         carry_out(effects)
 
     def forget(self, holding: Holding) -> None:
-        """The store never had the claim, or has let go of it."""
+        """Remove a claim that the store does not have (any more)."""
         with self.mutex:
             self._drop(holding, RELEASED)
         if holding.on_over:
             carry_out(holding.on_over)
 
     def abandon(self, holding: Holding, close_ms: int = 0) -> None:
-        """Nobody wants the claim any more: the keeper gives it back, whatever became of it."""
+        """Let the keeper remove the claim from the store, whatever its phase."""
         if self.process != self.runtime.process():
             return
         with self.mutex:
-            # By what is on record and not by phase, and the outbox first: a caller that is
-            # interrupted (Ctrl-C) between any two of these steps comes here once more.
+            # Decide by `_holdings`, not by phase, and fill the outbox first: a caller that is
+            # interrupted (Ctrl-C) between two of these steps calls this method again.
             if holding.n not in self._holdings:
                 return
             if not self.snapshot.ended:
@@ -305,19 +305,19 @@ class Presence:
         self.listener.interrupt()
 
     def drop(self, holding: Holding) -> None:
-        """As abandon, but from a finalizer: it may run anywhere, so it takes no mutex."""
+        """Abandon a claim from a finalizer, which may run anywhere and so locks no mutex."""
         if self.process == self.runtime.process() and not self.snapshot.ended:
             self._dropped.append(holding)
             self.listener.interrupt()
 
     def drop_use(self, keep: RetainedLock, use: Use) -> None:
-        """As drop, for one local user of a kept claim."""
+        """As `drop`, for one local user of a retained claim."""
         if self.process == self.runtime.process() and not self.snapshot.ended:
             self._dropped_uses.append((keep, use))
             self.listener.interrupt()
 
     def begin_conversion(self, holding: Holding, signal: Signal) -> int:
-        """Number a conversion; `signal` is set when its claim moves on."""
+        """Start a conversion and return its number; `signal` is set when the claim changes."""
         with self.mutex:
             holding.step += 1
             holding.changed = signal
@@ -326,9 +326,9 @@ class Presence:
             return holding.step
 
     def cancel_conversion(self, holding: Holding, mode: str) -> None:
-        """Have the keeper take back a conversion: from now on the lease has `mode`.
+        """Let the keeper cancel a conversion by converting the claim to `mode`.
 
-        It may be granted by now, so the caller says which mode that is to be.
+        The store may already have granted the conversion, so the caller states the mode.
         """
         with self.mutex:
             if holding.phase is not HELD or self.snapshot.ended:
@@ -338,7 +338,7 @@ class Presence:
         self.listener.interrupt()
 
     def conversion_taken_back(self, command: Convert, reply: Reply, sent_ms: int) -> None:
-        """The store has taken a conversion back; one that was granted has a new token."""
+        """Record the cancelled conversion; if it had been granted, the claim has a new token."""
         with self.mutex:
             holding = self._holdings.get(command.n)
             if isinstance(reply, Granted) and holding is not None and holding.step == command.step:
@@ -386,7 +386,7 @@ class Presence:
             self._out_of_line(holding)
         if holding.phase is not OVER:
             holding.phase = phase
-        # Last, for as long as it is on record the claim is given back if this is cut short.
+        # Last: while the claim is registered, an interrupted call can still be repeated.
         self._held.pop(holding.n, None)
         self._holdings.pop(holding.n, None)
         if self._bounded:
@@ -402,11 +402,11 @@ class Presence:
         self._watch_over(holding.n, ())
 
     def _watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Have the listener report if one of these processes dies."""
+        """Ask the listener to report if one of these processes exits."""
         try:
             self.listener.watch_over(n, blockers)
         except Exception as error:
-            # What others say of their processes may be unreadable. They end by their TTL.
+            # Another client may have stored a malformed process id. Its claims end by TTL.
             logger.warning("cannot watch the processes ahead of claim %d: %r", n, error)
 
     def _is_foremost(self, holding: Holding) -> bool:
@@ -423,14 +423,14 @@ class Presence:
     # ── how it stands ─────────────────────────────────────────────────────────────────
 
     def alive(self) -> bool:
-        """Whether the session lives by our own clock; the first to see it end says so."""
+        """Return True if the session is alive by the local clock; end it if it has expired."""
         snapshot = self.snapshot
         if snapshot.ended:
             return False
         if not snapshot.deadline_ms or self.runtime.now_ms() < snapshot.deadline_ms:
             return True
-        # A keep-alive may have been answered since we read: decide under the mutex,
-        # so that a lease once seen as lost is never seen as held again.
+        # A reply to a keep-alive may have arrived since the snapshot was read. Decide under
+        # the mutex, so that a lease reported as lost is never reported as held again.
         with self.mutex:
             snapshot = self.snapshot
             now_ms = self.runtime.now_ms()
@@ -442,7 +442,7 @@ class Presence:
         return False
 
     def state_of(self, holding: Holding) -> LeaseState:
-        """How a lease stands, by the clock and not by what a thread has got round to."""
+        """Return a lease's state, computed from the clock even if the keeper is delayed."""
         if self.process != self.runtime.process():
             return LOST
         if holding.phase is HELD:
@@ -454,19 +454,19 @@ class Presence:
         return LeaseState.RELEASED if holding.phase is RELEASED else LOST
 
     def deadline_of(self, holding: Holding) -> int:
-        """The local instant to stop at, unless the session is renewed before."""
+        """Return the local time at which the lease ends unless the session is renewed."""
         deadline_ms = self.snapshot.deadline_ms
         bound = holding.hold_deadline_ms
         return deadline_ms if bound is None else min(deadline_ms, bound)
 
     def outlive(self, holding: Holding) -> None:
-        """The claim has held as long as it may: it is over, and is given back."""
+        """End a claim whose max_hold has elapsed, and let the keeper remove it."""
         ask = holding.ask
         with self.mutex:
             if holding.phase is not HELD or holding.hold_deadline_ms is None:
                 return
-            # Its work may go on until it looks, so this is a loss and no release: the
-            # successor is let in after the margin, or once the work has stopped.
+            # The holder may work until it checks the lease, so this is a loss, not a release:
+            # admit the successor after the margin, or once the holder has stopped.
             self._not_before_ms[holding.n] = holding.hold_deadline_ms + margin_ms(ask.max_hold_ms)
             self._outbox[holding.n] = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
             effects = self._finish(holding, "its max_hold is over")
@@ -474,9 +474,9 @@ class Presence:
         self.listener.interrupt()
 
     def work_has_stopped(self, holding: Holding) -> None:
-        """Nobody works under this lost lease any more, so its successor may be let in.
+        """Record that the holder of a lost lease has stopped, so its successor may enter.
 
-        Also called by finalizers, so it takes no mutex.
+        Finalizers call this too, so it locks no mutex.
         """
         if self._not_before_ms.pop(holding.n, None) is not None:
             self.listener.interrupt()
@@ -484,13 +484,13 @@ class Presence:
             self.work_stopped.set()
 
     def work_left_ms(self) -> int:
-        """How long lost leases may still be worked under before the store ends them."""
+        """Return how long holders of lost leases may work before the store expires them."""
         if not self._working or self.closing:
             return 0
         return self.snapshot.deadline_ms + margin_ms(self.ttl_ms) - self.runtime.now_ms()
 
     def renewed(self, sent_ms: int) -> bool:
-        """A keep-alive sent at `sent_ms` was answered; False if that came too late."""
+        """Extend the deadline after a keep-alive sent at `sent_ms`. Return False if too late."""
         with self.mutex:
             snapshot = self.snapshot
             if snapshot.ended:
@@ -507,21 +507,21 @@ class Presence:
         return self.alive()
 
     def unconfirmed(self) -> None:
-        """A keep-alive failed."""
+        """Record that a keep-alive failed."""
         with self.mutex:
             self.snapshot = self.snapshot._replace(confirmed=False)
 
     def confirmed_at_ms(self) -> int:
-        """The instant from which the store counts the present TTL, at the earliest."""
+        """Return the earliest time from which the store may count the current TTL."""
         return self.snapshot.deadline_ms - self.ttl_ms + margin_ms(self.ttl_ms)
 
     def end_as_told(self, told: Ended) -> None:
-        """The store says that the session has ended."""
+        """End the session because the store reported its end."""
         self.ended_in_store = True
         self.end(f"session {self.id} is over: {told.reason}", told.by)
 
     def end(self, reason: str, by: str = "") -> None:
-        """The session is over: every lease is lost, every waiting claim enters anew."""
+        """End the session: its leases are lost, and its waiting claims enter again."""
         with self.mutex:
             effects = self._end(reason, by)
         carry_out(effects)
@@ -535,7 +535,7 @@ class Presence:
             self._working = dict(self._held)
             effects += self.on_end
             effects.append(self.listener.interrupt)
-        # Also what a call before this one did not get to, because it was interrupted.
+        # Includes the claims that an earlier, interrupted call did not reach.
         for holding in list(self._holdings.values()):
             effects += self._finish(holding, self.snapshot.ended, self.snapshot.by)
             self._holdings.pop(holding.n, None)
@@ -544,14 +544,14 @@ class Presence:
         return effects
 
     def close(self, on_gone: Callable[[], None] | None = None) -> bool:
-        """Have the keeper give everything back and stop; False if it has stopped already."""
+        """Let the keeper release everything and stop. Return False if it has already stopped."""
         with self.mutex:
             self.closing = True
             self._not_before_ms.clear()
             if self.gone or not self.keeping:
                 return False
             if self.snapshot.ended and not self.was_sent():
-                return False  # the keeper has nothing to do but to stop
+                return False  # the keeper has nothing left to send
             if on_gone is not None:
                 self.on_gone.append(on_gone)
         self.work_stopped.set()
@@ -559,7 +559,7 @@ class Presence:
         return True
 
     def stopped(self) -> None:
-        """The keeper is done."""
+        """Record that the keeper has stopped."""
         self.end("its keeper stopped")
         with self.mutex:
             self.gone = True
@@ -568,5 +568,5 @@ class Presence:
         carry_out(effects)
 
     def was_sent(self) -> bool:
-        """Whether the store may know of this session."""
+        """Return True if an `Open` may have reached the store."""
         return self._opening_sent_ms is not None

@@ -204,8 +204,8 @@ class RetainedLock:
                 if use.actor == actor:
                     raise DeadlockError(
                         self._ask.name,
-                        (f"{actor} holds {self._ask.name!r} (token {use.token}) itself",),
-                        "release it first, use reentrant=True, or give a timeout",
+                        (f"{actor} already holds {self._ask.name!r} (token {use.token})",),
+                        "release it first, use reentrant=True, or pass a timeout",
                     )
 
     # ── serving (all under the mutex) ────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Sending a request again: until a deadline, or for ever with growing pauses."""
+"""Retry policies: until a deadline (`Retry`), or without end and with backoff (`Backoff`)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ BACKOFF_MAX_MS: Final = 1000
 
 
 class Retry:
-    """The tries of one request that is safe to repeat, until `give_up_ms`."""
+    """Retries one idempotent request until `give_up_ms`."""
 
     def __init__(self, runtime: Runtime, give_up_ms: int) -> None:
         self._runtime = runtime
         self._give_up_ms = give_up_ms
-        # Words, not errors: an error holds on to the frames it came through.
+        # Keep the text, not the exception, which would keep its frames alive.
         self._last = ""
         self._before = ""
 
     def left_ms(self, now_ms: int) -> int:
-        """How long a try that begins now may take."""
+        """Return the timeout of an attempt that starts now."""
         return max(1, self._give_up_ms - now_ms)
 
     def failed(self, error: StoreError, retry_ms: int = RETRY_MS) -> StoreError | None:
-        """None if there is time to try again after `retry_ms`, else what to raise."""
+        """Return None if there is time for a retry after `retry_ms`, else the error to raise."""
         told = error.what + (f", {error.advice}" if error.advice else "")
         if told != self._last:
             self._before, self._last = self._last, told
@@ -34,13 +34,13 @@ class Retry:
             return None
         if not self._before:
             return error
-        # The last try is often cut short, and knows no more than that.
+        # The last attempt often only times out; the one before it may name the cause.
         what = f"{error.what} (before that: {self._before})"
         return type(error)(error.store, what, error.advice)
 
 
 class Backoff:
-    """When a duty that failed may be tried again: each pause is twice the one before."""
+    """Exponential backoff for a duty of the keeper: each pause is twice the previous one."""
 
     def __init__(self, ttl_ms: int) -> None:
         self._pause_max_ms = min(BACKOFF_MAX_MS, ttl_ms // 10 + 1)

@@ -1,4 +1,4 @@
-"""One session: a presence in a store, and what its keeper does to prove and mend it."""
+"""A session: the shared state of `Presence`, plus the methods that its keeper uses."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ DEADLOCK_EVERY_MS_MAX: Final = 10_000
 
 
 class Proof(NamedTuple):
-    """What the client believes it has, at the instant a keep-alive is sent."""
+    """The client's view of its claims when a keep-alive is sent, for the store to compare."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     checksum: int
     lowest: int
     waiting: tuple[int, ...]
     held: dict[int, int]
-    """Tokens of held claims."""
+    """The tokens of the held claims, by claim number."""
     queued: frozenset[int]
 
 
 class Session(Presence):
-    """A session: its claims, its deadline, and what is still to be given back."""
+    """A session: its claims, its deadline, and its pending releases."""
 
     def __init__(self, runtime: Runtime, ttl_ms: int, owner: str, metadata: str) -> None:
         super().__init__(runtime, ttl_ms, owner, metadata)
@@ -51,12 +51,12 @@ class Session(Presence):
         """All sessions of the client: an actor may hold in one and wait in another."""
 
     def attach(self, store: Store) -> None:
-        """Be where the store's wakes arrive."""
+        """Create the listener that receives the store's wakes."""
         self.listener = store.wake_listener(self.id, self._deliver)
         self.keeping = True
 
     def register(self, holding: Holding) -> bool:
-        """Give a claim its number, before it is sent; False if the session is over."""
+        """Assign a claim its number before it is sent. Return False if the session has ended."""
         with self.mutex:
             if self.closing or self.snapshot.ended:
                 return False
@@ -64,7 +64,7 @@ class Session(Presence):
             holding.may_be_stored = False
             holding.n = n = self._next_n
             if holding.phase is not ENTERING:
-                # It was granted before, in a session that is over.
+                # The claim was granted before, in a session that has ended.
                 holding.phase = ENTERING
                 holding.hold_deadline_ms = holding.ended_ms = None
             self._next_n = n + 1
@@ -74,28 +74,28 @@ class Session(Presence):
     # ── what the store says ───────────────────────────────────────────────────────────
 
     def look_over(self, n: int, reply: Granted | Queued | Gone, sent_ms: int) -> None:
-        """Take over how a claim of ours stands in the store."""
+        """Apply the store's view of one of our claims."""
         holding = self._holdings.get(n)
         if holding is None or holding.leaving:
             return
         if isinstance(reply, Granted):
-            # While this was on its way its holder may have converted it. What a look can
-            # bring that is news to a holder is the writer's mode, with a higher token.
+            # The holder may have converted the claim while this reply was in flight. For a
+            # held claim only a higher token is news: it comes with the writer's mode.
             if holding.phase is not HELD or reply.token > holding.token:
                 self.granted(holding, reply, sent_ms)
             elif holding.changed is not None:
-                holding.changed.set()  # whoever converts it asks for itself
+                holding.changed.set()  # the converting caller asks the store again
             if reply.wanted:
                 self.wanted(n)
         elif isinstance(reply, Queued):
             self.queued(holding, reply)
         else:
             self.over(holding, reply.reason, reply.by)
-            # The store keeps word of what it took away until it is answered.
+            # The store keeps the record of a revoked claim until it receives `Leave`.
             self._give_back(n)
 
     def proof(self) -> Proof:
-        """What we believe we have, to be checked by the store."""
+        """Return our view of the session's claims, for the store to compare."""
         self.take_back_orphans()
         with self.mutex:
             held: dict[int, int] = {}
@@ -116,11 +116,11 @@ class Session(Presence):
                 if bounded.hold_deadline_ms is not None:
                     self._look_by(bounded.hold_deadline_ms)
         for signal in overlooked:
-            # Whoever noted this grant may have been interrupted before it could tell.
+            # The thread that recorded the grant may have been interrupted before signalling.
             signal.set()
         looked = sorted(foremost)
         if len(looked) > WAITING_PER_RENEWAL:
-            # Not all fit into one keep-alive: the next goes on where this one stops.
+            # If not all fit into one keep-alive, the next one continues where this one ends.
             after = [n for n in looked if n > self._looked_up_to] or looked
             looked = after[:WAITING_PER_RENEWAL]
             self._looked_up_to = looked[-1]
@@ -139,10 +139,9 @@ class Session(Presence):
         return holding.converting or holding.on_wanted is not None
 
     def reconcile(self, proof: Proof, stored: Iterable[ClaimView], sent_ms: int) -> None:
-        """Take over what the store has where it differs from what we believed.
+        """Correct our view of the claims where it differs from the store's.
 
-        Only claims that stood still since `proof` are judged: what is on its way
-        explains itself when its answer arrives.
+        Skips claims that changed since `proof`: replies in flight will update them.
         """
         views = {view.n: view for view in stored}
         for n, token in proof.held.items():
@@ -178,7 +177,7 @@ class Session(Presence):
                 self._give_back(n)
 
     def wanted(self, n: int) -> None:
-        """Others wait for a claim of ours."""
+        """Record that others wait for one of our retained claims."""
         holding = self._holdings.get(n)
         if holding is not None:
             holding.wanted = True
@@ -186,9 +185,9 @@ class Session(Presence):
                 holding.on_wanted()
 
     def _deliver(self, wake: Wake) -> None:
-        """A step of this process changed one of our claims: no need to look first."""
+        """Apply a wake from a step of this process, which needs no check with the store."""
         if wake.session != self.id:
-            # An inbox may be a mere port, and may have been that of a dead session before.
+            # An inbox may be a port number that a dead session used before.
             return
         if wake.what == WAKE_WANTED:
             self.wanted(wake.n)
@@ -201,8 +200,8 @@ class Session(Presence):
             return
         if wake.what == WAKE_GRANTED:
             holding = self._holdings.get(wake.n)
-            # The bound of max_hold counts from the grant, and we may have been stopped
-            # since: only a look tells how long ago that was.
+            # max_hold counts from the grant, and this process may have been stopped since.
+            # Only the store knows how long ago the grant was.
             bounded = holding is not None and holding.ask.max_hold_ms
             if holding is not None and holding.phase is WAITING and not bounded:
                 self.granted(holding, Granted(wake.token), self.runtime.now_ms())
@@ -212,7 +211,7 @@ class Session(Presence):
         self.listener.interrupt()
 
     def wakes_missed(self) -> None:
-        """The listener has just connected: what was granted to a claim before, it did not hear."""
+        """Handle a listener that has just connected and may have missed earlier grants."""
         with self.mutex:
             for holding in self._holdings.values():
                 if holding.phase is ENTERING:
@@ -233,10 +232,10 @@ class Session(Presence):
                 self._outbox.setdefault(n, Leave(self.id, n))
 
     def take_back_dropped(self) -> None:
-        """Abandon what finalizers dropped."""
+        """Abandon the claims that finalizers have dropped."""
         if not self._dropped and not self._dropped_uses:
             return
-        with suppress(IndexError):  # another thread may be at it too
+        with suppress(IndexError):  # another thread may empty it concurrently
             while True:
                 self.abandon(self._dropped.popleft())
         with suppress(IndexError):
@@ -245,9 +244,9 @@ class Session(Presence):
                 keep.drop(use)
 
     def take_back_orphans(self) -> None:
-        """Give back claims whose lease is gone, though its finalizer never told us.
+        """Release claims whose lease was collected without running its finalizer to the end.
 
-        A finalizer is a function like any other: a signal may strike before its first line.
+        A signal handler may raise before the finalizer's first line.
         """
         self.take_back_dropped()
         for holding in self.holdings():
@@ -255,11 +254,11 @@ class Session(Presence):
                 self.abandon(holding)
 
     def owes(self) -> bool:
-        """Whether something is to be given back."""
+        """Return True if a release is pending."""
         return bool(self._outbox or self._dropped or self._dropped_uses)
 
     def next_in_outbox(self) -> tuple[int, Command] | None:
-        """The next that may be sent now."""
+        """Return the next pending command that may be sent now."""
         if not self._outbox:
             return None
         with self.mutex:
@@ -270,7 +269,7 @@ class Session(Presence):
         return None
 
     def outbox_due_ms(self) -> int | None:
-        """When the next in the outbox may be sent; None if it is empty."""
+        """Return when the next pending command may be sent; None if there is none."""
         with self.mutex:
             return min((self._not_before_ms.get(n, 0) for n in self._outbox), default=None)
 
@@ -281,11 +280,11 @@ class Session(Presence):
                 self._not_before_ms.pop(n, None)
 
     def has_bounded(self) -> bool:
-        """Whether a claim of ours ends by its max_hold."""
+        """Return True if one of our held claims has a max_hold."""
         return bool(self._bounded)
 
     def outlived(self, now_ms: int) -> list[Holding]:
-        """Claims whose max_hold is over."""
+        """Return the claims whose max_hold has elapsed."""
         with self.mutex:
             return [
                 holding
@@ -296,7 +295,7 @@ class Session(Presence):
     # ── deadlocks ─────────────────────────────────────────────────────────────────────
 
     def start_of_deadlock_look(self) -> list[tuple[str, str]]:
-        """Where to look for deadlocks: at what suspects of ours hold and wait for."""
+        """Return the resources that our suspect claims hold or wait for: a search starts there."""
         now_ms = self.runtime.now_ms()
         known = [holding for session in self.siblings() for holding in session.holdings()]
         found = suspects(known)
@@ -322,11 +321,12 @@ class Session(Presence):
         ]
 
     def _deadlock_look_due_ms(self, holding: Holding) -> int:
-        """When to look whether a claim that waits is part of a deadlock, first or again."""
+        """Return when a waiting claim is next due for a deadlock search."""
         first_ms = holding.since_ms + self.deadlock_after_ms
         if holding.looked_ms < first_ms:
             return first_ms
-        # It was none then, and only something that came later can have made it one.
+        # The last search found no deadlock, so double the interval: only a later claim can
+        # have created one.
         every_ms = max(self.deadlock_after_ms, 2 * (holding.looked_ms - holding.since_ms))
         return holding.looked_ms + min(every_ms, DEADLOCK_EVERY_MS_MAX)
 
@@ -335,7 +335,7 @@ class Session(Presence):
             return list(self._holdings.values())
 
     def held_by(self, actor: str) -> list[Holding]:
-        """What an actor of ours holds, and has not let go of."""
+        """Return the claims that an actor holds and is not releasing."""
         self.take_back_dropped()
         with self.mutex:
             found = [holding for holding in self._held.values() if holding.actor == actor]

@@ -1,8 +1,8 @@
-"""Whose keep-alives have stopped, by our own clock.
+"""Detect sessions whose keep-alives have stopped, by the local clock.
 
-A store ends a silent session by its own clock. Where that can be set back, nobody would
-ever be ended; so whoever waits also counts by its own clock how long the renewal counters
-of those ahead stand still.
+A store expires a silent session by its own clock. If that clock is set back, the session
+would not expire in time. So each waiting client also measures, on its local clock, how long
+the renewal counters of the sessions ahead of it have not changed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from lockfast.core.commands import Blocker
 
 SLACK: Final = 1.1
-"""A session is taken for dead after its TTL and a tenth: clocks differ in rate by far less."""
+"""A session is presumed dead after 1.1 times its TTL; clock rates differ by far less."""
 
 
 class Silent(NamedTuple):
-    """A session that has not been renewed for as long as we have watched it."""
+    """A session whose renewal counter has not changed while we observed it."""
 
     session: str
     renewals: int
@@ -25,13 +25,13 @@ class Silent(NamedTuple):
 
 
 class SilentSessions:
-    """What the counters of the sessions ahead were, and since when."""
+    """The renewal counters of the sessions ahead, and when each was first observed."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[int, int]] = {}
 
     def saw(self, blockers: Iterable[Blocker], now_ms: int) -> None:
-        """`now_ms` is from after the answer came, so no renewal before it is missed."""
+        """Record the counters. Read `now_ms` after the reply, so that silence is not overstated."""
         since: dict[str, tuple[int, int]] = {}
         for blocker in blockers:
             known = self._since.get(blocker.session)
@@ -41,7 +41,7 @@ class SilentSessions:
         self._since = since
 
     def silent(self, now_ms: int, span_ms: int) -> list[Silent]:
-        """Those whose counter has stood still for at least so long."""
+        """Return the sessions whose counter has not changed for at least `span_ms`."""
         return [
             Silent(session, renewals, now_ms - since_ms)
             for session, (renewals, since_ms) in self._since.items()
@@ -49,10 +49,10 @@ class SilentSessions:
         ]
 
     def forget(self) -> None:
-        """What happened while we did not look, or looked elsewhere, is not known."""
+        """Start over, after a gap in the observations or a change of server."""
         self._since = {}
 
 
 def just_before(session: str) -> str:
-    """A name directly before a session's, for reading that session alone."""
+    """Return a key that sorts directly before a session id, to read that session alone."""
     return f"{session[:-1]}{chr(ord(session[-1]) - 1)}\U0010ffff"

@@ -1,4 +1,4 @@
-"""Following what happens to locks, through the store's bounded log."""
+"""Watch the events of locks by reading the store's bounded log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockfast.ports import Signal
 
 
 class Watcher:
-    """Reads the log from a position on; waits to be woken when there is nothing new."""
+    """Reads the log from a position on, and waits for a wake at its end."""
 
     def __init__(self, core: Core, kind: str | None, prefix: str, after: int | None) -> None:
         self._core = core
@@ -27,17 +27,17 @@ class Watcher:
 
     @property
     def position(self) -> int | None:
-        """The last position read; `watch(after=…)` goes on from there."""
+        """The position of the last event read; pass it to `watch(after=…)` to continue."""
         return self._position
 
     async def start(self) -> None:
-        """From here on nothing is missed."""
+        """Fix the starting position; no later event is missed."""
         if self._position is None:
             reply = await self._core.ask(Events(None), EventsReply)
             self._position = reply.end
 
     async def next(self) -> WatchEvent | None:
-        """The next event, or None once the watcher is closed."""
+        """Wait for the next event. Return None once the watcher is closed."""
         core = self._core
         await self.start()
         while not self.closed:
@@ -48,7 +48,7 @@ class Watcher:
                     return watch_event(event)
             session = await self._listen()
             signal = self._signal = core.runtime.signal()
-            # In the list before the log is read: what is written after that is heard.
+            # Register before reading the log, so that an event written afterwards wakes us.
             session.events_changed.append(signal.set)
             session.on_end.append(signal.set)
             try:
@@ -65,9 +65,9 @@ class Watcher:
         return None
 
     def hands_over(self, event: WatchEvent, what: str) -> bool:
-        """Whether `what` happened to the same resource in the same step as `event`.
+        """Return True if the step that wrote `event` also wrote `what` for the same resource.
 
-        What one step writes stands together in the log, at one instant of its clock.
+        The events of one step are adjacent in the log and have the same timestamp.
         """
         return any(
             other.what == what and (other.kind, other.name) == (event.kind, event.name)
@@ -81,7 +81,7 @@ class Watcher:
         )
 
     async def _listen(self) -> Session:
-        """A session that is told when the log grows."""
+        """Return a session that the store wakes when the log grows."""
         while True:
             session = self._core.session()
             if session is self._session and session.alive():
@@ -107,7 +107,7 @@ class Watcher:
         return WatchGapError(position, reply.oldest, reply.end, tuple(snapshot))
 
     def close(self) -> None:
-        """End `next`; from any thread or task."""
+        """Make `next` return None. May be called from any thread or task."""
         self.closed = True
         signal = self._signal
         if signal is not None:
@@ -115,7 +115,7 @@ class Watcher:
 
 
 def _whole_steps(reply: EventsReply) -> tuple[Event, ...]:
-    """What was read, without the beginning of a step that goes on behind it."""
+    """Return the events read, without a last step that was read only in part."""
     events = reply.events
     if reply.more:
         whole = [event for event in events if event.wall_ms != events[-1].wall_ms]

@@ -1,1 +1,1 @@
-"""The runtimes that drive the flow code: threads, asyncio, and the simulator's in sim/."""
+"""The runtimes that execute the flow code: threads and asyncio. The simulator has its own."""

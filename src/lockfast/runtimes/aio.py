@@ -1,4 +1,4 @@
-"""The runtime of asyncio code. Keepers do not run here: they have threads of their own."""
+"""The asyncio runtime, for API calls only. Keepers run on threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _tasks: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
 
 
 class LoopSignal:
-    """One task's flag, to be set from any thread."""
+    """A flag for one waiting task. Any thread may set it."""
 
     __slots__ = ("_future", "_is_set", "_loop", "_thread")
 
@@ -33,9 +33,9 @@ class LoopSignal:
         if loop is None:
             return
         if self._thread == threading.get_ident():
-            self._resolve()  # we are on the loop's thread: no need to wake it
+            self._resolve()  # already on the loop's thread: no need to wake it
         else:
-            # A loop that is closed has nobody left to tell.
+            # A closed loop raises RuntimeError; no task waits on it any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._resolve)
 
@@ -46,7 +46,7 @@ class LoopSignal:
         loop = asyncio.get_running_loop()
         self._future = future = loop.create_future()
         self._thread = threading.get_ident()
-        # Published before the flag is read: whoever sets it after that sees the loop.
+        # Publish the loop before reading the flag, so that a later `set` finds the loop.
         self._loop = loop
         if self._is_set:
             return True
@@ -67,13 +67,13 @@ class LoopSignal:
 
 
 class AsyncioRuntime(ThreadsRuntime):
-    """As the threads runtime, but waiting gives way to other tasks."""
+    """Like ThreadsRuntime, but waiting suspends the task instead of blocking the thread."""
 
     def signal(self) -> LoopSignal:  # type: ignore[override]
         return LoopSignal()
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        raise NotImplementedError("background work runs on threads of its own")
+        raise NotImplementedError("background jobs run on the threads runtime")
 
     def actor(self) -> str:
         try:

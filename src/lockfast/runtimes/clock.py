@@ -1,4 +1,4 @@
-"""The clock leases are measured by: it never goes back and counts time asleep."""
+"""The clock of leases: monotonic, and it also advances while the machine is suspended."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from time import clock_gettime_ns
 from typing import Final
 
-# macOS has no CLOCK_BOOTTIME: there, CLOCK_MONOTONIC counts time asleep (and CLOCK_UPTIME_RAW
-# does not).
+# macOS has no CLOCK_BOOTTIME, but its CLOCK_MONOTONIC advances during sleep (unlike
+# CLOCK_UPTIME_RAW).
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

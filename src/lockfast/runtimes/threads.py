@@ -1,4 +1,4 @@
-"""The runtime of blocking code: every port blocks, so a coroutine never suspends."""
+"""The threads runtime: every port blocks, so a coroutine never suspends."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 _actor_numbers = itertools.count(1)
 _process = os.getpid()
-"""Kept, not asked for each time: it only changes by a fork."""
+"""Cached pid; only a fork changes it."""
 _here = threading.local()
 
 
 def run(job: Coroutine[Any, Any, T]) -> T:
-    """Run flow code to its end, right here."""
+    """Run a coroutine of flow code to completion in the current thread."""
     try:
         job.send(None)
     except StopIteration as finished:
         result: T = finished.value
         return result
     job.close()
-    raise RuntimeError("flow code suspended on the threads runtime")
+    raise RuntimeError("flow code suspended in the threads runtime")
 
 
 class ThreadSignal:
-    """One waiter's flag: a lock that is released to set it."""
+    """A flag for one waiting thread, built on a lock that `set` releases."""
 
     __slots__ = ("_is_set", "_lock")
 
@@ -46,7 +46,7 @@ class ThreadSignal:
         try:
             self._lock.release()
         except RuntimeError:
-            return  # it was set before
+            return  # already set
 
     def is_set(self) -> bool:
         return self._is_set
@@ -61,14 +61,15 @@ class ThreadSignal:
         if timeout_ms is not None and timeout_ms <= 0:
             return self._is_set
         if self._lock.acquire(timeout=timeout):
-            # Back again, for it stays set; whoever sets it once more may be quicker.
+            # Release the lock again, because the flag stays set. A concurrent `set` may have
+            # released it first.
             with suppress(RuntimeError):
                 self._lock.release()
         return self._is_set
 
 
 class ThreadsRuntime:
-    """Clock, waiting and background work for blocking code."""
+    """Clock, waiting and background jobs for blocking code."""
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
@@ -79,21 +80,21 @@ class ThreadsRuntime:
         return ThreadSignal()
 
     def mutex(self) -> AbstractContextManager[Any]:
-        # Re-entrant: a signal handler may release a lease in the middle of anything.
+        # Re-entrant: a signal handler may release a lease while this thread holds the mutex.
         return threading.RLock()
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         threading.Thread(target=lambda: run(job()), name=name, daemon=True).start()
 
     def random(self) -> float:
-        # Not the module's own generator: a program that seeds that one gets what it expects.
+        # A separate generator, so as not to disturb a program that seeds `random`.
         return self._random.random()
 
     def unique(self) -> str:
         return f"{self._random.getrandbits(64):016x}"
 
     def actor(self) -> str:
-        # Not the thread's ident, which the next thread may be given again.
+        # Not the thread's ident, which Python reuses for later threads.
         try:
             actor: str = _here.actor
         except AttributeError:

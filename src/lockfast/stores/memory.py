@@ -1,6 +1,6 @@
-"""The memory store: the lock table in one process, for tests, simulations and threads.
+"""The memory store: a lock table in one process, for tests, simulations and threads.
 
-`memory://[name]` is one table per name, shared by all clients of this process.
+All clients of a process that connect to the same `memory://[name]` share one table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def wall_us() -> int:
 
 
 class MemoryTable:
-    """A lock table, its clock, and the wake listeners of its sessions; clients share it."""
+    """A lock table with its clock and the wake listeners of its sessions. Clients share it."""
 
     def __init__(
         self,
@@ -50,32 +50,32 @@ class MemoryTable:
         self.start(mutex)
 
     def start(self, mutex: AbstractContextManager[Any] | None = None) -> None:
-        """Begin with an empty table; also in a process just forked off another."""
-        # A step on a thread of the program may be cut short by Ctrl-C.
+        """Start with an empty table. Called again in a forked child."""
+        # Ctrl-C may interrupt a step, so its changes must be undoable.
         self.rows = MemoryRows() if mutex is not None else UndoableRows()
         self.table = Table(self.rows, self._limits)
         self.commands = 0
-        # Re-entrant, so that a signal handler in the middle of a step is told and not hung.
+        # Re-entrant, so that a signal handler during a step gets an error instead of hanging.
         self._mutex = mutex if mutex is not None else threading.RLock()
         self._inside = False
         self._listeners: dict[str, Deliver] = {}
 
     def apply(self, command: Command) -> Reply:
-        """Carry out one command and tell whom it concerns."""
+        """Execute one command and deliver its wakes."""
         wakes: list[Wake] = []
         try:
             with self._mutex:
                 if self._inside:
                     raise StoreUnavailableError(
                         "memory://",
-                        "asked from a signal handler or finalizer that interrupted a step",
-                        "do it after the handler has returned",
+                        "called from a signal handler or finalizer that interrupted a step",
+                        "call it after the handler has returned",
                     )
                 reply = self._step(command, wakes)
             for wake in wakes:
                 self._tell(wake)
         except BaseException:
-            # It may have been carried out all the same: let those concerned look.
+            # The step may have been executed: wake its sessions, so that they check.
             for wake in wakes:
                 self._tell(wake._replace(what=WAKE_LOOK) if wake.what == WAKE_GRANTED else wake)
             raise
@@ -110,7 +110,7 @@ class MemoryTable:
 
 
 class MemoryStore:
-    """A client's way to a table in its own process."""
+    """A client's access to a table in its own process."""
 
     capabilities = Capabilities()
 
@@ -129,7 +129,7 @@ class MemoryStore:
         return _MemoryWakeListener(self._table, self._runtime, session, deliver)
 
     def close(self) -> None:
-        """The table stays, for other clients."""
+        """Do nothing: the table stays for other clients."""
 
 
 class _MemoryWire:
@@ -140,11 +140,11 @@ class _MemoryWire:
         return self._table.apply(command)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""
 
 
 class _MemoryWakeListener:
-    """Wakes are delivered directly, so listening is only waiting to be interrupted."""
+    """A listener that only waits for `interrupt`, because the table delivers wakes directly."""
 
     process = ""
 
@@ -159,7 +159,8 @@ class _MemoryWakeListener:
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         await self._reader.wait(timeout_ms)
-        # Whoever interrupted before this line wrote down why before that: the keeper sees it.
+        # An `interrupt` before this line is not lost: its cause was recorded before it was
+        # called, and the keeper checks for causes before it listens again.
         self._reader = self._runtime.signal()
         return ()
 
@@ -167,7 +168,7 @@ class _MemoryWakeListener:
         self._reader.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """A process cannot outlive its own memory."""
+        """Do nothing: all clients are in this process."""
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()
@@ -182,14 +183,14 @@ _mutex = threading.Lock()
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     url.refuse_other_options()
-    # Keepers wait on threads in both faces, and nothing here blocks a caller.
+    # One store for both APIs: keepers always run on threads, and no command blocks.
     with _mutex:
         table = _tables.setdefault((url.location, url.namespace), MemoryTable(now_ms))
     return MemoryStore(table, ThreadsRuntime(), url.label)
 
 
 def _after_fork_in_child() -> None:
-    """The child has a memory of its own, in which nobody holds anything."""
+    """Reset the tables in a forked child, where no lock is held."""
     global _mutex
     _mutex = threading.Lock()
     for table in _tables.values():

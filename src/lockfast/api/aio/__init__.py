@@ -1,4 +1,4 @@
-"""The asyncio face. Everything here has its twin in `blocking`; a test keeps them alike."""
+"""The asyncio API. Each name has a counterpart in `blocking`; a test keeps the two in step."""
 
 from lockfast.api.aio.client import Client, Watch, connect, default_client, lock
 from lockfast.api.aio.groups import Changes, Election, Observation, Once, Party

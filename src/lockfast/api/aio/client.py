@@ -1,4 +1,4 @@
-"""The client: where everything begins. The twin of `blocking.client`."""
+"""`connect` and the client. The counterpart of `blocking.client`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lockfast.runtimes.aio import AsyncioRuntime
 
 
 class Watch:
-    """What happens to locks, one event after another, for as long as one asks."""
+    """An iterator over the events of locks; it ends only when it is closed."""
 
     def __init__(self, core: Core, kind: str | None, prefix: str, after: int | None) -> None:
         self._watcher = Watcher(core, kind, prefix, after)
 
     @property
     def position(self) -> int | None:
-        """The last position read; `watch(after=…)` goes on from there."""
+        """The position of the last event read; pass it to `watch(after=…)` to continue."""
         return self._watcher.position
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
@@ -40,14 +40,14 @@ class Watch:
         return event
 
     def close(self) -> None:
-        """End the iteration, from anywhere."""
+        """End the iteration. May be called from any thread."""
         self._watcher.close()
 
 
 class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]):
-    """A connection to a store. Opens its session with the first lock taken.
+    """A connection to a store. The first acquire opens its session.
 
-    Close it, or use it in an `async with` block: everything it holds is given back then.
+    `close()` releases everything the client holds, and so does the end of an `async with` block.
     """
 
     _lock_type = Lock
@@ -86,31 +86,32 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         )
 
     async def inspect(self, name: str, *, kind: str = "lock") -> LockInfo:
-        """Who holds a lock, since when, and who waits."""
+        """Return the holders of a lock, and the claims that wait for it."""
         return await admin.inspect(self._core, settings.check_kind(kind), check_name(name))
 
     async def list(self, prefix: str = "", *, kind: str = "lock") -> builtins.list[LockInfo]:
-        """The locks in use whose names begin with `prefix`, in order of name."""
+        """List the locks in use whose names begin with `prefix`, sorted by name."""
         return await admin.list_locks(self._core, settings.check_kind(kind), check_prefix(prefix))
 
     async def sessions(self) -> builtins.list[SessionInfo]:
-        """The sessions in this store, and those that ended lately."""
+        """List the sessions in this store, including those that ended recently."""
         return await admin.list_sessions(self._core)
 
     def watch(
         self, prefix: str = "", *, kind: str | None = "lock", after: int | None = None
     ) -> Watch:
-        """Events of locks whose names begin with `prefix`, from now or from `after` on.
+        """Iterate over the events of locks whose names begin with `prefix`.
 
-        The log is bounded: WatchGapError says that `after` is too long ago, and has a
-        fresh snapshot to go on from.
+        Start after position `after`, or now if it is None. The store's log is bounded:
+        if it no longer has the events after `after`, the iterator raises WatchGapError,
+        which carries a snapshot to continue from.
         """
         if kind is not None:
             settings.check_kind(kind)
         return Watch(self._core, kind, check_prefix(prefix), settings.check_position(after))
 
     async def deadlocks(self) -> builtins.list[DeadlockInfo]:
-        """Who waits for each other for ever, in the whole store."""
+        """Find the deadlocks in the whole store."""
         cycles = await deadlock.all_deadlocks(self._core.request, self._core.runtime.now_ms)
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
@@ -122,14 +123,14 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         reason: str,
         kind: str = "lock",
     ) -> int:
-        """Take a lock from its holders, or end a whole session; returns how many lost it.
+        """Take a lock from its holders, or end a whole session. Return how many lost it.
 
-        The holder is told by whom and why. Its work may go on until it notices: only a
-        guard keeps it from writing.
+        The holder's LeaseLostError names `by` and `reason`. Its program may continue to
+        write until it notices the loss; only a guard refuses such writes.
         """
         settings.check_text(reason, "reason", settings.METADATA_BYTES_MAX)
         if (name is None) == (session is None):
-            raise TypeError("revoke takes the name of a lock or a session, one of them")
+            raise TypeError("revoke() takes exactly one of a lock name and session=…")
         settings.check_kind(kind)
         if session is not None:
             settings.check_text(session, "session", settings.SESSION_BYTES_MAX)
@@ -137,7 +138,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         return await admin.revoke_lock(self._core, kind, check_name(name), self.owner, reason)
 
     async def close(self) -> None:
-        """Give back all that is held and waited for; takes a few seconds at the most."""
+        """Release all leases and cancel all waiting claims. Takes a few seconds at most."""
         await self._core.close()
 
     async def __aenter__(self) -> Client:
@@ -164,14 +165,15 @@ def connect(
     death_watch: bool = True,
     debug: bool = False,
 ) -> Client:
-    """A client of the store at `url`; of `LOCKFAST_URL`, else of this user's lock file.
+    """Create a client of the store at `url`.
 
-    `ttl` is the default of its locks: `LOCKFAST_TTL`, else 30 seconds. `owner` is the
-    label others see: `LOCKFAST_OWNER`, else host, pid and program. `metadata` is kept
-    with the session for people to read. `deadlock_after` is how long a claim waits before
-    it looks for a deadlock. `death_watch=False` is for programs whose children go on with
-    the work: their locks outlive them by the TTL. `debug` warns when two locks are taken
-    in both orders.
+    `url` defaults to `LOCKFAST_URL`, then to this user's lock file. `ttl` is the default
+    TTL of its locks; it defaults to `LOCKFAST_TTL`, then to 30 seconds. `owner` is the label
+    that other clients see; it defaults to `LOCKFAST_OWNER`, then to host, pid and program.
+    `metadata` is stored with the session for operators. `deadlock_after` is how long a claim
+    waits before the client searches for a deadlock. Use `death_watch=False` if child
+    processes continue the work when this process exits: its locks then last until the TTL
+    expires. `debug` logs a warning when two locks are acquired in both orders.
     """
     return Client(
         url,
@@ -190,7 +192,7 @@ _default: Client | None = None
 
 
 def default_client() -> Client:
-    """The client behind `lockfast.lock`, connected when first used."""
+    """Return the client of `lockfast.lock`, connecting it on first use."""
     global _default
     if _default is None or _default._core.closed:
         _default = connect()
@@ -207,7 +209,7 @@ def lock(
     lock_delay: Seconds | None = None,
     retain: bool = False,
 ) -> Lock:
-    """A lock in this user's lock file (or at `LOCKFAST_URL`); see `Client.lock`."""
+    """Create a lock in this user's lock file (or at `LOCKFAST_URL`); see `Client.lock`."""
     return default_client().lock(
         name,
         ttl=ttl,

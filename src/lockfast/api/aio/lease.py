@@ -1,4 +1,4 @@
-"""What is held: leases, permits, terms, memberships. The twin of `blocking.lease`."""
+"""Leases, permits, terms and memberships. The counterpart of `blocking.lease`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lockfast.runtimes.aio import AsyncioRuntime
 
 
 class Lost:
-    """The event of losing a lease."""
+    """An event that is set when a lease is lost."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by the clock at this instant."""
+        """Return True if the lease is lost now, by the clock."""
         return self._lease.state is LeaseState.LOST
 
     async def wait(self, timeout: Seconds | None = None) -> bool:
-        """Wait until the lease is lost (True), is released or `timeout` is over (False)."""
+        """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
         signal = AsyncioRuntime().signal()
         self._lease._when_over(signal.set)
         try:
@@ -45,12 +45,12 @@ class Lost:
 
 
 class Lease(LeaseBase):
-    """A lock that is held: what `acquire` returns.
+    """A held lock, as returned by `acquire`.
 
-    It is renewed in the background and ends at `deadline` unless that succeeds; from
-    then on another holder may be at work, so hand `token` to whatever you write to.
-    As a context manager it releases the lock at the end of the block, and the task inside
-    is cancelled if the lease is lost.
+    The keeper renews the lease in the background. If renewal fails, the lease ends at
+    `deadline`, and then another client may hold the lock, so send `token` with each write.
+    As a context manager it releases the lock at the end of the block, and cancels the
+    task inside the block if the lease is lost.
     """
 
     def __init__(self, core: Core, holding: Holding) -> None:
@@ -63,7 +63,7 @@ class Lease(LeaseBase):
         return Lost(self)
 
     def on_lost(self, callback: Callable[[Self], None]) -> None:
-        """Call back when the lease is lost, on the event loop of this call."""
+        """Call `callback` when the lease is lost, on the event loop that runs now."""
         loop = asyncio.get_running_loop()
         lease = weakref.ref(self)  # to wait for its loss must not keep it from being collected
 
@@ -75,10 +75,10 @@ class Lease(LeaseBase):
         self._when_over(fire)
 
     async def release(self) -> None:
-        """Give the lock back. Doing so twice is harmless.
+        """Release the lock. Calling it again has no effect.
 
-        Raises LeaseLostError if it was lost before, OutcomeUnknownError if the store did
-        not answer: it is tried again in the background, and the lease ends by itself.
+        Raises LeaseLostError if the lease was already lost. Raises OutcomeUnknownError if
+        the store did not reply; the keeper then retries until the lease expires.
         """
         if not self._leave_once():
             self.check()
@@ -88,11 +88,11 @@ class Lease(LeaseBase):
             await claims.release(self._core, self._holding)
 
     async def upgrade(self, *, timeout: Seconds | None = None) -> None:
-        """Become the writer, with a new token; until then the lease stays what it is.
+        """Become the writer, with a new token. The lease keeps its mode while it waits.
 
-        From `.update()` this always succeeds once the readers have left. From `.read()`
-        it raises DeadlockError at once if another reader is about to do the same.
-        Raises AcquireTimeoutError after `timeout` seconds; the lease is kept.
+        From `.update()` this succeeds as soon as the readers have released. From `.read()`
+        it raises DeadlockError immediately if another reader is already upgrading.
+        Raises AcquireTimeoutError after `timeout` seconds; the lease stays held.
         """
         self._refuse_conversion()
         await convert(self._core, self._holding, EXCLUSIVE, settings.timeout_to_ms(timeout))
@@ -103,10 +103,10 @@ class Lease(LeaseBase):
         await convert(self._core, self._holding, SHARED, None)
 
     async def adopt(self) -> None:
-        """Answer for this lease from now on: the detector takes it for this thread's (task's)."""
+        """Make the current thread or task the owner of this lease for deadlock detection."""
         self.check()
         if self._use is not None:
-            self._use.actor = self._core.actor()  # the grant itself has none
+            self._use.actor = self._core.actor()  # the shared claim has no actor
             return
         self._holding.actor = self._core.actor()
         session = self._holding.session
@@ -132,7 +132,7 @@ class Lease(LeaseBase):
                 raise lost from error
             self._chain(error, lost)
         except OutcomeUnknownError as unknown:
-            # The work is done and was protected; giving back goes on without us.
+            # The block ran under the lock; the keeper retries the release in the background.
             logger.warning("%s", unknown)
 
     def _open_block(self) -> None:
@@ -147,12 +147,12 @@ class Lease(LeaseBase):
 
 
 class _Block:
-    """A task inside `async with`: cancelled when the lease is lost, as by asyncio.timeout."""
+    """Cancels the task inside `async with` when its lease is lost, as asyncio.timeout does."""
 
     def __init__(self, lease: Lease) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a lease can guard a block of a task only")
+            raise RuntimeError("`async with` on a lease must run inside an asyncio task")
         self._lease = lease
         self._task = task
         self._loop = task.get_loop()
@@ -161,17 +161,17 @@ class _Block:
         self._cancelled = False
 
     def over(self) -> None:
-        """The lease is over; from any thread."""
+        """Handle the end of the lease. Called from any thread."""
         tell(self._loop, self._cancel)
 
     def _cancel(self) -> None:
-        # On the loop, a moment later: look again whether it is still about this block.
+        # Runs later on the loop: the task may have left the block by then, so check again.
         if self._inside and not self._cancelled and self._lease.state is LeaseState.LOST:
             self._cancelled = True
             self._task.cancel()
 
     def leave(self, kind: type[BaseException] | None) -> bool:
-        """Whether it was our cancellation, and no other, that ended the block."""
+        """Return True if only our own cancellation ended the block."""
         self._inside = False
         return (
             self._cancelled
@@ -182,49 +182,53 @@ class _Block:
 
 
 def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
-    """Have the loop call back, from any thread; a closed loop has nobody left to tell."""
+    """Schedule `callback` on the loop from any thread; do nothing if the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
 
 
 class Permit(Lease):
-    """Permits of a semaphore that are held: what `Semaphore.acquire` returns."""
+    """Held permits of a semaphore, as returned by `Semaphore.acquire`."""
 
     @property
     def token(self) -> NoReturn:
-        """A permit has none: one number cannot tell that 10 is dead and 11 alive."""
+        """Raise UnsupportedError: permits have no fencing token.
+
+        Several permits are held at once, and a guard that knows only the highest token
+        cannot tell which of the older holders have lost theirs.
+        """
         raise UnsupportedError(
             f"the token of a permit of {self.name!r}",
-            "several hold a semaphore at once, so no order of numbers tells which are over",
-            "use a lock where writes must be fenced",
+            "several clients hold a semaphore at once, so an ordered number cannot fence them",
+            "use a lock if writes must be fenced",
         )
 
     @property
     def permits(self) -> int:
-        """How many permits it holds."""
+        """The number of permits held."""
         return self._holding.ask.places[0].weight
 
 
 class Term(Lease):
-    """A term of office: what `Election.campaign` returns. Its token is the epoch."""
+    """A term of leadership, as returned by `Election.campaign`. Its token is the epoch."""
 
     @property
     def epoch(self) -> int:
-        """The token of this term: higher than that of every earlier leader."""
+        """The token of this term, higher than the epoch of every earlier leader."""
         return self.token
 
     async def proclaim(self, value: str) -> None:
-        """Change the value that others see as the leader's."""
+        """Change the leader's value that others read."""
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
         await proclaim(self._core, self._holding, value)
 
     async def resign(self) -> None:
-        """Give up the office, for the next candidate."""
+        """Give up leadership; the next candidate is elected."""
         await self.release()
 
 
 class Membership(Lease):
-    """A place in a party: what `Party.join` returns. Leaving, or a crash, ends it."""
+    """Membership of a party, as returned by `Party.join`. Ends on `leave()` or a crash."""
 
     async def leave(self) -> None:
         """Leave the party."""

@@ -1,4 +1,4 @@
-"""The blocking face. Everything here has its twin in `aio`; a test keeps them alike."""
+"""The blocking API. Each name has a counterpart in `aio`; a test keeps the two in step."""
 
 from lockfast.api.blocking.client import Client, Watch, connect, default_client, lock
 from lockfast.api.blocking.groups import Changes, Election, Observation, Once, Party

@@ -1,4 +1,4 @@
-"""Elections, parties, and jobs that run once. The twin of `aio.groups`."""
+"""Elections, parties, and jobs that run once. The counterpart of `aio.groups`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Observation:
-    """Who leads, one after another: the present leader first, then each change once."""
+    """An iterator over the leaders: the current one first, then each change once."""
 
     def __init__(self, watcher: LeaderWatcher) -> None:
         self._watcher = watcher
@@ -43,12 +43,12 @@ class Observation:
         return leader
 
     def close(self) -> None:
-        """End the iteration, from anywhere."""
+        """End the iteration. May be called from any thread."""
         self._watcher.close()
 
 
 class Election(Recipe[Term]):
-    """One leader among many candidates; the others wait in line."""
+    """Elects one leader; the other candidates wait in order of arrival."""
 
     _lease = Term
 
@@ -64,11 +64,11 @@ class Election(Recipe[Term]):
         on_elected: Callable[[Term], None] | None = None,
         on_lost: Callable[[Term], None] | None = None,
     ) -> Term:
-        """Wait to be elected and return the term of office.
+        """Wait to be elected and return the term.
 
-        `value` is what others see as the leader's, an address for example. `on_elected`
-        is called before this returns, `on_lost` when the term is lost. Stop leading at
-        `term.deadline`; the next leader's epoch is higher.
+        Others read `value` from `leader()`; it may be an address, for example. `on_elected`
+        is called before this method returns, `on_lost` when the term is lost. Stop leading
+        at `term.deadline`. The next leader has a higher epoch.
         """
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
         term = self._wait_for(self._ask()._replace(value=value), timeout)
@@ -83,16 +83,16 @@ class Election(Recipe[Term]):
         return term
 
     def leader(self) -> Leader | None:
-        """Who leads at this instant, or None."""
+        """Return the current leader, or None."""
         return run(groups.leader(self._core, self._name))
 
     def observe(self) -> Observation:
-        """Who leads, from now on: the present leader (or None) first, then each change."""
+        """Iterate over the leaders: the current one (or None) first, then each change."""
         return Observation(LeaderWatcher(self._core, self._name))
 
 
 class Changes:
-    """Who comes and goes, one after another."""
+    """An iterator over the members of a party: the current ones first, then each change."""
 
     def __init__(self, watcher: PartyWatcher) -> None:
         self._watcher = watcher
@@ -107,12 +107,12 @@ class Changes:
         return members
 
     def close(self) -> None:
-        """End the iteration, from anywhere."""
+        """End the iteration. May be called from any thread."""
         self._watcher.close()
 
 
 class Party(Recipe[Membership]):
-    """Who is there: members with values; a crash is a leave."""
+    """A group of members, each with a value. A member that crashes leaves the party."""
 
     _lease = Membership
 
@@ -121,21 +121,21 @@ class Party(Recipe[Membership]):
         super().__init__(client, (part,), options)
 
     def join(self, value: str = "") -> Membership:
-        """Join with a value that others see; leave by leaving the membership."""
+        """Join with a value that others can read. `Membership.leave()` leaves the party."""
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
         return self._wait_for(self._ask()._replace(value=value), None)
 
     def members(self) -> tuple[Member, ...]:
-        """Who is there at this instant, in the order they came."""
+        """Return the current members, in the order in which they joined."""
         return run(groups.members(self._core, self._name))
 
     def watch(self) -> Changes:
-        """The members, now and after each change."""
+        """Iterate over the members: the current ones first, then again after each change."""
         return Changes(PartyWatcher(self._core, self._name))
 
 
 class Once:
-    """At most one run per window over the whole fleet, as a decorator."""
+    """A decorator that runs a function at most once per window across all clients."""
 
     def __init__(self, client: Client, name: str, window: Window) -> None:
         self._core = client._core
@@ -143,9 +143,9 @@ class Once:
         self._window = window
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Run `function` if it is its turn; else the call returns None at once."""
+        """Wrap `function`: a call runs it if no other run blocks the window, else returns None."""
         if is_async(function):
-            raise TypeError(f"{title(function)} is async: use once of lockfast.aio")
+            raise TypeError(f"{title(function)} is async: use a client of lockfast.aio")
         refuse_generator(function)
 
         @functools.wraps(function)

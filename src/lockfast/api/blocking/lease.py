@@ -1,4 +1,4 @@
-"""What is held: leases, permits, terms, memberships. The twin of `aio.lease`."""
+"""Leases, permits, terms and memberships. The counterpart of `aio.lease`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lockfast.runtimes.threads import ThreadsRuntime, run
 
 
 class Lost:
-    """The event of losing a lease."""
+    """An event that is set when a lease is lost."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
     def is_set(self) -> bool:
-        """Whether the lease is lost, by the clock at this instant."""
+        """Return True if the lease is lost now, by the clock."""
         return self._lease.state is LeaseState.LOST
 
     def wait(self, timeout: Seconds | None = None) -> bool:
-        """Wait until the lease is lost (True), is released or `timeout` is over (False)."""
+        """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
         signal = ThreadsRuntime().signal()
         self._lease._when_over(signal.set)
         try:
@@ -42,10 +42,10 @@ class Lost:
 
 
 class Lease(LeaseBase):
-    """A lock that is held: what `acquire` returns.
+    """A held lock, as returned by `acquire`.
 
-    It is renewed in the background and ends at `deadline` unless that succeeds; from
-    then on another holder may be at work, so hand `token` to whatever you write to.
+    The keeper renews the lease in the background. If renewal fails, the lease ends at
+    `deadline`, and then another client may hold the lock, so send `token` with each write.
     As a context manager it releases the lock at the end of the block.
     """
 
@@ -55,7 +55,7 @@ class Lease(LeaseBase):
         return Lost(self)
 
     def on_lost(self, callback: Callable[[Self], None]) -> None:
-        """Call back when the lease is lost, on a thread of its own."""
+        """Call `callback` when the lease is lost, on a new thread."""
         lease = weakref.ref(self)  # to wait for its loss must not keep it from being collected
 
         def fire() -> None:
@@ -70,10 +70,10 @@ class Lease(LeaseBase):
         self._when_over(fire)
 
     def release(self) -> None:
-        """Give the lock back. Doing so twice is harmless.
+        """Release the lock. Calling it again has no effect.
 
-        Raises LeaseLostError if it was lost before, OutcomeUnknownError if the store did
-        not answer: it is tried again in the background, and the lease ends by itself.
+        Raises LeaseLostError if the lease was already lost. Raises OutcomeUnknownError if
+        the store did not reply; the keeper then retries until the lease expires.
         """
         if not self._leave_once():
             self.check()
@@ -83,11 +83,11 @@ class Lease(LeaseBase):
             run(claims.release(self._core, self._holding))
 
     def upgrade(self, *, timeout: Seconds | None = None) -> None:
-        """Become the writer, with a new token; until then the lease stays what it is.
+        """Become the writer, with a new token. The lease keeps its mode while it waits.
 
-        From `.update()` this always succeeds once the readers have left. From `.read()`
-        it raises DeadlockError at once if another reader is about to do the same.
-        Raises AcquireTimeoutError after `timeout` seconds; the lease is kept.
+        From `.update()` this succeeds as soon as the readers have released. From `.read()`
+        it raises DeadlockError immediately if another reader is already upgrading.
+        Raises AcquireTimeoutError after `timeout` seconds; the lease stays held.
         """
         self._refuse_conversion()
         run(convert(self._core, self._holding, EXCLUSIVE, settings.timeout_to_ms(timeout)))
@@ -98,10 +98,10 @@ class Lease(LeaseBase):
         run(convert(self._core, self._holding, SHARED, None))
 
     def adopt(self) -> None:
-        """Answer for this lease from now on: the detector takes it for this thread's (task's)."""
+        """Make the current thread or task the owner of this lease for deadlock detection."""
         self.check()
         if self._use is not None:
-            self._use.actor = self._core.actor()  # the grant itself has none
+            self._use.actor = self._core.actor()  # the shared claim has no actor
             return
         self._holding.actor = self._core.actor()
         session = self._holding.session
@@ -125,48 +125,52 @@ class Lease(LeaseBase):
                 raise
             self._chain(error, lost)
         except OutcomeUnknownError as unknown:
-            # The work is done and was protected; giving back goes on without us.
+            # The block ran under the lock; the keeper retries the release in the background.
             logger.warning("%s", unknown)
 
 
 class Permit(Lease):
-    """Permits of a semaphore that are held: what `Semaphore.acquire` returns."""
+    """Held permits of a semaphore, as returned by `Semaphore.acquire`."""
 
     @property
     def token(self) -> NoReturn:
-        """A permit has none: one number cannot tell that 10 is dead and 11 alive."""
+        """Raise UnsupportedError: permits have no fencing token.
+
+        Several permits are held at once, and a guard that knows only the highest token
+        cannot tell which of the older holders have lost theirs.
+        """
         raise UnsupportedError(
             f"the token of a permit of {self.name!r}",
-            "several hold a semaphore at once, so no order of numbers tells which are over",
-            "use a lock where writes must be fenced",
+            "several clients hold a semaphore at once, so an ordered number cannot fence them",
+            "use a lock if writes must be fenced",
         )
 
     @property
     def permits(self) -> int:
-        """How many permits it holds."""
+        """The number of permits held."""
         return self._holding.ask.places[0].weight
 
 
 class Term(Lease):
-    """A term of office: what `Election.campaign` returns. Its token is the epoch."""
+    """A term of leadership, as returned by `Election.campaign`. Its token is the epoch."""
 
     @property
     def epoch(self) -> int:
-        """The token of this term: higher than that of every earlier leader."""
+        """The token of this term, higher than the epoch of every earlier leader."""
         return self.token
 
     def proclaim(self, value: str) -> None:
-        """Change the value that others see as the leader's."""
+        """Change the leader's value that others read."""
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
         run(proclaim(self._core, self._holding, value))
 
     def resign(self) -> None:
-        """Give up the office, for the next candidate."""
+        """Give up leadership; the next candidate is elected."""
         self.release()
 
 
 class Membership(Lease):
-    """A place in a party: what `Party.join` returns. Leaving, or a crash, ends it."""
+    """Membership of a party, as returned by `Party.join`. Ends on `leave()` or a crash."""
 
     def leave(self) -> None:
         """Leave the party."""

@@ -1,4 +1,4 @@
-"""How to ask: locks, read-write and tree locks, semaphores. The twin of `aio.recipes`."""
+"""Recipes: locks, read-write locks, tree locks, semaphores. The counterpart of `aio.recipes`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Lease)
 
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
-"""Flags of a code object, so that `inspect` need not be imported."""
+"""Flags of a code object, copied here to avoid importing `inspect`."""
 
 
 def _flags(function: Callable[..., Any]) -> int:
@@ -49,18 +49,18 @@ def _flags(function: Callable[..., Any]) -> int:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether it is an `async def` that is to be awaited."""
+    """Return True if `function` is a coroutine function."""
     return bool(_flags(function) & CO_COROUTINE)
 
 
 def refuse_generator(function: Callable[..., Any]) -> None:
-    """To call a generator only begins it: its body would run after the lock is given back."""
+    """Raise TypeError for a generator function: its body would run after the lock's release."""
     if _flags(function) & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         raise TypeError(f"{title(function)} is a generator: take the lock inside it")
 
 
 class Recipe(RecipeBase, Generic[L]):
-    """What every recipe can do: take, and hold for the length of a block."""
+    """A recipe that can acquire, directly or for the length of a block."""
 
     _lease: type[L]
     _client: Client
@@ -87,8 +87,8 @@ class Recipe(RecipeBase, Generic[L]):
         if self._retain:
             lease = self._take_retained(ask, timeout_ms)
         else:
-            # The lease is there before anything is sent: whatever happens to us from here
-            # on, it is either returned or given back, at the latest when it is collected.
+            # Create the lease before sending anything: from here on it is either returned to
+            # the caller or released, at the latest by its finalizer.
             lease = self._lease(core, core.holding(ask))
             if not run(claims.acquire(core, lease._holding, timeout_ms)):
                 holders, ahead = claims.who_is_ahead(lease._holding)
@@ -97,7 +97,7 @@ class Recipe(RecipeBase, Generic[L]):
             key = (core.actor(), ask.places)
             leases_of = self._client._leases_of
             leases_of[key] = lease
-            # Without the recipe: it has the lease too, and only a collector finds circles.
+            # Do not capture `self`: the reference cycle would delay the lease's finalizer.
             lease._on_released = lambda: leases_of.pop(key, None)
         return lease
 
@@ -123,8 +123,9 @@ class Recipe(RecipeBase, Generic[L]):
     def __enter__(self) -> L:
         actor = self._core.runtime.actor()
         lease = self._wait_for(self._ask(), None)
-        # An interruption (Ctrl-C) strikes after a call. After the last one here the lease
-        # belongs to this frame alone, so it is given back; then it belongs to the block.
+        # Python raises KeyboardInterrupt after a call returns. After the last call here only
+        # this frame refers to the lease, so its finalizer releases it; from the assignment
+        # on, __exit__ does.
         self._entered[actor] = [*self._entered.get(actor, ()), lease]
         return lease
 
@@ -150,22 +151,22 @@ class Lock(Recipe[Lease]):
         """Wait for the lock and return the lease that proves we hold it.
 
         Claims are served in order of arrival. The lease ends at `lease.deadline` unless
-        its session is renewed; from then on another holder may be at work, so hand
-        `lease.token` to whatever you write to.
+        its session is renewed. After that another client may hold the lock, so send
+        `lease.token` with each write.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: wait for ever), having
-        left the queue.
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), after leaving
+        the queue.
         """
         return self._wait_for(self._ask(), timeout)
 
     def try_acquire(self) -> Lease | None:
-        """Take the lock if it can be had at once, else return None."""
+        """Acquire the lock if it is available immediately, else return None."""
         return self._try(self._ask())
 
     def __call__(self, function: F) -> F:
-        """Run every call of `function` under this lock.
+        """Wrap `function` so that each call runs under this lock.
 
-        `{argument}` in the name stands for the call's argument of that name, escaped.
+        `{argument}` in the lock's name is replaced by the escaped value of that argument.
         """
         if is_async(function):
             raise TypeError(f"{title(function)} is async: use a lock of lockfast.aio")
@@ -182,7 +183,7 @@ class Lock(Recipe[Lease]):
 
 
 class RWLock:
-    """Many readers or one writer; in order of arrival, so neither starves the other."""
+    """Many readers or one writer, granted in order of arrival so that neither starves."""
 
     def __init__(self, client: Client, name: str, options: Options, retain: bool) -> None:
         self._client = client
@@ -191,17 +192,18 @@ class RWLock:
         self._retain = retain
 
     def read(self) -> Lock:
-        """To read: together with other readers."""
+        """Return the lock for reading, shared with other readers."""
         return self._lock(SHARED, self._retain)
 
     def write(self) -> Lock:
-        """To write: alone."""
+        """Return the lock for writing, exclusive."""
         return self._lock(EXCLUSIVE, self._retain)
 
     def update(self) -> Lock:
-        """To read now and perhaps write later: with readers, but one such at a time.
+        """Return the lock for reading now and possibly writing later.
 
-        `lease.upgrade()` makes it the writer, and is never refused.
+        It is shared with readers, but only one client holds it at a time, so
+        `lease.upgrade()` never deadlocks with another upgrade.
         """
         return self._lock(UPDATE, False)
 
@@ -211,7 +213,7 @@ class RWLock:
 
 
 class Tree:
-    """A node of a tree of names: its lock covers all below it."""
+    """A node in a tree of names. Its lock covers the node and all its descendants."""
 
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self._client = client
@@ -219,11 +221,11 @@ class Tree:
         self._options = options
 
     def read(self) -> Lock:
-        """To read the node and all below it: together with other readers."""
+        """Return the lock for reading the node and its descendants, shared with readers."""
         return self._lock(SHARED)
 
     def write(self) -> Lock:
-        """To write the node and all below it: alone there; siblings are not disturbed."""
+        """Return the exclusive lock for the node and its descendants; siblings stay free."""
         return self._lock(EXCLUSIVE)
 
     def _lock(self, mode: str) -> Lock:
@@ -231,7 +233,7 @@ class Tree:
 
 
 class Semaphore(Recipe[Permit]):
-    """At most `limit` permits at once over the whole fleet; a crash gives them back."""
+    """A semaphore shared by all clients. When a client crashes, its permits are released."""
 
     _lease = Permit
 
@@ -243,7 +245,7 @@ class Semaphore(Recipe[Permit]):
         return (Place(SEMAPHORE, name, PERMIT, 1, self._limit),)
 
     def _ask(self) -> Ask:
-        return self._ask_for_names([self._name])  # anew each time: resize() changes the limit
+        return self._ask_for_names([self._name])  # not cached: resize() changes the limit
 
     def _ask_for(self, permits: int) -> Ask:
         weight = check_permits(permits, self._limit)
@@ -252,25 +254,25 @@ class Semaphore(Recipe[Permit]):
 
     @property
     def limit(self) -> int:
-        """How many permits there are, as this recipe knows it."""
+        """The total number of permits, as set on this recipe."""
         return self._limit
 
     def acquire(self, *, permits: int = 1, timeout: Seconds | None = None) -> Permit:
-        """Wait for permits; a large request is served in its turn, before later small ones.
+        """Wait for permits. A large request is served before smaller ones that came later.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: wait for ever), and
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), and
         LimitError if the semaphore is in use with another limit.
         """
         return self._wait_for(self._ask_for(permits), timeout)
 
     def try_acquire(self, *, permits: int = 1) -> Permit | None:
-        """Take permits if they can be had at once, else return None."""
+        """Acquire permits if they are available immediately, else return None."""
         return self._try(self._ask_for(permits))
 
     def resize(self, limit: int) -> bool:
-        """Give a semaphore in use another limit; False if nobody uses it.
+        """Change the limit of a semaphore in use. Return False if it is not in use.
 
-        A lower limit takes nothing away: it counts from the next grant on.
+        A lower limit revokes no permits; it applies from the next grant on.
         """
         command = Resize(SEMAPHORE, self._name, check_limit(limit))
         done = run(self._core.ask(command, Done))
