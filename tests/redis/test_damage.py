@@ -59,7 +59,7 @@ def fill(script: Script) -> int:
         script.send(c.Enter("ann", 2, C, max_hold_ms=TTL_MS)),
         script.send(c.Enter("cat", 1, PERMIT, value="v")),
     ]
-    assert isinstance(script.send(c.Enter("bob", 2, A)), c.Queued)
+    assert isinstance(script.send(c.Enter("bob", 2, A, max_hold_ms=TTL_MS)), c.Queued)
     assert isinstance(script.send(c.Enter("cat", 2, A + B)), c.Queued)
     for n in range(3, 150):  # more than a session's row lists
         held.append(script.send(c.Enter("cat", n, (c.Place("lock", f"many/{n}", "exclusive"),))))
@@ -205,6 +205,58 @@ def test_a_right_taken_away_and_given_back_leaves_a_namespace_that_works(
         assert script.send(c.Listing("lock")) == c.ListingReply((), False)
         assert script.send(c.Listing("semaphore")) == c.ListingReply((), False)
         script.close()
+
+
+def index_of(server: RedisServer, namespace: str) -> set[tuple[str, str]]:
+    """What both indexes name, without the numbers that a repair may move into a session's row."""
+    found: set[tuple[str, str]] = set()
+    for key in ("order", "due"):
+        members = server.run("ZRANGE", keys_of(namespace)[KEYS.index(key)].decode(), "0", "-1")
+        found |= {(key, member) for member in members if not member.startswith("c\x1f")}
+    return found
+
+
+@pytest.mark.parametrize("right", ["hset", "zadd", "hdel", "zrem"])
+def test_a_refused_script_writes_all_rows_or_none_and_no_index_lacks_a_row(
+    server: RedisServer, namespace: str, right: str
+) -> None:
+    """The order of writes in writing.lua: index entries to add, all rows, then what is removed.
+
+    Without the right to one of the first two, no claim may change. In any case a repair,
+    which makes the indexes anew from the rows, must not have to add anything to them.
+    """
+    with RedisServer(server.binary) as own:
+        user = ("ACL", "SETUSER", "locks")
+        own.run(*user, "on", ">pw", "resetchannels", "&{lockfast:*}:wake:*", *RIGHTS.split())
+        script = Script(f"unix://locks:pw@{own.socket}?namespace={namespace}")
+        reader = Script(own.url(namespace))
+        fill(script)
+        own.run(*user, f"-{right}")
+        before = claims_of(reader)
+        refused = 0
+        for command in (
+            c.Leave("ann", 2, C),  # held, with an instant at which it is due
+            c.Leave("cat", 2, A + B),  # waiting in two lines
+            c.Leave("cat", 140, (c.Place("lock", "many/140", "exclusive"),)),
+            c.Leave("cat", 1, PERMIT),
+            c.Enter("ann", 3, PERMIT),
+            c.Enter("ann", 4, A),
+            c.Leave("ann", 1, A),  # granted to bob, whose claim is due at an instant then
+        ):
+            try:
+                script.send(command)
+            except StoreError:
+                refused += 1
+            else:
+                before = claims_of(reader)
+            if right in ("hset", "zadd"):
+                assert claims_of(reader) == before, command
+        assert refused
+        given = index_of(own, namespace)
+        repair(own, namespace)
+        assert index_of(own, namespace) - given == set()
+        script.close()
+        reader.close()
 
 
 def test_a_client_survives_a_right_that_is_taken_away_for_longer_than_its_ttl(

@@ -12,9 +12,10 @@
 --
 -- A script reads and computes first; then it writes in an order that makes every half of it harmless, because the
 -- server may refuse any command (for want of a right) and undoes nothing:
---   1. new members of order, 2. all rows in one HSET, 3. deletions, due, log, wakes.
--- So rows are never half-written, and order may name too much but never too little: whoever reads a line skips
--- members that their claims do not confirm.
+--   1. new members of order, 2. all rows in one HSET, 3. due, 4. deletions, log, wakes.
+-- So rows are never half-written, and an index may name too much but never too little: whoever reads a line skips
+-- members that their claims do not confirm. The server refuses ZADD before step 2 or not at all, because flush()
+-- tries it first.
 --
 -- A fifth key, which is none, is the clock in tests: "now_ms wall_us".
 -- Numbers of more than 14 digits must not be concatenated (Lua prints %.14g): text() prints them.

@@ -126,11 +126,11 @@ local function flush()
   for first = 1, count, FIELDS_AT_ONCE do
     call('HSET', ROWS, unpack(fields, first, min(first + FIELDS_AT_ONCE - 1, count)))
   end
+  write_due() -- before anything is removed: if that is refused, what was granted still ends when it is due
   for first = 1, #deleted, AT_ONCE do
     call('HDEL', ROWS, unpack(deleted, first, min(first + AT_ONCE - 1, #deleted)))
   end
   write_removed()
-  write_due()
   write_log()
   publish()
 end
