@@ -1,7 +1,7 @@
 -- redis.lua  KEYS: floors, …  ARGV: token, once, number compared, number raised, marks…, …  →  { 1, result } or { 0, floor }
 --
--- In front of the caller's own script, which sees the KEYS and ARGV behind ours. Tokens have at
--- most 53 bits, so they are exact as Lua numbers.
+-- Checks the token and raises the floors, then runs the caller's script with the KEYS and ARGV that follow ours.
+-- Tokens have at most 53 bits, so Lua numbers represent them exactly.
 
 local token, once = tonumber(ARGV[1]), ARGV[2] == '1'
 local compared, raised = tonumber(ARGV[3]), tonumber(ARGV[4])

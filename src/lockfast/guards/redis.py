@@ -1,7 +1,7 @@
-"""A guard for data kept in Redis: the check and the write are one script.
+"""A guard for data kept in Redis: one script checks the token and writes.
 
-No Redis library is imported here: the caller's client, blocking or asyncio, is all it
-takes, and what that client raises reaches the caller as it is.
+This module imports no Redis library. It uses the caller's client, blocking or asyncio, and
+does not catch that client's exceptions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Client(Protocol):
 
 
 class _Call(NamedTuple):
-    """One admission with what is to be done if it passes."""
+    """An admission and the script to run if it passes."""
 
     admission: Admission
     sha: str
@@ -50,11 +50,11 @@ class _Call(NamedTuple):
         return ("EVAL", self.body, *self.arguments)
 
     def result(self, answer: Any) -> Any:
-        """What the caller's script returned; raises StaleTokenError if it did not run."""
+        """Return the result of the caller's script; raise StaleTokenError if it did not run."""
         passed, *rest = answer
         if not passed:
             judge(self.admission, int(rest[0]))
-            raise AssertionError(f"the server refused {self.admission}, and we would not")
+            raise AssertionError(f"the server refused {self.admission}, which should have passed")
         found = rest[0] if rest else None
         if isinstance(found, Exception):
             raise found
@@ -69,11 +69,11 @@ def _wrapped(script: str) -> tuple[str, str]:
 
 
 class _Base:
-    """What the two faces share: everything but waiting for the answer."""
+    """What the blocking and the asyncio guard share: everything except sending."""
 
     def __init__(self, client: Any, *, key: str = "lockfast:floors", tree: bool = False) -> None:
         if not key:
-            raise UnsupportedError("key=''", "the floors are kept under a key", "name one")
+            raise UnsupportedError("key=''", "the floors need a key in Redis", "give it a name")
         self._client = client
         self._key = key
         self._tree = tree
@@ -131,7 +131,7 @@ class _Base:
         self, resource: str, token: int, key: str, values: Mapping[str, Value], once: bool
     ) -> _Call:
         if not values:
-            raise ValueError("hset takes at least one field")
+            raise ValueError("hset() needs at least one field; values is empty")
         pairs = [part for pair in values.items() for part in pair]
         return self._call(resource, token, HSET, [key], pairs, once=once)
 
@@ -148,7 +148,7 @@ def _highest(floors: Sequence[Any]) -> int:
 
 
 def _is_missing(error: Exception) -> bool:
-    # By name, so that no library has to be imported to know the class.
+    # Compare the name, so that the class need not be imported.
     return type(error).__name__ == "NoScriptError" or str(error).startswith("NOSCRIPT")
 
 
@@ -156,9 +156,10 @@ class RedisGuard(_Base):
     """Floors in a hash of the caller's Redis, checked and raised in the script that writes.
 
     `client` is a `redis.Redis` or anything with its `execute_command`. All floors are in
-    the hash `key`; in a cluster give it the hash tag of the data it guards, since a script
-    works on one slot. A client that repeats commands by itself may repeat a write that was
-    done: harmless for the same token, but with `once=True` the repetition is refused.
+    the hash `key`. In a cluster, give it the hash tag of the data it guards, because a
+    script can use the keys of one slot only. A client that retries commands automatically
+    may send a write again that was already carried out. That is harmless for the same
+    token, but with `once=True` the second attempt raises StaleTokenError.
 
     With `tree=True` names are paths: a write makes older tokens stale on its name, on
     every name above and on every name beneath, and leaves siblings alone.
@@ -167,13 +168,13 @@ class RedisGuard(_Base):
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
         """Let the holder of `token` through to `resource`, or raise StaleTokenError.
 
-        A write that follows is another step, which a successor's may come before: where
-        it matters use `set`, `hset`, `delete` or `run`, which check and write in one.
+        A separate write after `admit` is not protected: a successor may write in between.
+        Use `set`, `hset`, `delete` or `run`, which check and write in one step.
         """
         self._send(self._admission(resource, token, shared, once))
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         return _highest(self._client.execute_command(*self._floor_command(resource)))
 
     def set(
@@ -186,7 +187,7 @@ class RedisGuard(_Base):
         expire_ms: int | None = None,
         once: bool = False,
     ) -> None:
-        """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
+        """SET `key`; raise StaleTokenError if a newer token was admitted to `resource`."""
         self._send(self._setting(resource, token, key, value, expire_ms, once))
 
     def hset(
@@ -198,11 +199,11 @@ class RedisGuard(_Base):
         *,
         once: bool = False,
     ) -> int:
-        """HSET fields of `key`; returns how many are new."""
+        """HSET fields of `key`; return how many are new."""
         return int(self._send(self._hsetting(resource, token, key, values, once)))
 
     def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
-        """DEL `keys`; returns how many there were."""
+        """DEL `keys`; return how many existed."""
         return int(self._send(self._deletion(resource, token, keys, once)))
 
     def run(
@@ -216,7 +217,7 @@ class RedisGuard(_Base):
         shared: bool = False,
         once: bool = False,
     ) -> Any:
-        """Run a Lua script of your own behind the check, with its own KEYS and ARGV."""
+        """Run your own Lua script, with its own KEYS and ARGV, if the token is admitted."""
         return self._send(
             self._call(resource, token, script, keys, arguments, shared=shared, once=once)
         )
@@ -232,7 +233,7 @@ class RedisGuard(_Base):
 
 
 class AsyncRedisGuard(_Base):
-    """As RedisGuard, for a `redis.asyncio.Redis`."""
+    """RedisGuard for a `redis.asyncio.Redis`."""
 
     async def admit(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
@@ -241,7 +242,7 @@ class AsyncRedisGuard(_Base):
         await self._send(self._admission(resource, token, shared, once))
 
     async def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         return _highest(await self._client.execute_command(*self._floor_command(resource)))
 
     async def set(
@@ -254,7 +255,7 @@ class AsyncRedisGuard(_Base):
         expire_ms: int | None = None,
         once: bool = False,
     ) -> None:
-        """SET `key`, if no newer token was admitted to `resource`; else StaleTokenError."""
+        """SET `key`; raise StaleTokenError if a newer token was admitted to `resource`."""
         await self._send(self._setting(resource, token, key, value, expire_ms, once))
 
     async def hset(
@@ -266,11 +267,11 @@ class AsyncRedisGuard(_Base):
         *,
         once: bool = False,
     ) -> int:
-        """HSET fields of `key`; returns how many are new."""
+        """HSET fields of `key`; return how many are new."""
         return int(await self._send(self._hsetting(resource, token, key, values, once)))
 
     async def delete(self, resource: str, token: int, *keys: str, once: bool = False) -> int:
-        """DEL `keys`; returns how many there were."""
+        """DEL `keys`; return how many existed."""
         return int(await self._send(self._deletion(resource, token, keys, once)))
 
     async def run(
@@ -284,7 +285,7 @@ class AsyncRedisGuard(_Base):
         shared: bool = False,
         once: bool = False,
     ) -> Any:
-        """Run a Lua script of your own behind the check, with its own KEYS and ARGV."""
+        """Run your own Lua script, with its own KEYS and ARGV, if the token is admitted."""
         return await self._send(
             self._call(resource, token, script, keys, arguments, shared=shared, once=once)
         )
