@@ -24,6 +24,14 @@ from bench.idle import measure_idle_handover
 from bench.order import Order, measure_order
 from bench.report import Target, table
 from bench.uncontended import Uncontended, conclude, measure_uncontended
+from lockfast.core.commands import Command, Enter, Granted, Leave, Open, Place, Queued
+from lockfast.runtimes.threads import run
+from lockfast.stores.redis import scripts
+from lockfast.stores.redis.address import parse
+from lockfast.stores.redis.protocol import ScriptProtocol
+from lockfast.stores.redis.resp import pack
+from lockfast.stores.redis.wire import BlockingWire
+from lockfast.stores.registry import parse_url
 from tests.servers.redis import RedisServer
 
 __all__ = ["KINDS", "RedisFigures", "report_redis", "run_redis", "targets_redis"]
@@ -157,6 +165,9 @@ class RedisFigures:
     uncontended: dict[str, Uncontended]
     asyncio: dict[str, Uncontended]
     """The same pair of calls in the asyncio faces that there are."""
+    passing: dict[str, Uncontended]
+    """An acquire that queues and the release that hands over to it, with and without the
+    scripts' shortcuts for that."""
     idle_ms: dict[str, Summary]
     contention: dict[str, Contention]
     order: dict[str, Order]
@@ -173,6 +184,8 @@ def run_redis(plan: Plan, without: Sequence[str], progress: Callable[[str], None
             )
         progress("uncontended, asyncio")
         faces = asyncio.run(_measure_asyncio(directory, plan))
+        progress("queue and hand over, with and without shortcuts")
+        passing = _measure_passing(directory, plan)
         with ExitStack() as stack:
             progress(f"starting {MANY} processes for each of {len(kinds)}")
             crews = [stack.enter_context(Crew(kind, directory, MANY)) for kind in kinds]
@@ -190,7 +203,7 @@ def run_redis(plan: Plan, without: Sequence[str], progress: Callable[[str], None
             progress("order of grants")
             order = measure_order(crews, rounds=max(1, plan.rounds // 2))
         version = str(server.run("INFO", "server")).partition("redis_version:")[2].split()[0]
-    return RedisFigures(version, uncontended, faces, idle_ms, contention, order)
+    return RedisFigures(version, uncontended, faces, passing, idle_ms, contention, order)
 
 
 @contextmanager
@@ -238,6 +251,55 @@ async def _measure_asyncio(directory: Path, plan: Plan) -> dict[str, Uncontended
                 if round_number:  # the first warms up
                     samples[name].append(took_us)
         return {name: conclude(of_rounds) for name, of_rounds in samples.items()}
+
+
+class _WithoutShortcuts(ScriptProtocol):
+    """The scripts without the parts that serve one writer behind another."""
+
+    _PASSING = ("passing", "enter_last", "leave_next")
+
+    def _script(self, kind: type) -> scripts.Script:
+        parts = scripts._PARTS[kind]
+        return scripts._make(tuple(part for part in parts if part not in self._PASSING))
+
+    def _call(self, kind: type, clock: str = "") -> tuple[str | bytes | int, ...]:
+        return ("EVALSHA", self._script(kind).sha, len(self.keys), *self.keys)
+
+    def loading(self, command: Command) -> bytes:
+        return pack("SCRIPT", "LOAD", self._script(type(command)).body)
+
+
+def _measure_passing(directory: Path, plan: Plan) -> dict[str, Uncontended]:
+    """Two sessions of one caller hand a lock to each other: no process has to wake up."""
+    place = (Place("lock", "passing", "exclusive"),)
+    wires: dict[str, BlockingWire] = {}
+    holders: dict[str, tuple[str, int, str]] = {}
+    for name, kind in (("shortcuts", ScriptProtocol), ("general path", _WithoutShortcuts)):
+        url = f"unix://{_socket(directory)}?namespace=passing-{kind.__name__.lower()}"
+        wires[name] = BlockingWire(kind(parse(parse_url(url))))
+        for session in "ab":
+            run(wires[name].send(Open(session, 3_600_000, session, inbox="i"), 5000))
+        granted = run(wires[name].send(Enter("a", 1, place), 5000))
+        assert isinstance(granted, Granted)
+        holders[name] = ("a", 1, "b")
+    samples: dict[str, list[list[float]]] = {name: [] for name in wires}
+    for round_number in range(plan.rounds + 1):
+        for name, wire in wires.items():
+            took_us = []
+            for _ in range(plan.pairs_per_round):
+                holder, n, other = holders[name]
+                enter = Enter(other, n if other == "b" else n + 1, place)
+                started_ns = time.perf_counter_ns()
+                queued = run(wire.send(enter, 5000))
+                run(wire.send(Leave(holder, n, place), 5000))
+                took_us.append((time.perf_counter_ns() - started_ns) / 1e3)
+                assert isinstance(queued, Queued)
+                holders[name] = (other, enter.n, holder)
+            if round_number:  # the first warms up
+                samples[name].append(took_us)
+    for wire in wires.values():
+        wire.close()
+    return {name: conclude(of_rounds) for name, of_rounds in samples.items()}
 
 
 def targets_redis(figures: RedisFigures) -> list[Target]:
@@ -291,6 +353,11 @@ def report_redis(figures: RedisFigures) -> str:
             "The same under asyncio",
             ("", "median µs", "p99 µs", "× floor"),
             [_pair_row(name, result, floor) for name, result in figures.asyncio.items()],
+        ),
+        table(
+            "Acquire that queues + release that hands over to it, by one caller",
+            ("", "median µs", "p99 µs", "× floor"),
+            [_pair_row(name, result, floor) for name, result in figures.passing.items()],
         ),
         table(
             "Idle hand-over: the holder releases, until the one waiter has it",
