@@ -165,5 +165,5 @@ def test_a_key_with_a_passphrase_is_refused_and_not_asked_for(papers: Papers) ->
             serialization.BestAvailableEncryption(b"secret"),
         )
     )
-    with pytest.raises(StoreMisconfiguredError, match="cannot be read"):
+    with pytest.raises(StoreMisconfiguredError, match="cannot load a certificate or key"):
         lockfast.connect(f"rediss://host?ca={papers.ca}&cert={papers.client}&key={locked}")

@@ -163,7 +163,7 @@ local function holders_of(resource, limit)
   return claims_in('h', resource, limit)
 end
 
--- Tells those who keep the resource for their next use that others want it.
+-- Notifies clients that retain the resource that others wait for it.
 local function tell_keepers(resource)
   if resource.kept > 0 then
     for _, holder in ipairs(holders_of(resource, 0)) do
@@ -336,7 +336,7 @@ local function settle_one(resource)
     end
   end
   if moved and resource.waiting > 0 and resource.holders + resource.reservations > 1 then
-    -- The first in line watches over all who hold, and they are not the same now.
+    -- The first waiter monitors all holders, and these have changed.
     wake(head_of(resource), 'look')
   end
   for _, claim in ipairs(keepers) do
@@ -354,7 +354,7 @@ end
 
 -- ── entering and leaving ─────────────────────────────────────────────────────────────
 
--- Tells the next in line that another stands before it now.
+-- Notifies the next waiter that another claim is now ahead of it.
 local function hint_behind(place, rank)
   local prefix = line_prefix('w', place)
   local behind = claims_between('w', place, prefix .. rank .. ' ', after_prefix(prefix), 1)[1]

@@ -43,7 +43,7 @@ local function for_all(command, key, members, before)
   end
 end
 
--- Before the rows are written: a member too many is skipped by whoever reads it.
+-- Call before the rows are written: readers skip a member without a row.
 local function write_added()
   if next(added) then
     for_all('ZADD', ORDER, added, '0')

@@ -104,7 +104,7 @@ end
 local to_end = $ENDED_PER_STEP -- places of ended sessions that this step may still take
 
 -- Removes claims of an ended session, as many as this step may; returns their places, to be settled.
--- If claims are left the session is due at once, so the next write goes on with them, whoever sends it.
+-- If claims are left, the session is due at once: the next command that writes, of any client, continues.
 local function end_claims(session)
   local abnormal = session.ending ~= 'released'
   local places, lost = {}, {}

@@ -39,7 +39,7 @@ local function write_log()
   end
 end
 
--- Tells a session, with a code that only readers of its row can compute: anybody may publish.
+-- Wakes a session. Any user may publish, so the message has a code that only readers of its row can compute.
 local function tell(inbox, session, n, what, told_token)
   if inbox ~= '' then
     local said = session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token)
@@ -65,7 +65,7 @@ local function publish()
   end
 end
 
--- Writes what the step changed; a resource that nobody uses leaves nothing behind.
+-- Writes what the step changed, and deletes the rows of resources that are no longer in use.
 local function flush()
   local fields, count, written, deleted = {}, 0, {}, {}
   local function put(key, value)
