@@ -1,7 +1,7 @@
-"""The contract of a store, as tests that any store can be put to.
+"""The conformance suite: the contract of a store, as tests that run against any store.
 
-For whoever writes a store: install pytest, give the suite a harness, and run it in both
-faces. Nothing is skipped: what the store does not declare must raise UnsupportedError.
+To test your own store, install pytest, provide a harness, and run the suite with both APIs.
+No test is skipped: a feature that the store does not declare must raise UnsupportedError.
 
     # conftest.py
     pytest.register_assert_rewrite("lockfast.conformance")
@@ -18,9 +18,9 @@ faces. Nothing is skipped: what the store does not declare must raise Unsupporte
     class TestWire(WireContract): ...
     class TestApi(ApiContract): ...
 
-`WireContract` speaks to the store in commands, `ApiContract` through clients as users do.
-A store that declares `contend` instead of `queue` derives from `ContendingApiContract`.
+`WireContract` sends commands to the store; `ApiContract` uses clients, as programs do.
+For a store that declares `contend` instead of `queue`, use `ContendingApiContract`.
 `lockfast.conformance.commands` compares a store with the reference, step by step, on
-random commands. Do not override a test: a store that needs one loosened has another
-contract.
+random commands. Do not override a test: a store that needs a weaker test does not fulfil
+the contract.
 """

@@ -1,4 +1,4 @@
-"""Looking on and stepping in, as the person on call does."""
+"""Inspecting, watching and revoking, as an operator does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def next_events(watch: Watch, count: int) -> list[WatchEvent]:
 
 
 async def begin_log(stage: Stage) -> None:
-    """A store may write its log only from the first look at it on."""
+    """Read the log once: a store may start writing it only after the first read."""
     (caller,) = stage.callers("looker")
     await caller.send(Events(None))
 
@@ -52,7 +52,7 @@ class InspectStories(Contract):
         stage.keep(await one.lock("b").acquire())
         short = await one.lock("c", ttl=5).acquire()
         sessions = {view.session: view for view in await other.sessions()}
-        assert set(sessions) == {lease.session, short.session}, "looking on needs none"
+        assert set(sessions) == {lease.session, short.session}, "reading opens no session"
         view = sessions[lease.session]
         assert (view.owner, view.metadata, view.ttl) == ("worker", "build 17", 20.0)
         assert (view.claims, view.ended) == (2, "")
@@ -121,7 +121,7 @@ class WatchStories(Contract):
 
     @story("watch")
     async def test_a_watcher_that_waits_is_woken(self, stage: Stage) -> None:
-        # With a TTL so long that only a wake can be in time.
+        # The TTL is so long that only a wake can arrive in time.
         one, looker = stage.client(), stage.client(ttl=3600)
         await begin_log(stage)
         await (await one.lock("before").acquire()).release()

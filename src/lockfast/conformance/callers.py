@@ -1,4 +1,4 @@
-"""Sessions that do nothing by themselves: they send what a story tells them to."""
+"""Sessions without a keeper: they send only the commands of the test."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LISTEN_MS = 100
 
 
 def expect(reply: object, kind: type[R]) -> R:
-    """The reply, if it is of this kind."""
+    """Return the reply; fail unless it is of type `kind`."""
     assert isinstance(reply, kind), f"answered {reply!r}, not {kind.__name__}"
     return reply
 
 
 class Caller:
-    """One session on one connection, with an account of its claims as a client keeps it."""
+    """One session on one connection, which tracks its claims as a client does."""
 
     def __init__(self, send: Send, session: str, ttl_ms: int, queue: bool = True) -> None:
         self.send = send
@@ -32,11 +32,11 @@ class Caller:
         self.id = session
         self.opening = c.Open(session, ttl_ms, f"owner of {session}")
         self.account: dict[int, int] = {}
-        """Of each claim, its token; 0 while it waits."""
+        """The token of each claim by number; 0 while the claim waits."""
         self._places: dict[int, tuple[c.Place, ...]] = {}
 
     def listening(self, listener: Listener) -> Caller:
-        """Give the session its listener, before it is opened."""
+        """Set the session's listener, before the session is opened."""
         self.opening = self.opening._replace(inbox=listener.inbox)
         return self
 
@@ -44,7 +44,7 @@ class Caller:
         return await self.send(self.opening)
 
     async def enter(self, n: int, *places: c.Place, **rest: Any) -> c.Reply:
-        """Stand in line; the session is opened with it if need be."""
+        """Send `Enter`, which also opens the session if necessary."""
         self._places[n] = places
         command = c.Enter(self.id, n, places, queue=self._queue, open=self.opening)
         command = command._replace(**rest)
@@ -53,11 +53,11 @@ class Caller:
         return reply
 
     async def hold(self, n: int, *places: c.Place, **rest: Any) -> c.Granted:
-        """Enter, and be granted at once."""
+        """Send `Enter` and expect an immediate grant."""
         return expect(await self.enter(n, *places, **rest), c.Granted)
 
     async def queue(self, n: int, *places: c.Place, **rest: Any) -> c.Queued:
-        """Enter, and have to wait."""
+        """Send `Enter` and expect to be queued."""
         return expect(await self.enter(n, *places, queue=True, **rest), c.Queued)
 
     async def look(self, n: int) -> c.Reply:
@@ -66,11 +66,11 @@ class Caller:
         return reply
 
     async def holds(self, n: int) -> c.Granted:
-        """Look, and find it granted."""
+        """Send `Look` and expect the claim to be granted."""
         return expect(await self.look(n), c.Granted)
 
     async def waits(self, n: int) -> c.Queued:
-        """Look, and find it waiting."""
+        """Send `Look` and expect the claim to wait."""
         return expect(await self.look(n), c.Queued)
 
     async def leave(self, n: int, close_ms: int = 0) -> c.Reply:
@@ -84,7 +84,7 @@ class Caller:
         return reply
 
     async def renew(self, *waiting: int, lowest: int = 0) -> c.Reply:
-        """A keep-alive with a true account."""
+        """Send a keep-alive with the correct count and checksum."""
         checksum = checksum_of(list(self.account.items()))
         reply = await self.send(
             c.Renew(self.id, len(self.account), checksum, lowest, tuple(waiting))
@@ -113,15 +113,15 @@ class Caller:
 
 
 class Listener:
-    """The listener of one session, and what it has heard."""
+    """The listener of one session, and the wakes it has received."""
 
     def __init__(self, store: Store, session: str, driver: Driver) -> None:
         self.heard: list[c.Wake] = []
         self._driver = driver
         self._listener = store.wake_listener(session, self._deliver)
         self.inbox = self._listener.inbox
-        # As a keeper does before anything else: some listeners have to subscribe first, and may
-        # take their time for that. Poked, none waits longer.
+        # Listen once first, as a keeper does: some listeners must subscribe, which may take
+        # time. Interrupted beforehand, none waits longer than that.
         self._listener.interrupt()
         self.heard += run(self._listener.listen(round(PATIENCE_S * 1000)))
 
@@ -130,7 +130,7 @@ class Listener:
         self._listener.interrupt()
 
     async def hears(self, what: str, n: int = 0) -> c.Wake:
-        """The first wake of this kind for claim `n`, waiting for it in patience."""
+        """Wait for the first wake of this kind for claim `n` and return it."""
         give_up_s = self._driver.now_s() + PATIENCE_S
         while True:
             for wake in self.heard:

@@ -1,4 +1,4 @@
-"""Claims at the wire: order, idempotence, late commands, bounds, revocation."""
+"""Claims, by commands: order, idempotence, late commands, limits, revocation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GrantStories(Contract):
 
     @story("retain")
     async def test_tokens_come_in_blocks_where_asked_for(self, stage: Stage) -> None:
-        """All numbers of the block belong to the claim: the next grant is above them."""
+        """All tokens of the block belong to the claim: the next grant's token is higher."""
         (caller,) = stage.callers("s")
         wide = await caller.hold(1, A, block=1_000_000_000)
         after = await caller.hold(2, B)
@@ -64,7 +64,7 @@ class GrantStories(Contract):
 
     @story("queue")
     async def test_who_waits_is_told_whom_for(self, stage: Stage) -> None:
-        """The first in line for the holder; every other for the one before it."""
+        """The first waiter waits for the holder, every other for the claim before it."""
         holder, first, second = stage.callers("holder", "first", "second")
         holder.opening = holder.opening._replace(process="boot:1:2:3")
         granted = await holder.hold(1, A)
@@ -74,7 +74,7 @@ class GrantStories(Contract):
         assert (ahead.session, ahead.n, ahead.token) == ("holder", 1, granted.token)
         assert (ahead.owner, ahead.process) == ("owner of holder", "boot:1:2:3")
         (looked,) = (await first.waits(1)).ahead
-        assert looked.renewals == 1, "a store may leave it out of the answer to enter only"
+        assert looked.renewals == 1, "a store may omit it only from the reply to Enter"
         (ahead,) = (await second.queue(1, A)).ahead
         assert (ahead.session, ahead.n, ahead.held) == ("first", 1, False)
         await first.leave(1)
@@ -82,7 +82,7 @@ class GrantStories(Contract):
 
     @story("queue")
     async def test_one_session_may_wait_for_itself(self, stage: Stage) -> None:
-        """Claims of one client are as strange to each other as any (tasks, threads)."""
+        """Claims of one client exclude each other like those of different clients."""
         (caller,) = stage.callers("s")
         await caller.hold(1, A)
         await caller.queue(2, A)
@@ -110,7 +110,7 @@ class GrantStories(Contract):
 
     @story("queue", "priority")
     async def test_a_head_start_is_over_one_day(self, stage: Stage) -> None:
-        """So nobody waits for ever behind those of higher priority."""
+        """So claims of higher priority cannot starve one of lower priority."""
         holder, early, late = stage.callers("holder", "early", "late")
         await holder.hold(1, A)
         await early.queue(1, A)
@@ -193,7 +193,7 @@ class IdempotenceStories(Contract):
 
     @story()
     async def test_a_claim_given_up_cannot_be_entered_again(self, stage: Stage) -> None:
-        """An enter that was sent before the leave and arrives after it takes nothing."""
+        """An `Enter` that was sent before its `Leave` but arrives after it has no effect."""
         (caller,) = stage.callers("s")
         await caller.hold(1, A)
         assert await caller.leave(1) == c.Done(found=True)
@@ -232,7 +232,7 @@ class IdempotenceStories(Contract):
 
     @story("queue")
     async def test_claims_may_arrive_in_any_order(self, stage: Stage) -> None:
-        """A number that was skipped is still on its way, until it is given up."""
+        """A skipped claim number may still arrive, until the client gives it up."""
         (caller,) = stage.callers("s")
         await caller.hold(5, A)
         await caller.queue(3, A)
@@ -265,7 +265,7 @@ class IdempotenceStories(Contract):
 
     @story()
     async def test_hold_now_or_not_at_all(self, stage: Stage) -> None:
-        """A claim that does not queue leaves nothing behind when it is not granted."""
+        """A claim that does not queue is not recorded unless it is granted."""
         holder, other = stage.callers("holder", "other")
         granted = await holder.hold(1, A, queue=False)
         busy = expect(await other.enter(1, A, queue=False), c.Busy)
@@ -397,7 +397,7 @@ class BoundStories(Contract):
 
     @story("queue")
     async def test_a_window_lets_nobody_in_from_the_grant_on(self, stage: Stage) -> None:
-        """Not even after the holder has left: at most one run per window."""
+        """Not even after the holder has released: at most one run per window."""
         one, other = stage.callers("one", "other")
         await one.hold(1, ONCE, window_ms=SPAN_MS)
         expect(await other.enter(1, ONCE, queue=False), c.Busy)
@@ -460,7 +460,7 @@ class RevokeStories(Contract):
 
     @story("revoke")
     async def test_only_the_claim_that_was_seen_is_revoked(self, stage: Stage) -> None:
-        """Never by name: whoever holds the lock meanwhile keeps it."""
+        """Revoke works by claim, not by name: a later holder of the lock keeps it."""
         one, other = stage.callers("one", "other")
         await one.hold(1, A)
         await one.leave(1)

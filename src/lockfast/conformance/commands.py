@@ -1,12 +1,12 @@
-"""Random commands against a store, step by step beside a reference.
+"""Compare a store with a reference, step by step, on random commands.
 
-For whoever writes a store: put it behind `apply(command, now_ms, wall_us)`, and
+To test your own store, implement `apply(command, now_ms, wall_us)` for it and call
 
     compare(MyStore, Model, seed=7, steps=200)
 
-gives both the same commands (contended, repeated, late, out of order, with clocks that
-jump), compares every answer and everything that can be seen afterwards, and checks each
-promise on the store alone. What fails is made shorter until nothing can be left out.
+This sends both the same commands (contended, repeated, late, out of order, with clocks that
+jump), compares every reply and all readable state after each, and checks each promise on the
+store alone. A failing script is shrunk until no command can be removed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lockfast.sim.model import checksum_of
 from lockfast.sim.promises import NOTHING, ClaimId, Promises, Snapshot, Step, Steps, snapshot
 
 TRUTH = -1
-"""As count of a Renew: send what is true of the store that gets it."""
+"""A placeholder for the count of a Renew: fill in the values of the store that receives it."""
 
 SHRINKS_MAX = 1500
 
 
 class MismatchError(AssertionError):
-    """A store and its reference disagree, or a promise is broken."""
+    """The store and its reference disagree, or the store broke a promise."""
 
 
 # ── what to ask for ──────────────────────────────────────────────────────────────────
 
 
 class Profile(NamedTuple):
-    """A small world: what is locked in it, and how often each command is given."""
+    """A workload: the places that claims request, and the weight of each command."""
 
     name: str
     choices: tuple[tuple[c.Place, ...], ...]
@@ -50,7 +50,7 @@ def _permit(name: str, weight: int, limit: int) -> c.Place:
 
 
 def _branch(name: str, mode: str) -> tuple[c.Place, ...]:
-    """A tree lock: its intention on each ancestor, then itself."""
+    """Return the places of a tree lock: an intention on each ancestor, then the node."""
     intent = "intent_exclusive" if mode == "exclusive" else "intent_shared"
     parts = name.split("/")
     above = ("/".join(parts[:i]) for i in range(1, len(parts)))
@@ -106,7 +106,7 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("exclusive", _EXCLUSIVE, _WEIGHTS),
-        # Conversions that wait, and deadlocks of these: rare, so more often than elsewhere.
+        # Waiting conversions and their deadlocks are rare, so raise their weights.
         Profile(
             "readers and writers",
             _READERS + _MORE_READERS,
@@ -133,7 +133,7 @@ _FOOLISH: tuple[tuple[c.Place, ...], ...] = (
 
 
 class Commands:
-    """An endless, seeded stream of commands; each may depend on what is to be seen."""
+    """An endless, seeded stream of commands; each may depend on the store's visible state."""
 
     def __init__(self, seed: int, profile: Profile | None = None) -> None:
         self._random = random.Random(seed)
@@ -148,12 +148,12 @@ class Commands:
         self._seen = NOTHING
 
     def next(self, seen: Snapshot) -> Step:
-        """The next command, with the clocks at which it arrives."""
+        """Return the next command, with the clock readings at its arrival."""
         self._seen = seen
         chance = self._random.random
         self._tick()
         if seen.due_ms() <= self._now_ms and chance() < 0.6:
-            # Alone, what the clock does can be judged more closely.
+            # A command without effect isolates the effect of the clock.
             command: c.Command = c.Expel("nobody", "so that time passes")
         elif self._late and chance() < 0.15:
             command = self._late.pop(self._random.randrange(len(self._late)))
@@ -265,14 +265,14 @@ class Commands:
         if chance() < 0.02:
             places = list(choice(_FOOLISH))
         self._random.shuffle(places)
-        # Closing with a grant is for one place; beside claims of several it would matter
-        # in which order a store looks at its lines.
+        # A window is for claims with one place; among claims with several, the result would
+        # depend on the order in which a store settles its queues.
         alone = all(len(places) == 1 for places in self.profile.choices)
         once = [place.kind for place in places] == ["once"]
         window_ms = choice((0, 0, 0, 0, 10)) if alone else choice((0, 30)) if once else 0
         actor, queue = choice(("", "task")), chance() < 0.8
         if chance() < 0.3:
-            # Most claims ask for nothing special, and stores have short ways for these.
+            # Most real claims use no options, and stores have fast paths for them.
             return c.Enter(session, n, tuple(places), actor, queue)
         return c.Enter(
             session,
@@ -352,7 +352,7 @@ class Commands:
             for other, claim in others[: self._random.randrange(4)]
         ]
         ahead_of = None
-        # Whoever converts stands in no line, and only gives up.
+        # A converting claim is in no queue, so it can only be cancelled.
         if chance() < (0.1 if of in converting else 0.6):
             claim = self._seen.claims.get(of)
             line = [
@@ -386,12 +386,12 @@ MakeSteps: TypeAlias = Callable[[], Steps]
 
 
 class Outcome(NamedTuple):
-    """Where a comparison that found nothing ended."""
+    """The final state of a comparison without mismatch."""
 
     subject: Steps
     script: Sequence[Step]
     replies: Mapping[str, int]
-    """How often each kind of answer was given, to see that everything was tried."""
+    """How often each kind of reply occurred, to check the coverage."""
 
 
 def compare(
@@ -402,7 +402,7 @@ def compare(
     *,
     profile: Profile | None = None,
 ) -> Outcome:
-    """Give both the same random commands and compare them after each.
+    """Send both the same random commands and compare them after each.
 
     Raises MismatchError with the seed and the shortest script that still fails.
     """
@@ -430,7 +430,7 @@ def compare(
 
 
 def replay(make_subject: MakeSteps, make_reference: MakeSteps, script: Iterable[Step]) -> None:
-    """Run a script as it was found; raises as `compare` did, without looking further."""
+    """Run a recorded script. Raises as `compare` did, but does not shrink the script."""
     pair = _Pair(make_subject(), make_reference())
     for step in script:
         pair.take(step)
@@ -447,12 +447,12 @@ def _failure(
 
 
 def _kind(error: Exception | None) -> str:
-    """What a failure is about, so that a shorter script is not one about something else."""
+    """Classify a failure, so that shrinking does not end at a different one."""
     return re.split("[:(]", f"{type(error).__name__} {error}", maxsplit=1)[0]
 
 
 def shrink(script: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> Sequence[Step]:
-    """Leave out whatever can be left out, in ever smaller pieces, while it still fails."""
+    """Remove ever smaller pieces of the script while it still fails."""
     tries = 0
     size = max(1, len(script) // 2)
     while True:
@@ -470,8 +470,8 @@ def shrink(script: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> S
 
 
 class _Labels:
-    """Names for tokens: the k-th of a claim. Within one step, stores may number the grants
-    of different lines in different order; the promises judge the numbers themselves."""
+    """Replaces tokens by symbolic names: the k-th token of a claim. Within one step, stores may
+    number the grants of different queues in any order; the promises check the real numbers."""
 
     def __init__(self) -> None:
         self._labels: dict[int, tuple[object, ...]] = {}
@@ -485,7 +485,7 @@ class _Labels:
                 self._labels[event.token] = (*of, count)
 
     def plain(self, value: object) -> Any:
-        """A value without what two right stores may say differently."""
+        """Return a value without the details in which two correct stores may differ."""
         if isinstance(value, c.Refused) and value.why in _WORDED_FREELY:
             return value._replace(detail="")
         if isinstance(value, c.EventsReply):
@@ -495,7 +495,7 @@ class _Labels:
         if isinstance(value, c.ResourceView):
             value = value._replace(holders=tuple(sorted(value.holders)))
         if isinstance(value, c.Event):
-            # Of a session and a claim that are due at once, either may be taken first.
+            # If a session and a claim expire at the same time, either may be ended first.
             detail = "" if value.what == "expired" else value.detail
             value = value._replace(position=0, detail=detail)
         if isinstance(value, dict):
@@ -518,7 +518,7 @@ _WORDED_FREELY = (c.WHY_FINISHED, c.WHY_INVALID, c.WHY_CLAIMS_FULL)
 
 
 class _Pair:
-    """Two stores on the same way."""
+    """A store and its reference, run in lockstep."""
 
     def __init__(self, subject: Steps, reference: Steps) -> None:
         self.subject = subject
@@ -532,7 +532,7 @@ class _Pair:
         self._expected_labels = _Labels()
 
     def take(self, step: Step) -> None:
-        """One step on both, then everything compared."""
+        """Execute one step on both and compare the results and all readable state."""
         mine = _truthful(step, self.subject)
         reply, wakes = self.subject.apply(*mine)
         theirs = _truthful(step, self.reference)
@@ -571,12 +571,12 @@ class _Pair:
 
 
 def _sure(wakes: Iterable[c.Wake]) -> list[c.Wake]:
-    """Wakes without hints to look again, of which a store may give more than it must."""
+    """Return the wakes without `look` hints, of which a store may send more than necessary."""
     return [wake for wake in wakes if wake.what not in (c.WAKE_LOOK, c.WAKE_WANTED)]
 
 
 def _truthful(step: Step, store: Steps) -> Step:
-    """The step with a keep-alive's account filled in, as its client would."""
+    """Fill in the count and checksum of a keep-alive, as its client would."""
     command = step.command
     if not isinstance(command, c.Renew) or command.count != TRUTH:
         return step

@@ -1,4 +1,4 @@
-"""The two halves of the contract: give a fixture `harness` and derive a class from each."""
+"""The two halves of the contract: define a fixture `harness` and subclass each of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WireContract(
     LogStories,
     WakeStories,
 ):
-    """What a store answers to each command, and whom it wakes."""
+    """A store's replies to each command, and the wakes it sends."""
 
 
 class ContendingApiContract(
@@ -45,8 +45,8 @@ class ContendingApiContract(
     WatchStories,
     RecipeStories,
 ):
-    """What users see of a store whose claims contend, in no order."""
+    """The behaviour of clients of a store without a queue, whose claims contend."""
 
 
 class ApiContract(ContendingApiContract, QueueStories):
-    """What users see of a store through a client."""
+    """The behaviour of clients of a store with a queue."""

@@ -1,7 +1,7 @@
-"""How a story is told on each runtime: started, waited for, interrupted.
+"""Run a test on each runtime: start jobs, wait for them, and interrupt them.
 
-On threads a story never suspends: what it awaits blocks, and what it starts has a thread
-of its own. Under asyncio the same story is a task among tasks.
+On threads, a test never suspends: what it awaits blocks, and each job it starts runs on a
+new thread. In asyncio, the test and its jobs are tasks.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PATIENCE_S: Final = 30.0
-"""How long a story waits for what must happen. Only a failure ever takes that long."""
+"""How long a test waits for something that must happen. Only a failure takes that long."""
 
 
 class Running(Protocol[T_co]):
-    """Something a story has started."""
+    """A job that a test has started."""
 
     def is_done(self) -> bool: ...
     def error(self) -> BaseException | None:
-        """What it raised, once it is done."""
+        """The exception that the job raised, once it is done."""
         ...
 
     async def result(self) -> T_co:
-        """What it returned or raised, waiting for it in patience."""
+        """Wait for the job and return or raise its result."""
         ...
 
 
 class Driver(Protocol):
-    """One runtime, as far as a story needs it."""
+    """One runtime, as far as tests need it."""
 
     def run(self, story: Coroutine[Any, Any, None]) -> None: ...
     def start(self, job: Coroutine[Any, Any, T]) -> Running[T]: ...
@@ -47,7 +47,8 @@ class Driver(Protocol):
     async def interrupt(
         self, job: Coroutine[Any, Any, object], once: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
-        """Run `job` and strike it down as this runtime's users would, after `once`."""
+        """Run `job` and interrupt it after `once`: by Ctrl-C on threads, by cancellation in
+        asyncio."""
         ...
 
     def connect(self, url: str, **settings: Any) -> Client: ...
@@ -82,7 +83,7 @@ class _OnThread(Generic[T]):
 
 
 class ThreadsDriver:
-    """The blocking face."""
+    """The blocking API."""
 
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         run(story)
@@ -99,7 +100,7 @@ class ThreadsDriver:
     async def interrupt(
         self, job: Coroutine[Any, Any, object], once: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
-        # Only the main thread is ever interrupted, so that is where `job` runs.
+        # Python interrupts only the main thread, so `job` runs there.
         assert threading.current_thread() is threading.main_thread()
         main = threading.get_ident()
 
@@ -140,7 +141,7 @@ class _Task(Generic[T]):
 
 
 class AsyncioDriver:
-    """The asyncio face."""
+    """The asyncio API."""
 
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         asyncio.run(story)
@@ -171,7 +172,7 @@ class AsyncioDriver:
 
 
 class UvloopDriver(AsyncioDriver):
-    """The asyncio API on uvloop, whose transports and handles are not asyncio's own."""
+    """The asyncio API on uvloop, which replaces asyncio's transports and handles."""
 
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         import uvloop

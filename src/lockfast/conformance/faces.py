@@ -1,7 +1,7 @@
-"""One way to speak to both faces: as asyncio code does.
+"""Call both APIs in the same way, as asyncio code does.
 
-Stories are written once, as `async def`. The asyncio face fits as it is; the blocking
-face is wrapped so that its calls look awaited, and block instead of suspending.
+Tests are written once, as `async def`. They use the asyncio API directly; the blocking API is
+wrapped so that its methods can be awaited, and block instead of suspending.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Client(Protocol):
     async def close(self) -> None: ...
 
 
-# ── the blocking face, as if it were awaited ─────────────────────────────────────────
+# ── the blocking API, wrapped in awaitable methods ───────────────────────────────────
 
 
 class _Lost:
@@ -242,7 +242,7 @@ class _Watch:
 
 
 class BlockingClient:
-    """A client of the blocking face, for stories."""
+    """A client of the blocking API with awaitable methods."""
 
     def __init__(self, client: blocking.Client) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What a store's author gives to have a store tried, and what stories are told on."""
+"""The harness that a store's author provides, and the stage that each test runs on."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ P = ParamSpec("P")
 LOOK_EVERY_S = 0.005
 SEND_MS = 10_000
 SEVERAL_USED = 4
-"""As many places as stories about several at once make use of."""
+"""The largest number of places in a claim of the suite."""
 
 
 class Harness:
-    """One store in one face, in a namespace that nobody has used before.
+    """One store with one API, in a namespace that was never used before.
 
-    `log_kept` is how many entries of the log the store keeps at least; the suite writes
-    some more to see the older ones go. A store whose clock the test can move overrides
-    `pass_ms`, and the suite hardly takes any time.
+    `log_kept` is the minimum number of log entries that the store keeps; the suite writes
+    more, to check that the oldest are dropped. Override `pass_ms` if the test can set the
+    store's clock; the suite then hardly takes any time.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class Harness:
         self._face = face
 
     def store(self) -> Store:
-        """A way to the store for callers of this face."""
+        """Open the store for callers of this API."""
         return open_store(self.url, "threads" if self._face == "threads" else "asyncio")
 
     def client(self, **settings: Any) -> Client:
-        """A client of this face."""
+        """Create a client of this API."""
         return self.driver.connect(self.url, **settings)
 
     async def pass_ms(self, span_ms: int) -> None:
-        """Let at least this much time pass on the store's clock."""
+        """Advance the store's clock by at least this much, or wait until it has advanced."""
         await self.driver.pause((span_ms + 1) / 1000)
 
 
 class Stage:
-    """Where one story is told: its clients and sessions, and all it has started."""
+    """The clients, sessions and jobs of one test."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -75,7 +75,7 @@ class Stage:
         self._kept: list[object] = []
 
     def play(self, story: Coroutine[Any, Any, None], needs: tuple[str, ...]) -> None:
-        """Tell a story to its end; one that needs more than was declared must be refused."""
+        """Run a test. If it needs an undeclared capability, expect UnsupportedError."""
 
         refused: list[UnsupportedError] = []
 
@@ -83,7 +83,7 @@ class Stage:
             try:
                 await story
             except UnsupportedError as error:
-                # With it the leases of the story live on, until closing gives them back.
+                # Keeping the error keeps the test's leases alive until `close` releases them.
                 refused.append(error)
             finally:
                 await self._close()
@@ -91,7 +91,7 @@ class Stage:
         self._driver.run(told())
         lacking = [need for need in needs if not self._declared(need)]
         if lacking:
-            assert refused, f"it needs {lacking}, which is not declared, and was not refused"
+            assert refused, f"the store does not declare {lacking}, but raised no UnsupportedError"
         elif refused:
             raise refused[0]
 
@@ -109,7 +109,7 @@ class Stage:
             try:
                 await running.result()
             except Exception:
-                pass  # it was the story's to see; here it only has to be over
+                pass  # the test itself checks results; here the job only has to end
         for listener in self._listeners:
             listener.close()
         for store in self._stores:
@@ -118,7 +118,7 @@ class Stage:
     # ── at the wire ──────────────────────────────────────────────────────────────────
 
     def sender(self) -> Callable[[Command], Coroutine[Any, Any, Reply]]:
-        """A connection of its own, for commands."""
+        """Open a new connection for commands."""
         store = self.harness.store()
         self._stores.append(store)
         wire = checked_wire(store.caller_wire(), store.capabilities)
@@ -129,11 +129,11 @@ class Stage:
         return send
 
     def callers(self, *sessions: str, ttl_ms: int = 30_000) -> list[Caller]:
-        """Sessions that do nothing by themselves, each on a connection of its own."""
+        """Create sessions without a keeper, each on its own connection."""
         return [Caller(self.sender(), session, ttl_ms, self.can.queue) for session in sessions]
 
     def listener(self, session: str) -> Listener:
-        """The listener of a session that does nothing by itself."""
+        """Create the listener of a session without a keeper."""
         store = self.harness.store()
         self._stores.append(store)
         listener = Listener(store, session, self._driver)
@@ -141,7 +141,7 @@ class Stage:
         return listener
 
     async def pass_ms(self, span_ms: int) -> None:
-        """Let at least this much time pass on the store's clock."""
+        """Advance the store's clock by at least this much, or wait until it has advanced."""
         await self.harness.pass_ms(span_ms)
 
     # ── through clients ──────────────────────────────────────────────────────────────
@@ -155,12 +155,12 @@ class Stage:
         return [self.client(**settings) for _ in range(count)]
 
     def keep(self, lease: T) -> T:
-        """Have a lease live to the end of the story, so that closing gives it back."""
+        """Keep a lease alive until the end of the test, where closing the client releases it."""
         self._kept.append(lease)
         return lease
 
     def start(self, job: Coroutine[Any, Any, T]) -> Running[T]:
-        """Have something done beside the story: by a thread, or a task."""
+        """Run a job concurrently with the test, in a thread or a task."""
         running = self._driver.start(job)
         self._running.append(running)
         return running
@@ -168,11 +168,11 @@ class Stage:
     async def interrupt(
         self, job: Coroutine[Any, Any, object], once: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
-        """Ctrl-C for a thread, cancellation for a task, as soon as `once` returns."""
+        """Interrupt a thread by Ctrl-C, or cancel a task, as soon as `once` returns."""
         await self._driver.interrupt(job, once)
 
     async def until(self, condition: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `condition` returns once that is true, looking again and again in patience."""
+        """Poll `condition` until it returns a true value, and return that."""
         give_up_s = self._driver.now_s() + PATIENCE_S
         while not (found := await condition()):
             for running in self._running:
@@ -184,7 +184,7 @@ class Stage:
         return found
 
     async def until_waiting(self, client: Client, name: str, count: int = 1) -> None:
-        """Until so many claims wait for a lock."""
+        """Wait until `count` claims wait for a lock."""
 
         async def waiting() -> bool:
             return (await client.inspect(name)).waiting_count == count
@@ -198,7 +198,7 @@ def story(
     [Callable[Concatenate[Any, Stage, P], Coroutine[Any, Any, None]]],
     Callable[Concatenate[Any, Stage, P], None],
 ]:
-    """Make a story a test; `needs` are the capabilities without which it is refused."""
+    """Turn an `async def` into a test; `needs` names the capabilities that it requires."""
 
     def decorate(
         tell: Callable[Concatenate[Any, Stage, P], Coroutine[Any, Any, None]],
@@ -207,13 +207,13 @@ def story(
         def test(self: Any, stage: Stage, *args: P.args, **kwargs: P.kwargs) -> None:
             stage.play(tell(self, stage, *args, **kwargs), needs)
 
-        return test  # type: ignore[return-value]  # it has names where a Callable has none
+        return test  # type: ignore[return-value]  # Callable cannot express parameter names
 
     return decorate
 
 
 class Contract:
-    """Stories about one thing. Whoever runs them gives a fixture `harness`."""
+    """A group of tests. Subclasses need a fixture `harness`."""
 
     @pytest.fixture
     def stage(self, harness: Harness) -> Stage:

@@ -1,4 +1,4 @@
-"""Leases as users have them: held, kept, lost, given back."""
+"""Leases, through clients: held, renewed, lost, released."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lockfast.errors import LeaseLostError, StoreUnavailableError
 
 SHORT_S = 0.5
 KEPT_S = 3.0
-"""Long enough to be renewed in time on a busy machine."""
-"""A TTL or max_hold to be waited out."""
+"""Long enough for renewals to be in time on a busy machine."""
+"""A TTL or max_hold that a test waits for."""
 
 
 async def renewals(client: Client, session: str) -> int:

@@ -1,4 +1,4 @@
-"""Modes at the wire: readers and writers, trees, semaphores, conversions."""
+"""Modes, by commands: readers and writers, trees, semaphores, conversions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOGETHER = {
     frozenset({"intent_exclusive"}),
     frozenset({"intent_shared", "intent_exclusive"}),
 }
-"""What two claims may hold side by side, stated here once more on purpose."""
+"""The modes that two claims may hold at the same time, deliberately stated again here."""
 
 PAIRS = [
     *(("lock", *pair) for pair in itertools.product(LOCK_MODES, repeat=2) if len(set(pair)) > 1),
@@ -90,7 +90,7 @@ class ModeStories(Contract):
         await readers.queue(4, lock("shared"))
         await writer.leave(1)
         tokens = [(await readers.holds(n)).token for n in (1, 2, 3)]
-        assert len(set(tokens)) == 3, "also readers are told apart"
+        assert len(set(tokens)) == 3, "each reader has its own token"
         await readers.waits(4)
         await last.waits(1)
         for n in (1, 2, 3):

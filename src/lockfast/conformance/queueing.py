@@ -1,4 +1,4 @@
-"""Waiting as users do: in order, in time, and without a trace once given up."""
+"""Waiting, through clients: in order, within the timeout, and removed after giving up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lockfast.errors import AcquireTimeoutError, LeaseLostError, StoreUnavailabl
 
 
 async def is_free(client: Client, name: str) -> bool:
-    """Whether nobody holds a lock or waits for it."""
+    """Return True if a lock has neither holders nor waiters."""
     info = await client.inspect(name)
     return (info.holder_count, info.waiting_count) == (0, 0)
 
 
 class WaitingStories(Contract):
-    """Waiting on any store that can wait, in whatever order."""
+    """Waiting, on any store that supports it, in any order."""
 
     @story("waiting")
     async def test_a_lock_whose_holder_has_died_can_be_taken(self, stage: Stage) -> None:
-        """The holder is a session that nobody keeps alive."""
+        """The holder is a session without a keeper, so it expires."""
         (dead,) = stage.callers("dead", ttl_ms=500)
         granted = await dead.hold(1, c.Place("lock", "a", "exclusive"))
         client = stage.client()
@@ -33,7 +33,7 @@ class WaitingStories(Contract):
 
     @story("waiting")
     async def test_one_at_a_time_under_a_shared_recipe(self, stage: Stage) -> None:
-        """Many threads or tasks use one Lock: each has its own lease, no two at once."""
+        """Many threads or tasks share one Lock: each has its own lease, one at a time."""
         client = stage.client()
         lock = client.lock("a")
         inside = 0
@@ -62,7 +62,7 @@ class WaitingStories(Contract):
         one, other = stage.clients(2)
         lease = await one.lock("a").acquire()
         with pytest.raises(AcquireTimeoutError) as caught:
-            # Long enough for a slow server to answer: this is about waiting, not about an outage.
+            # Long enough for a slow server to reply: this tests waiting, not an outage.
             await other.lock("a").acquire(timeout=1.0)
         assert (caught.value.name, caught.value.timeout) == ("a", 1.0)
         await lease.release()
@@ -96,7 +96,7 @@ class WaitingStories(Contract):
 
 
 class QueueStories(Contract):
-    """A queue that others can see, served in order of arrival."""
+    """A queue that clients can inspect, served in order of arrival."""
 
     @story("queue")
     async def test_inspect_shows_who_holds_and_who_waits(self, stage: Stage) -> None:
@@ -138,7 +138,7 @@ class QueueStories(Contract):
     async def test_a_waiter_that_gives_up_has_left_the_queue(self, stage: Stage) -> None:
         one, other, last = stage.client(owner="the-holder"), stage.client(), stage.client()
         lease = await one.lock("a").acquire()
-        # Long enough for a slow store to put it in line: only then it knows for whom it waits.
+        # Long enough for a slow store to queue the claim; only then does it know the holder.
         patience_s = 2.0
         with pytest.raises(AcquireTimeoutError, match="the-holder") as caught:
             await other.lock("a").acquire(timeout=patience_s)

@@ -1,4 +1,4 @@
-"""Reading at the wire: listings, pages, and the log with its positions."""
+"""Reading, by commands: listings, pages, and the log with its positions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ReadingStories(Contract):
 
 
 class LogStories(Contract):
-    """A store may write its log only from the first look at it on."""
+    """Read the log once: a store may start writing it only after the first read."""
 
     @story("watch", "queue", "revoke")
     async def test_the_log_tells_everything_in_order(self, stage: Stage) -> None:
@@ -121,7 +121,7 @@ class LogStories(Contract):
             ("released", "other", 2),
         ]
         positions = [event.position for event in reply.events]
-        assert positions == sorted(set(positions)), "they rise, though not always by one"
+        assert positions == sorted(set(positions)), "positions increase, not necessarily by one"
         assert reply.end == positions[-1]
         first, revoked = reply.events[0], reply.events[5]
         assert (first.kind, first.name, first.mode) == ("lock", "a", "exclusive")
@@ -159,6 +159,6 @@ class LogStories(Contract):
             written += 2
         reply = expect(await caller.send(c.Events(0, limit=1)), c.EventsReply)
         assert reply.end - before >= written
-        assert reply.oldest > before + 1, "the beginning is gone"
-        assert reply.end - reply.oldest + 1 >= kept, "and no more than that"
+        assert reply.oldest > before + 1, "the oldest entries are dropped"
+        assert reply.end - reply.oldest + 1 >= kept, "the store keeps at least log_kept entries"
         assert reply.events[0].position == reply.oldest

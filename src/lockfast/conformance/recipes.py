@@ -1,4 +1,4 @@
-"""Locks as recipes: blocks, decorators, names, TTLs."""
+"""Recipes, through clients: blocks, decorators, names, TTLs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ class RecipeStories(Contract):
             lease = stage.keep(await client.lock(f"n{i}", ttl=10 + i).acquire())
             sessions.add(lease.session)
             near = stage.keep(await client.lock(f"near{i}", ttl=10 + i + 0.4).acquire())
-            assert near.session == lease.session, "rounded down to a step"
+            assert near.session == lease.session, (
+                "similar TTLs are rounded down and share a session"
+            )
         assert len(sessions) == 8
         longer = stage.keep(await client.lock("longer", ttl=60).acquire())
         assert longer.session in sessions

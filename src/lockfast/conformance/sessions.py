@@ -1,4 +1,4 @@
-"""Sessions at the wire: how they begin, are kept, and end for good."""
+"""Sessions, by commands: how they are opened, renewed and ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A = c.Place("lock", "a", "exclusive")
 B = c.Place("lock", "b", "exclusive")
 TTL_MS = 1000
 MANY = 80
-"""Twice as many claims are more than a store may end in one step."""
+"""Twice this number of claims is more than a store may remove in one step."""
 ENDS: dict[str, c.Command] = {
     "closed": c.Close("many"),
     "expelled": c.Expel("many", "its process died"),
@@ -23,14 +23,14 @@ REVOKED = c.RevokeSession("many", "admin", "maintenance")
 
 
 async def session_view(caller: Caller) -> c.SessionView:
-    """The caller's session as others see it."""
+    """Return the caller's session, as other clients read it."""
     reply = expect(await caller.send(c.Sessions()), c.SessionsReply)
     (view,) = [view for view in reply.sessions if view.session == caller.id]
     return view
 
 
 async def ended(caller: Caller) -> c.Ended:
-    """What every command of a session that is over is answered."""
+    """Return the `Ended` reply that every command of an ended session receives."""
     answers = [
         await caller.renew(),
         await caller.enter(90, A),
@@ -55,7 +55,7 @@ class SessionStories(Contract):
 
     @story()
     async def test_only_open_creates_a_session(self, stage: Stage) -> None:
-        """Any other command of an unknown session is answered `Ended`, and changes nothing."""
+        """The store replies `Ended` to other commands of an unknown session; nothing changes."""
         (caller,) = stage.callers("s")
         for command in (
             c.Enter("s", 1, (A,), queue=stage.can.queue),
@@ -140,7 +140,7 @@ class SessionStories(Contract):
         (waiter,) = stage.callers("waiter")
         await dead.hold(1, A)
         queued = await waiter.queue(1, A)
-        assert 0 < queued.look_ms <= TTL_MS, "it is told when to look again"
+        assert 0 < queued.look_ms <= TTL_MS, "the waiter learns when to check again"
         await stage.pass_ms(queued.look_ms)
         ((n, look),) = (await waiter.renewed(1)).looks
         assert n == 1
@@ -160,7 +160,7 @@ class SessionStories(Contract):
 
     @story()
     async def test_a_session_that_ended_never_comes_back(self, stage: Stage) -> None:
-        """Not even by an `open` that was sent before its end and arrives after it."""
+        """Not even by an `Open` that was sent before the end and arrives after it."""
         (caller,) = stage.callers("s", ttl_ms=TTL_MS)
         await caller.hold(1, A)
         await stage.pass_ms(TTL_MS)
@@ -186,7 +186,7 @@ class SessionStories(Contract):
     async def test_a_session_with_many_claims_ends_at_once_and_leaves_nothing(
         self, stage: Stage, how: str
     ) -> None:
-        """The claims may go in portions, but the session has ended with the first reply."""
+        """The claims may be removed in several steps, but the first reply ends the session."""
         await self._ends_in_portions(stage, ENDS[how])
 
     @story("queue", "revoke")
@@ -211,7 +211,7 @@ class SessionStories(Contract):
                 break
             reply = expect(await heir.send(command), c.Done)
             assert not reply.found
-        assert not reply.more, "every step has to remove at least one claim"
+        assert not reply.more, "each step must remove at least one claim"
         assert (await session_view(many)).claims == 0
         await heir.holds(2)
         await heir.holds(3)
@@ -277,7 +277,7 @@ class SessionStories(Contract):
             assert not (await caller.renewed()).matches, wrong
         caller.account = true_account
         await other.leave(1)
-        assert not (await caller.renewed()).matches, "the waiting claim holds by now"
+        assert not (await caller.renewed()).matches, "the waiting claim has been granted"
         await caller.holds(2)
         assert (await caller.renewed()).matches
         await caller.leave(1)

@@ -1,4 +1,4 @@
-"""Several at once at the wire: all or nothing, no deadlock, and how one is broken."""
+"""Claims with several places, by commands: all or nothing, and breaking deadlocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SeveralStories(Contract):
             await caller.enter(1, *places(("ab", "ba", "bca", "cab", "ca", "ac")[i]))
         for _ in callers:
             holding = [caller for caller in callers if isinstance(await caller.look(1), c.Granted)]
-            assert holding, "nobody can go on"
+            assert holding, "deadlock: no claim is granted"
             await holding[0].leave(1)
 
     @story("several", "queue")
@@ -157,7 +157,7 @@ class BreakStories(Contract):
 
     @story("queue", "several")
     async def test_one_who_is_waited_for_may_pass_a_reservation(self, stage: Stage) -> None:
-        """It holds what a claim of several waits for, and wants what that has reserved."""
+        """A claim holds what another one waits for, and waits for that one's reservation."""
         one, both = stage.callers("one", "both")
         await one.hold(1, *places("a"))
         await both.queue(1, *places("ab"))
@@ -185,5 +185,7 @@ class BreakStories(Contract):
         assert await other.send(c.Break("one", 1, witnesses, detail="a cycle")) == c.Done()
         assert (await one.holds(1)).mode == "update"
         stored = expect(await one.send(c.Claims("one")), c.ClaimsReply)
-        assert [claim.reason for claim in stored.claims] == ["a cycle"], "and says why"
+        assert [claim.reason for claim in stored.claims] == ["a cycle"], (
+            "the claim records the cycle"
+        )
         await other.hold(2, *places("a", "shared"))
