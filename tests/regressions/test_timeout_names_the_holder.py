@@ -35,7 +35,7 @@ def test_third_in_line() -> None:
         assert f"held by holder (token {held.token}" in str(error)
         assert "1 ahead in the queue" in str(error)
         assert not error.leaving
-        assert "given back" not in str(error)
+        assert "in the background" not in str(error)
         assert holder.inspect("a").waiting_count == 1, "it has left when it raises"
         with pytest.raises(lockfast.AcquireTimeoutError) as caught:
             late.lock("a").acquire(timeout=0)
