@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from lockfast.core import commands as c
@@ -12,10 +13,11 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.requests import Found, Kv, Range
-from lockfast.stores.etcd.steps import READS_MAX, Context, Step, keys_of_lease
-from lockfast.stores.etcd.view import Instant, Known, View
+from lockfast.stores.etcd.steps import READS_MAX, Context, keys_of_lease
+from lockfast.stores.etcd.view import Instant, Known, Missing, View
 
 PAGE: Final = 200
+WAITING_SHOWN: Final = 16
 
 
 class Reader:
@@ -140,20 +142,30 @@ class Reader:
             known = await self._read([Range(k.EPOCH_KEY), Range(start, stop, PAGE)])
             kvs = known.found[Range(start, stop, PAGE)].kvs
             names = list(dict.fromkeys(k.parse_place(kv.key).name for kv in kvs))
-            for name in names:
-                view = await self._inspect(kind, name)
+            part = names[: command.limit + 1 - len(views)]
+            for view in await self._inspect(kind, part):
                 if view.holder_count or view.waiting_count or view.closed_ms:
                     views.append(view)
-                if len(views) > command.limit:
-                    break
-            if len(kvs) < PAGE:
+            if len(kvs) < PAGE and part == names:
                 break
-            start = k.end_of(k.resource_prefix(kind, names[-1]))
+            start = k.end_of(k.resource_prefix(kind, part[-1]))
         return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)
 
-    async def _inspect(self, kind: str, name: str) -> c.ResourceView:
-        command = c.Inspect(kind, name, 16)
-        step = Step(self._gateway, self._context, command, self._until_ms, self._instant)
-        reply = (await step.run()).reply
-        assert isinstance(reply, c.ResourceView)
-        return reply
+    async def _inspect(self, kind: str, names: list[str]) -> list[c.ResourceView]:
+        """Several resources at one revision, in as few requests as they fit in."""
+        prefixes = [k.resource_prefix(kind, name) for name in names]
+        windows = dict.fromkeys(prefixes, WAITING_SHOWN + 32)
+        wanted = {Range(prefix, k.end_of(prefix), windows[prefix]) for prefix in prefixes}
+        while True:
+            known = await self._read(sorted(wanted))
+            view = View(known, self._context.own, Base(0), self._instant, exact=True)
+            view.windows = windows
+            reading = Reading(view)
+            reading.begin(*self._instant[:2])
+            found: list[c.ResourceView] = []
+            for name in names:
+                with suppress(Missing):
+                    found.append(reading._resource_view(kind, name, WAITING_SHOWN))
+            if not view.wants:
+                return found
+            wanted |= view.wants
