@@ -223,6 +223,11 @@ def rank_of(key_ms: int, arrival: int) -> str:
     return (key_ms + _RANK_OFFSET).to_bytes(8).hex() + arrival.to_bytes(8).hex()
 
 
+def arrival_of(rank: str) -> int:
+    """The arrival that rank_of made a rank from."""
+    return int(rank[16:32], 16)
+
+
 def claim_ref(session: str, n: int) -> str:
     return f"{session}\x1f{n}"
 

@@ -66,18 +66,7 @@ def judge(run: Run) -> list[Problem]:
         fenced=run.mix.fenced,
         alive_us=alive_us(run.mix),
         per_name=run.mix.store == "quorum",
-        order_slack_us=order_slack_us(run.mix),
     )
-
-
-def order_slack_us(mix: Mix) -> int | None:
-    """How exact the order of arrival is; None if it is not promised.
-
-    On etcd a claim's rank is the wall clock of its client, to the millisecond.
-    """
-    if mix.store != "etcd":
-        return 0
-    return None if {"drift", "wall_jump"} & mix.faults.keys() else 2 * MS
 
 
 def alive_us(mix: Mix) -> int:

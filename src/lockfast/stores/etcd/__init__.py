@@ -16,8 +16,9 @@ What each step compares, and why that suffices:
 
   - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. Nobody
     can hold it, wait for it or keep it closed.
-  - *Join a line*: own session's key, that there is no reservation. A claim in line is always
-    right; what is read after the put shows whether it could hold by now.
+  - *Join a line*: own session's key, that there is no reservation, that nobody stands behind the
+    place taken or else the tail was read before. A claim in line is always right; what is read
+    after the put shows whether it could hold by now.
   - *Leave a lock nobody waits for*: own key, and that nothing but holders is at the resource.
   - *Leave and hand over*: own key; that nothing was written since the read, up to the heir; the
     heir's key and its session; the epoch. Additions and changes fail the comparison. A deletion
@@ -47,8 +48,8 @@ go to another, and watches go on from the revision they had come to. Whether a r
 was lost has been carried out shows in the claim's keys, which are found by its number.
 
 **Time.** Only leases decide when something is over: sessions, closings (`once`, `lock_delay`) and
-`max_hold` each have a lease of their length, rounded up to whole seconds. Wall clocks order the
-line (with the number of arrival) and are shown to people.
+`max_hold` each have a lease of their length, rounded up to whole seconds. A claim's rank is its
+client's wall clock, but no earlier than those who stand in line (`order.py`).
 
 **One acquire**, file by file: `wire` chooses the way, `shortcut` is the usual one, `gateway` puts
 transactions of several callers into one request, `network` sends it; if the short way does not do,

@@ -4,9 +4,13 @@
 
     if   the session and the epoch are as known, and the resource has no key at all
     then put the holder's key
-    else if   the session is as known, and no claim of several places has a reservation here
+    else if   the session is as known, no claim of several places has a reservation here, and
+              nobody stands behind our place in line
          then put the waiting key, and read the line
-         else read what is different
+         else read the tail of the line
+
+If others stand behind our place, our clock may be behind theirs: the rank is raised (`order.py`)
+and the transaction sent once more, without the last comparison.
 
 Only exclusive claims join like this: others may be compatible with the holders, so the table
 decides. To join needs no further comparison, since a claim in line is always right. Whether it
@@ -29,6 +33,7 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway, Proposal, Slot
 from lockfast.stores.etcd.layout import Base, Owner
+from lockfast.stores.etcd.order import lag_ms, tail_of
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import Answer, Found, Range
 from lockfast.stores.etcd.steps import LIMITS, Context, Outcome, Settle, Step
@@ -81,36 +86,48 @@ class Shortcut:
             return None
         now_ms = self._instant.now_ms
         arrival = self._context.own.next_arrival(self._gateway.cluster.revision)
-        claim = Claim(
-            command.session, command.n, command.places, HOLDING,
-            rank_of(now_ms - command.head_start_ms, arrival), command.actor, command.priority,
-            now_ms, k.RELATIVE, now_ms, 0, 0, 0, 1, command.value,
-        )  # fmt: skip
-        mine = own.doubt(command.n, command.places, claim.rank)
-        proposal = self._entering(claim, own, base, prefix, joins)
-        try:
-            committed = await self._gateway.txn(proposal, self._until_ms)
-        except LeaseGoneError:
+        entered_ms, may_overtake = now_ms, False
+        while True:
+            base = self._context.base or base
+            claim = Claim(
+                command.session, command.n, command.places, HOLDING,
+                rank_of(entered_ms - command.head_start_ms, arrival), command.actor,
+                command.priority, entered_ms, k.RELATIVE, now_ms, 0, 0, 0, 1, command.value,
+            )  # fmt: skip
+            mine = own.doubt(command.n, command.places, claim.rank)
+            proposal = self._entering(claim, own, base, prefix, joins, may_overtake)
+            try:
+                committed = await self._gateway.txn(proposal, self._until_ms)
+            except LeaseGoneError:
+                own.undoubt(command.n)
+                return None
+            except StoreUnavailableError:
+                own.undoubt(command.n)
+                raise
+            answer, slot = committed
+            if answer.succeeded:
+                own.doubted.discard(command.n)
+                own.saw(command.n)
+                token = base.epoch + slot.tokens + k.STRIDE * answer.revision
+                mine.token, mine.mod = token, answer.revision
+                mine.key = next(key for _, key in k.keys_of(claim))
+                return Outcome(c.Granted(token, 0, place.mode), (), answer.revision)
+            self._context.met(prefix)
+            self._learn(answer.found(1))
+            queued = answer.nested(0)
+            if joins and queued.succeeded:
+                break
             own.undoubt(command.n)
-            return None
-        except StoreUnavailableError:
-            own.undoubt(command.n)
-            raise
+            if not joins or may_overtake:
+                return None
+            tail = queued.found(0).kvs
+            waits = k.line_key(prefix, "w", claim.rank, claim.session, claim.n)
+            if not tail or tail[0].key < waits:
+                return None
+            # Others stand behind that place. Those who came since we asked may be overtaken.
+            entered_ms += lag_ms(tail, now_ms, arrival)
+            may_overtake = True
         own.doubted.discard(command.n)
-        answer, slot = committed
-        if answer.succeeded:
-            own.saw(command.n)
-            token = base.epoch + slot.tokens + k.STRIDE * answer.revision
-            mine.token, mine.mod = token, answer.revision
-            mine.key = next(key for _, key in k.keys_of(claim))
-            mode = place.mode
-            return Outcome(c.Granted(token, 0, mode), (), answer.revision)
-        self._context.met(prefix)
-        self._learn(answer.found(1))
-        queued = answer.nested(0)
-        if not joins or not queued.succeeded:
-            own.undoubt(command.n)
-            return None
         own.saw(command.n)
         claim.state, claim.token, claim.granted_ms = WAITING, 0, 0
         try:
@@ -126,7 +143,13 @@ class Shortcut:
                 self._context.base, self._context.base_mod = base, kv.mod
 
     def _entering(
-        self, claim: Claim, own: OwnSession, base: Base, prefix: str, joins: bool
+        self,
+        claim: Claim,
+        own: OwnSession,
+        base: Base,
+        prefix: str,
+        joins: bool,
+        may_overtake: bool,
     ) -> Proposal:
         keys, record = self._keys, own.record
         assert record is not None
@@ -144,8 +167,11 @@ class Shortcut:
         def body(slot: Slot) -> Json:
             join: Json = {"success": []}
             if joins:
+                compares = [lives, keys.absent(f"{prefix}v\x1f", f"{prefix}v ")]
+                if not may_overtake:
+                    compares.append(keys.absent(waits, f"{prefix}w "))
                 join = {
-                    "compare": [lives, keys.absent(f"{prefix}v\x1f", f"{prefix}v ")],
+                    "compare": compares,
                     "success": [
                         keys.put(waits, k.packed_claim(waiting, owner, 0, 0), record.lease),
                         keys.range(Range(prefix, end, WINDOW)),
@@ -153,6 +179,7 @@ class Shortcut:
                         keys.range(Range(f"{waits}\x00", end, 1)),
                         *self._log(base, "waiting", waiting, owner, slot),
                     ],
+                    "failure": [keys.range(tail_of(prefix))],
                 }
             value = k.packed_claim(claim, owner, base.epoch, slot.tokens)
             return {

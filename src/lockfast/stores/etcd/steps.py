@@ -15,6 +15,7 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Committed, Gateway
 from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.order import lag_ms, tail_of
 from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
 from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Range
@@ -97,6 +98,8 @@ class Step:
         self._places: list[tuple[str, str]] = []
         """Resources that the command surely concerns."""
         self._conflicts = 0
+        self._lag_ms: int | None = None
+        """Known once the tail of the line has been read; it stays, so that ranges do not change."""
         self.unsettled: list[c.Place] = []
         """Where more can be granted than one transaction could."""
 
@@ -173,6 +176,8 @@ class Step:
             prefix = k.resource_prefix(place.kind, place.name)
             if isinstance(command, c.Inspect):
                 self._windows[prefix] = command.waiting_max + 32
+            if isinstance(command, c.Enter) and command.queue:
+                self._wants.add(tail_of(prefix))
             window = self._windows.get(prefix)
             end = k.end_of(prefix)
             self._wants.add(Range(prefix, end, window) if window else Range(prefix, end, 5))
@@ -226,9 +231,31 @@ class Step:
             _, wakes = _settle(table, Settle(()), now_ms, wall_us)
             reply = table.look(command)
         else:
+            lag = 0
+            if isinstance(command, c.Enter):
+                lag = self._lag(view.known)
+                command = command._replace(head_start_ms=command.head_start_ms - lag)
             reply, wakes = table.apply(command, now_ms, wall_us)
+            entered = self._entered(view)
+            if entered is not None:
+                entered.entered_ms += lag
         self.unsettled = [c.Place(row.kind, row.name, "") for row in table.unsettled]
         return reply, wakes
+
+    def _lag(self, known: Known) -> int:
+        if self._lag_ms is None:
+            tails = [tail_of(k.resource_prefix(*place)) for place in self._places]
+            kvs = [kv for tail in tails if tail in known.found for kv in known.found[tail].kvs]
+            self._lag_ms = lag_ms(kvs, self._instant.now_ms, self._arrival)
+        return self._lag_ms
+
+    def _entered(self, view: View) -> Claim | None:
+        """The claim that the command stores anew."""
+        command = self._command
+        if not isinstance(command, c.Enter):
+            return None
+        of = (command.session, command.n)
+        return view.claims.get(of) if view.claims_before.get(of) is None else None
 
     # ── committing ───────────────────────────────────────────────────────────────────
 
@@ -263,12 +290,9 @@ class Step:
 
     def _doubt(self, plan: Plan) -> Claim | None:
         """The claim that the transaction stores anew: in doubt until there is a reply."""
-        command = self._command
-        if not isinstance(command, c.Enter):
-            return None
-        own, of = self._own.get(command.session), (command.session, command.n)
-        claim = plan.view.claims.get(of)
-        if own is None or claim is None or plan.view.claims_before.get(of) is not None:
+        claim = self._entered(plan.view)
+        own = self._own.get(claim.session) if claim is not None else None
+        if own is None or claim is None:
             return None
         own.doubt(claim.n, claim.places, claim.rank)
         return claim
