@@ -265,7 +265,7 @@ def drop_wanted(core: Any) -> list[Any]:
     dropped: list[Any] = []
     (session,) = core.sessions()
     listener = session.listener
-    table = getattr(listener, "_table", None)
+    table = getattr(listener, "_source", None)
     listeners = table._listeners if table is not None else core.store._file._listeners
     deliver = listeners[listener.inbox]
 

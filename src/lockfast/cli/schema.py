@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lockfast.cli import exit_codes
+from lockfast.cli.formatting import write_line
 
 
 def schema(arguments: argparse.Namespace) -> int:
@@ -12,7 +13,6 @@ def schema(arguments: argparse.Namespace) -> int:
     from lockfast.stores.postgresql import schema as postgresql
 
     make = postgresql.guards if arguments.guards else postgresql.creation
-    print("BEGIN;")
-    print(make(arguments.schema))
-    print("COMMIT;")
+    for line in ("BEGIN;", *make(arguments.schema).splitlines(), "COMMIT;"):
+        write_line(line)
     return exit_codes.OK

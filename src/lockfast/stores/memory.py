@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from lockfast.core.commands import (
     WAKE_GRANTED,
@@ -126,7 +126,7 @@ class MemoryStore:
         return _MemoryWire(self._table)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        return _MemoryWakeListener(self._table, self._runtime, session, deliver)
+        return MemoryWakeListener(self._table, self._runtime, session, deliver)
 
     def close(self) -> None:
         """Do nothing: the table stays for other clients."""
@@ -143,19 +143,26 @@ class _MemoryWire:
         """Do nothing: there is no connection."""
 
 
-class _MemoryWakeListener:
-    """A listener that only waits for `interrupt`, because the table delivers wakes directly."""
+class WakeSource(Protocol):
+    """What delivers wakes within the process: a lock table, or the nodes of a majority."""
+
+    def attach(self, inbox: str, deliver: Deliver) -> None: ...
+    def detach(self, inbox: str) -> None: ...
+
+
+class MemoryWakeListener:
+    """A listener that only waits for `interrupt`, because `source` delivers wakes directly."""
 
     process = ""
 
     def __init__(
-        self, table: MemoryTable, runtime: Runtime, session: str, deliver: Deliver
+        self, source: WakeSource, runtime: Runtime, session: str, deliver: Deliver
     ) -> None:
         self.inbox = session
-        self._table = table
+        self._source = source
         self._runtime = runtime
         self._reader: Signal = runtime.signal()
-        table.attach(session, deliver)
+        source.attach(session, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         await self._reader.wait(timeout_ms)
@@ -174,7 +181,7 @@ class _MemoryWakeListener:
         return ()
 
     def close(self) -> None:
-        self._table.detach(self.inbox)
+        self._source.detach(self.inbox)
 
 
 _tables: dict[tuple[str, str], MemoryTable] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from lockfast.core.commands import WAKE_FREE, Blocker, Wake
+from lockfast.core.commands import WAKE_FREE, Wake
 from lockfast.errors import StoreUnavailableError
-from lockfast.ports import Deliver, Runtime, Signal, WakeListener
-from lockfast.stores.memory import wall_us
+from lockfast.ports import Deliver, Runtime, WakeListener
+from lockfast.stores.memory import MemoryWakeListener, wall_us
 from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late
 from lockfast.stores.quorum.messages import Answer, FreeWake, NoAnswer, Request
 from lockfast.stores.quorum.node import SKEW_US, Node
@@ -75,7 +75,7 @@ class MemoryBackend:
         return _MemoryFlights(self._nodes)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        return _MemoryWakeListener(self._nodes, self._runtime, session, deliver)
+        return MemoryWakeListener(self._nodes, self._runtime, session, deliver)
 
     def close(self) -> None:
         """The nodes stay, for other clients."""
@@ -95,35 +95,3 @@ class _MemoryFlights:
 
     def close(self) -> None:
         """There is no connection."""
-
-
-class _MemoryWakeListener:
-    """Wakes are delivered directly, so listening is only waiting to be interrupted."""
-
-    process = ""
-
-    def __init__(
-        self, nodes: MemoryNodes, runtime: Runtime, session: str, deliver: Deliver
-    ) -> None:
-        self.inbox = session
-        self._nodes = nodes
-        self._runtime = runtime
-        self._reader: Signal = runtime.signal()
-        nodes.attach(session, deliver)
-
-    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        await self._reader.wait(timeout_ms)
-        self._reader = self._runtime.signal()
-        return ()
-
-    def interrupt(self) -> None:
-        self._reader.set()
-
-    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """A process cannot outlive its own memory."""
-
-    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        self._nodes.detach(self.inbox)
