@@ -75,7 +75,7 @@ def block_until(true: Callable[[], bool]) -> None:
 def hold_up_looks(session: Any) -> threading.Event:
     """Have the keeper not look at its claims until the event is set."""
     go_on = threading.Event()
-    table = session.listener._table
+    table = session.listener._source
     apply = table.apply
 
     def held_up(command: Any) -> Any:

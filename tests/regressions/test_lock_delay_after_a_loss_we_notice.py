@@ -33,7 +33,7 @@ def test_no_keep_alive_was_answered() -> None:
     with lockfast.connect(url) as other, lockfast.connect(url, ttl=0.3) as client:
         lease = client.lock("a", lock_delay=60).acquire()
         (session,) = client._core.sessions()
-        table = session.listener._table  # type: ignore[attr-defined]
+        table = session.listener._source  # type: ignore[attr-defined]
         apply = table.apply
 
         def unreachable(command: object) -> object:
