@@ -58,7 +58,7 @@ def test_the_same_token_passes_again(guard: Guard) -> None:
 
 def test_once_refuses_the_same_token(guard: Guard) -> None:
     guard.admit("orders/42", 17, once=True)
-    with pytest.raises(StaleTokenError, match="token 17 was used already"):
+    with pytest.raises(StaleTokenError, match="token 17 was already used"):
         guard.admit("orders/42", 17, once=True)
     guard.admit("orders/42", 18, once=True)
 

@@ -32,12 +32,14 @@ def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiters_are_woken_by_their_keep_alives(server: PostgresServer) -> None:
     """Nobody listens, and no statement is prepared."""
     url = server.url()
-    with lockfast.connect(url, ttl=1.5) as holder, lockfast.connect(url, ttl=1.5) as waiter:
-        held = holder.lock("a").acquire()
+    with lockfast.connect(url, ttl=6) as holder, lockfast.connect(url, ttl=6) as waiter:
+        held = holder.lock("pooled").acquire()
         got: list[lockfast.Lease] = []
-        thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
+        thread = threading.Thread(
+            target=lambda: got.append(waiter.lock("pooled").acquire(timeout=60))
+        )
         thread.start()
-        server.wait_until("SELECT count(*) = 1 FROM lockfast.lines WHERE name = 'a'")
+        server.wait_until("SELECT count(*) = 1 FROM lockfast.lines WHERE name = 'pooled'")
         assert server.run("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == [
             (0,)
         ]

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -53,6 +54,14 @@ def _server_uid() -> int:
     import pwd
 
     return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.getuid()
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process exists and is not merely waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class PostgresServer:
@@ -148,7 +157,8 @@ class PostgresServer:
         self._said = []
         ready = threading.Event()
         threading.Thread(target=self._listen, args=(process, ready), daemon=True).start()
-        if not ready.wait(START_S) or process.poll() is not None:
+        # The pipe also closes when the server exits before it is ready.
+        if not ready.wait(START_S) or _READY not in self.said:
             self.kill()
             raise RuntimeError(f"{self.bin}/postgres did not start:\n{''.join(self._said)}")
 
@@ -174,16 +184,23 @@ class PostgresServer:
     def kill(self) -> None:
         """As `kill -9` of all its processes: nothing is flushed and no connection is closed."""
         if self._process is not None:
-            self._signal_all(signal.SIGKILL)
+            children = self._signal_all(signal.SIGKILL)
             self._process.wait()
             self._process = None
+            # A new server refuses to start while an old backend is still attached to its memory.
+            give_up = time.monotonic() + START_S
+            while any(map(_is_running, children)):
+                assert time.monotonic() < give_up, f"backends {children} survived SIGKILL"
+                time.sleep(0.01)
 
-    def _signal_all(self, number: signal.Signals) -> None:
-        """The server and its children, which are process groups of their own."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for pid in (self.pid, *map(int, children)):
+    def _signal_all(self, number: signal.Signals) -> list[int]:
+        """Signal the server and its children, which are process groups of their own."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        children = [int(pid) for pid in path.read_text().split()]
+        for pid in (self.pid, *children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+        return children
 
     def restart_immediately(self) -> None:
         """As `pg_ctl restart -m immediate`: connections are cut, recovery follows."""
