@@ -359,12 +359,11 @@ def _beside(
             yield Problem("exclusion", text, (grant.op, other.op), at)
 
 
-def check_order(grants: Sequence[Grant], slack_us: int = 0) -> Iterator[Problem]:
-    """Who stood in line before another asked is served before, unless that has a head start.
+def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
+    """A claim that was queued before another was sent is granted first, unless that one has a
+    head start.
 
-    With `slack_us` only those count who stood there for longer than that.
-
-    The users of a kept lock stand in a line of their own, which may move on for a while.
+    Users of a retained lock are left out: they queue locally, in front of the grant.
     """
     lines: dict[tuple[str, str], list[Grant]] = {}
     for grant in grants:
@@ -376,7 +375,7 @@ def check_order(grants: Sequence[Grant], slack_us: int = 0) -> Iterator[Problem]
         for grant in line:
             for head_start, other in passed.items():
                 assert other.queued is not None
-                if head_start >= grant.head_start and other.queued < grant.asked - slack_us:
+                if head_start >= grant.head_start and other.queued < grant.asked:
                     text = f"{grant}, asked for at {grant.asked}, came before {other}"
                     text += f", who stood in line at {other.queued}"
                     yield Problem("order", text, (grant.op, other.op), grant.asked)
@@ -465,21 +464,18 @@ def check_history(
     fenced: bool = True,
     alive_us: int = 0,
     per_name: bool = False,
-    order_slack_us: int | None = 0,
 ) -> list[Problem]:
     """Every check that the store's promises allow.
 
     With `forgets` the store may lose what it acknowledged: then only tokens and the guarded
     register are promised. Without `fenced` the register is not. With `per_name` tokens rise at
-    each name alone. With `order_slack_us` the order of arrival is that exact, and not promised at
-    all if it is None.
+    each name alone.
     """
     grants = grants_of(entries)
     problems = list(check_tokens(grants, forgets=forgets, per_name=per_name))
     if not forgets:
         problems += check_exclusion(grants, resizes(entries))
-        if order_slack_us is not None:
-            problems += check_order(grants, order_slack_us)
+        problems += check_order(grants)
         problems += check_windows(grants)
     if fenced:
         problems += check_register(entries)

@@ -42,7 +42,7 @@ class _Put:
     value: str = ""
     claim: Claim | None = None
     span_ms: int = 0
-    """It is under a lease of its own, of this length."""
+    """Length of the separate lease that this key is bound to."""
 
 
 @dataclass

@@ -151,7 +151,7 @@ class Sessions:
                     raise StoreUnavailableError(
                         keys.label, "did not open the session in time"
                     ) from None
-                continue  # look whether it was opened
+                continue  # read again: this transaction may have opened it
             if committed.answer.succeeded:
                 own.record, own.mod = record, committed.answer.revision
                 return c.Done(found=False)
@@ -181,7 +181,7 @@ class Sessions:
         return self._keys.number(reply, "TTL") > 0
 
     async def _prove(self, own: OwnSession) -> None:
-        """Look whether the keys of our claims are there, some of them each time."""
+        """Check that the keys of our claims exist, a few of them at each call."""
         claims = sorted(own.claims.items())
         after = [item for item in claims if item[0] > own.proved_up_to] or claims
         chosen = [(n, claim) for n, claim in after[:PROVED_PER_RENEWAL] if n not in own.doubted]
