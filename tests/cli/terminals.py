@@ -16,6 +16,7 @@ from tests.cli.processes import PATIENCE_S, Cli, Process
 
 CTRL_C = b"\x03"
 CTRL_Z = b"\x1a"
+ERASE_LINE = "\r\x1b[K"
 SHELL = (sys.executable, str(Path(__file__).with_name("job_shell.py")))
 
 
@@ -34,10 +35,11 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def line(self) -> str:
+        """The next line as a person sees it: what the program erased again is gone."""
         while b"\n" not in self._unread:
             self._unread += self._read()
         line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode()
+        return line.decode().rpartition(ERASE_LINE)[2]
 
     def prompt(self, end: str) -> str:
         """What is seen up to `end`, which no line ending follows."""

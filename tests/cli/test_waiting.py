@@ -9,9 +9,7 @@ import pytest
 from lockfast.cli.waiting import waiting_text
 from lockfast.flow.admin import ClaimInfo, LockInfo
 from tests.cli.processes import LOCKFAST, Cli
-from tests.cli.terminals import CTRL_C, Terminal, open_terminal, start_job
-
-CLEAR = "\r\x1b[K"
+from tests.cli.terminals import CTRL_C, ERASE_LINE, Terminal, open_terminal, start_job
 
 
 @pytest.fixture
@@ -61,11 +59,10 @@ def test_it_names_the_holder_and_disappears(cli: Cli, terminal: Terminal) -> Non
     start_job(cli, terminal, *LOCKFAST, "run", "a", "--", "echo", "ran")
     assert terminal.line().startswith("[pid ")
     seen = terminal.prompt(" by alice")
-    assert seen.startswith(f"{CLEAR}waiting ")
+    assert seen.startswith(f"{ERASE_LINE}waiting ")
     assert "for 'a', position 1 of 1, held for " in seen
     holder.write("go")
-    last = terminal.line()
-    assert last.endswith(f"{CLEAR}ran")
+    assert terminal.line() == "ran"
     assert terminal.line() == "[exit 0]"
 
 
@@ -76,8 +73,20 @@ def test_ctrl_c_leaves_a_clean_line(cli: Cli, terminal: Terminal) -> None:
     assert terminal.line().startswith("[pid ")
     terminal.prompt(" by alice")
     terminal.type(CTRL_C)
-    assert terminal.line().endswith(f"{CLEAR}[exit 130]")
+    assert terminal.line() == "[exit 130]"
     assert cli.show("a")["waiting_count"] == 0
+
+
+def test_a_terminal_that_does_not_know_its_width(cli: Cli, terminal: Terminal) -> None:
+    """It reports 0 columns, and the line once looked for a text shorter than nothing for ever."""
+    cli.environment["TERM"] = "xterm"
+    terminal.resize(0)
+    holder = cli.hold("a", "--owner", "alice")
+    start_job(cli, terminal, *LOCKFAST, "run", "a", "--", "echo", "ran")
+    assert terminal.line().startswith("[pid ")
+    assert "for 'a', position 1 of 1" in terminal.prompt(" by alice")
+    holder.write("go")
+    assert terminal.line() == "ran"
 
 
 def test_without_a_terminal_nothing_is_shown(cli: Cli) -> None:

@@ -79,7 +79,7 @@ class WaitingLine:
         )
         self._shown = True
         # Room for the ^C that the terminal may echo: on a second line it would stay behind.
-        _write(f"\r\x1b[K{_cut(line, os.get_terminal_size(2).columns - 3)}")
+        _write(f"\r\x1b[K{_cut(line, _columns() - 3)}")
 
 
 def waiting_text(
@@ -104,11 +104,16 @@ def waiting_text(
     return text
 
 
+def _columns() -> int:
+    """The width of the terminal; a terminal that does not know its width reports 0."""
+    return os.get_terminal_size(2).columns or 80
+
+
 def _cut(line: str, columns: int) -> str:
     line = safe_text(line)
     if columns_of(line) <= columns:
         return line
-    while columns_of(line) > columns - 1:
+    while line and columns_of(line) > columns - 1:
         line = line[:-1]
     return f"{line}…"
 
