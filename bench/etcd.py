@@ -29,7 +29,7 @@ from bench.uncontended import Uncontended, measure_uncontended
 from lockfast.stores.etcd.requests import TXN, Keys
 from lockfast.stores.http.blocking import Connection
 from lockfast.stores.http.members import Member, Members
-from lockfast.stores.http.messages import post
+from lockfast.stores.http.messages import Request
 from tests.servers.etcd import EtcdCluster
 
 __all__ = ["KINDS", "EtcdFigures", "report_etcd", "run_etcd", "targets_etcd"]
@@ -55,7 +55,7 @@ class EtcdFloor(Contestant):
         take = {"compare": [keys.unchanged("x", 0)], "success": [keys.put("x", "us" * 50)]}
         give = {"compare": [keys.present("x")], "success": [keys.delete("x")]}
         self._take, self._give = (
-            post(str(member), TXN, json.dumps(body).encode()) for body in (take, give)
+            Request(TXN, json.dumps(body).encode()).packed(str(member)) for body in (take, give)
         )
 
     def acquire(self) -> None:

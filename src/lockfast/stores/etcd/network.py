@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
@@ -16,42 +16,19 @@ from lockfast.runtimes.threads import ThreadSignal
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.transport import Json, Transport, Watcher
 from lockfast.stores.http.blocking import LineStream, Pool, deadline
-from lockfast.stores.http.members import Member, Members
-from lockfast.stores.http.messages import ProtocolError, Response, encode, json_object
-
-ATTEMPTS: Final = 3
-"""With several members a call gives each at most a third of its time: one that has stopped
-answers nothing. With one member there is nobody else to ask."""
-ATTEMPT_S_MIN: Final = 0.1
-ATTEMPT_S_MAX: Final = 1.5
+from lockfast.stores.http.failover import HttpPool, ask
+from lockfast.stores.http.members import Members
+from lockfast.stores.http.messages import (
+    ProtocolError,
+    Request,
+    Response,
+    encode,
+    json_object,
+)
 
 WATCH: Final = "/v3/watch"
 _HAS_LEADER: Final = "Grpc-Metadata-Hasleader: true"
 """A member cut off from its leader ends the watch instead of keeping silent."""
-
-
-class HttpPool(Protocol):
-    """What the blocking and the asyncio pool have in common."""
-
-    connections: int
-
-    async def exchange(
-        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
-    ) -> Response: ...
-
-    async def follow(
-        self,
-        member: Member,
-        path: str,
-        body: bytes,
-        headers: tuple[str, ...],
-        until_s: float,
-        take: Callable[[Sequence[dict[str, Any]]], bool],
-    ) -> None: ...
-
-    async def pause(self, span_s: float) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class HttpTransport:
@@ -68,25 +45,8 @@ class HttpTransport:
         return self._pool.connections
 
     async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
-        members, data, headers = self._members, encode(body).encode(), _headers(token)
-        until_s = deadline(timeout_ms)
-        attempt_s = timeout_ms / 1000
-        if len(members.all) > 1:
-            attempt_s = min(max(attempt_s / ATTEMPTS, ATTEMPT_S_MIN), ATTEMPT_S_MAX)
-        for _ in members.all:
-            member = members.current
-            give_up_s = min(until_s, time.monotonic() + attempt_s)
-            try:
-                response = await self._pool.exchange(member, path, data, headers, give_up_s)
-            except StoreUnavailableError as error:
-                members.suspect(member)
-                failure = error
-                continue
-            except OutcomeUnknownError:
-                members.suspect(member)
-                raise
-            return self._answer(response)
-        raise failure
+        request = Request(path, encode(body).encode(), _headers(token))
+        return self._answer(await ask(self._members, self._pool, request, timeout_ms))
 
     def _answer(self, response: Response) -> Json:
         label = self._members.label
@@ -112,9 +72,7 @@ class HttpTransport:
         try:
             await self._pool.follow(
                 member,
-                WATCH,
-                body,
-                headers,
+                Request(WATCH, body, headers),
                 deadline(timeout_ms),
                 lambda messages: any(take(message) for message in messages),
             )
@@ -145,7 +103,7 @@ class HttpWatcher:
     async def open(self, create_requests: Sequence[Json], timeout_ms: int, token: str = "") -> None:
         lines = [encode({"create_request": request}).encode() for request in create_requests]
         headers = (*_headers(token), _HAS_LEADER)
-        self._stream.open(WATCH, b"\n".join(lines), headers, deadline(timeout_ms))
+        self._stream.open(Request(WATCH, b"\n".join(lines), headers), deadline(timeout_ms))
 
     async def next(self, timeout_ms: int | None) -> Sequence[Json]:
         return self._stream.next(None if timeout_ms is None else timeout_ms / 1000)

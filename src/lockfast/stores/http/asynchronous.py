@@ -15,8 +15,8 @@ from lockfast.stores.http.messages import (
     LineReader,
     ProtocolError,
     ReplyReader,
+    Request,
     Response,
-    post,
     whole,
 )
 from lockfast.stores.stream import RECEIVE_BYTES
@@ -53,16 +53,12 @@ class AsyncPool:
         self._closed = False
         self.connections = 0
 
-    async def exchange(
-        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
-    ) -> Response:
+    async def exchange(self, member: Member, request: Request, until_s: float) -> Response:
         """Raises StoreUnavailableError if the request surely was not sent, else
         OutcomeUnknownError."""
         streams = await self._take(member, until_s)
         try:
-            response = await self._exchange(
-                streams, post(str(member), path, body, headers), until_s
-            )
+            response = await self._exchange(streams, request.packed(str(member)), until_s)
         except BaseException:
             streams.close()  # also when cancelled: a late reply is nobody's
             raise
@@ -91,9 +87,7 @@ class AsyncPool:
     async def follow(
         self,
         member: Member,
-        path: str,
-        body: bytes,
-        headers: tuple[str, ...],
+        request: Request,
         until_s: float,
         take: Callable[[Sequence[dict[str, Any]]], bool],
     ) -> None:
@@ -102,7 +96,7 @@ class AsyncPool:
         reader, lines = ReplyReader(), LineReader()
         try:
             async with asyncio.timeout(max(0, until_s - monotonic())):
-                streams.writer.write(post(str(member), path, body, headers))
+                streams.writer.write(request.packed(str(member)))
                 while True:
                     reader.feed(await streams.reader.read(RECEIVE_BYTES))
                     found = lines.feed(reader.take())
@@ -140,9 +134,12 @@ class AsyncPool:
         self.connections += 1
         try:
             async with asyncio.timeout(max(0, until_s - monotonic())):
-                reader, writer = await asyncio.open_connection(
-                    member.host, member.port, ssl=self.members.tls
-                )
+                if member.is_path:
+                    reader, writer = await asyncio.open_unix_connection(member.host)
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        member.host, member.port, ssl=self.members.tls
+                    )
         except TimeoutError as error:
             raise StoreUnavailableError(label, "could not be reached in time") from error
         except OSError as error:

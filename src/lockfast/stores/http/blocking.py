@@ -16,8 +16,8 @@ from lockfast.stores.http.messages import (
     LineReader,
     ProtocolError,
     ReplyReader,
+    Request,
     Response,
-    post,
     whole,
 )
 from lockfast.stores.stream import Stream, left_s, not_sent
@@ -37,9 +37,8 @@ class Connection:
         self.label = members.label
         self.member = member
         try:
-            opened = socket.create_connection(member, left_s(until_s))
+            opened = _connected(member, left_s(until_s))
             try:
-                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if members.tls is not None:
                     opened.settimeout(left_s(until_s))
                     opened = members.tls.wrap_socket(opened, server_hostname=member.host)
@@ -78,6 +77,21 @@ class Connection:
         self.stream.close()
 
 
+def _connected(member: Member, timeout_s: float) -> socket.socket:
+    if not member.is_path:
+        opened = socket.create_connection(member, timeout_s)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return opened
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(member.host)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
 class Pool:
     """Requests from any number of threads, on as many connections as there are requests."""
 
@@ -89,14 +103,12 @@ class Pool:
         self.connections = 0
         """How many were made: a new one may lead to another member."""
 
-    async def exchange(
-        self, member: Member, path: str, body: bytes, headers: tuple[str, ...], until_s: float
-    ) -> Response:
+    async def exchange(self, member: Member, request: Request, until_s: float) -> Response:
         """Raises StoreUnavailableError if the request surely was not sent, else
         OutcomeUnknownError."""
         connection = self._take(member, until_s)
         try:
-            response = connection.exchange(post(str(member), path, body, headers), until_s)
+            response = connection.exchange(request.packed(str(member)), until_s)
         except BaseException:
             connection.close()
             raise
@@ -110,9 +122,7 @@ class Pool:
     async def follow(
         self,
         member: Member,
-        path: str,
-        body: bytes,
-        headers: tuple[str, ...],
+        request: Request,
         until_s: float,
         take: Callable[[Sequence[dict[str, Any]]], bool],
     ) -> None:
@@ -120,7 +130,7 @@ class Pool:
         connection = Connection(self.members, member, until_s)
         reader, lines = ReplyReader(), LineReader()
         try:
-            connection.send(post(str(member), path, body, headers), until_s)
+            connection.send(request.packed(str(member)), until_s)
             while True:
                 left_s(until_s)
                 reader.feed(connection.stream.receive(until_s))
@@ -178,7 +188,7 @@ class LineStream:
         self._waker = Waker()
         self._process = os.getpid()
 
-    def open(self, path: str, body: bytes, headers: tuple[str, ...], until_s: float) -> None:
+    def open(self, request: Request, until_s: float) -> None:
         self.drop()
         member = self._members.current
         self._failures = self._members.failures[member]
@@ -188,7 +198,7 @@ class LineStream:
             self._members.suspect(member)
             raise
         try:
-            connection.send(post(str(member), path, body, headers), until_s)
+            connection.send(request.packed(str(member)), until_s)
         except BaseException:
             connection.close()
             raise

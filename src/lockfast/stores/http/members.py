@@ -18,9 +18,17 @@ class Member(NamedTuple):
     """One server: where it listens."""
 
     host: str
-    port: int
+    """Or the path of a Unix socket, which begins with a slash."""
+    port: int = 0
+
+    @property
+    def is_path(self) -> bool:
+        return self.host.startswith("/")
 
     def __str__(self) -> str:
+        """The value of the header `Host`."""
+        if self.is_path:
+            return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -45,13 +45,23 @@ def json_object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def post(host: str, path: str, body: bytes, headers: tuple[str, ...] = ()) -> bytes:
-    return b"%s%d\r\n\r\n%s" % (_head(host, path, headers), len(body), body)
+class Request(NamedTuple):
+    """A request, whichever member it is sent to."""
+
+    path: str
+    """With its query, percent-encoded."""
+    body: bytes = b""
+    headers: tuple[str, ...] = ()
+    method: str = "POST"
+
+    def packed(self, host: str) -> bytes:
+        head = _head(host, self.method, self.path, self.headers)
+        return b"%s%d\r\n\r\n%s" % (head, len(self.body), self.body)
 
 
 @lru_cache(64)
-def _head(host: str, path: str, headers: tuple[str, ...]) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", *headers, "Content-Length: "]
+def _head(host: str, method: str, path: str, headers: tuple[str, ...]) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, "Content-Length: "]
     return "\r\n".join(lines).encode()
 
 
