@@ -18,7 +18,7 @@ from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import Wire
 from lockfast.runtimes.threads import run
 from lockfast.stores.registry import open_store
-from tests.redis.proxy import Cut, Proxy
+from tests.servers.proxy import DIRECTIONS, Cut, Proxy
 from tests.servers.redis import RedisServer
 
 LOCK = (c.Place("lock", "a", "exclusive"),)
@@ -98,6 +98,10 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
         yield started
 
 
+def url_of(proxy: Proxy, namespace: str) -> str:
+    return f"redis://{proxy.address}?namespace={namespace}"
+
+
 class Blocking:
     """A wire of the blocking face."""
 
@@ -164,7 +168,7 @@ def cuts(proxy: Proxy, request: int, reply: int) -> list[Cut]:
     """Around every 7th byte, the first and the last ones."""
     return [
         Cut(direction, after)
-        for direction, size in (("request", request), ("reply", reply))
+        for direction, size in zip(DIRECTIONS, (request, reply), strict=True)
         for after in sorted({0, 1, 2, *range(0, size, 7), size - 2, size - 1, size})
         if 0 <= after <= size
     ]
@@ -185,7 +189,7 @@ def test_a_reset_at_any_byte_is_settled_by_asking_again(
         namespace = f"reset-{operation.replace(' ', '-')}-{face.__name__}-{next(names)}"
         direct = Blocking(server.url(namespace))
         prepare(direct.send)
-        cut_off = face(proxy.url(namespace))
+        cut_off = face(url_of(proxy, namespace))
         cut_off.send(c.Sessions())  # connected and greeted: what follows is the command alone
         return direct, cut_off
 
@@ -228,7 +232,7 @@ def test_a_client_whose_connections_break_all_the_time_leaves_no_claim(
     """Acquire and release through resets at ever other bytes: one holder, nothing left over."""
     namespace = "breaking"
     with lockfast.connect(server.url(namespace)) as onlooker:
-        with lockfast.connect(proxy.url(namespace), ttl=30) as client:
+        with lockfast.connect(url_of(proxy, namespace), ttl=30) as client:
             tokens = []
             for after in range(0, 900, 45):
                 proxy.arm(Cut("request" if after % 2 else "reply", after % 300))
