@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, settings
 
 # Timing never decides a test: no deadline per example, no complaint about slow generation.
@@ -39,6 +38,7 @@ def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """
     name: str = request.param
     if name == "uvloop":
+        uvloop = pytest.importorskip("uvloop", reason="uvloop does not support Windows")
         monkeypatch.setattr("asyncio.events.new_event_loop", uvloop.new_event_loop)
     return name
 

@@ -18,7 +18,7 @@ from lockfast.core import commands as c
 from lockfast.errors import AcquireTimeoutError
 from lockfast.flow.client import Core
 from lockfast.ports import Store, Wire
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 

@@ -13,7 +13,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.core.table import Limits
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Capabilities, Store, Wire
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 

@@ -10,7 +10,7 @@ import pytest
 from lockfast.conformance.harness import Harness
 from lockfast.core import memory_rows
 from lockfast.ports import Capabilities
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.stores.sqlite import log as sqlite_log
 from lockfast.stores.sqlite import processes
 from tests.conformance.simulator import SimHarness

@@ -13,7 +13,7 @@ import pytest
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.ports import Capabilities, Store
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 from lockfast.stores.registry import Face, StoreUrl

@@ -13,7 +13,7 @@ import pytest
 import lockfast
 from lockfast.core.commands import Command, Reply
 from lockfast.ports import Wire
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 from tests.api.worlds import use

@@ -11,7 +11,7 @@ from __future__ import annotations
 from lockfast.core.commands import WAKE_GRANTED, Place, Queued, Wake
 from lockfast.flow.holding import Ask, Holding, Phase
 from lockfast.flow.session import Session
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 

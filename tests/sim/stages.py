@@ -19,7 +19,7 @@ from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding
 from lockfast.ports import Runtime, Signal, Wire
 from lockfast.runtimes.aio import AsyncioRuntime
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime, run
 from lockfast.sim.runtime import Cancelled, Host, Kernel
 from lockfast.stores.memory import MemoryStore, MemoryTable

@@ -31,7 +31,7 @@ from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retained import RetainedLock, Use
 from lockfast.ports import Runtime
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
 from lockfast.stores.registry import Face, open_store
 

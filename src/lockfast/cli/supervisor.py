@@ -12,7 +12,7 @@ from lockfast.cli.signals import Signals
 from lockfast.cli.terminal import Terminal
 from lockfast.errors import LeaseLostError
 from lockfast.flow.holding import LeaseState
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 
 CHECK_EVERY_S: Final = 1.0
 """poll() does not count the time a machine is suspended, the lease does: check it regularly."""

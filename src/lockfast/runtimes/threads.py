@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import at_fork, now_ms
 
 T = TypeVar("T")
 
@@ -111,4 +111,4 @@ def _after_fork_in_child() -> None:
     _process = os.getpid()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lockfast.core import commands as c
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.runtimes.clock import now_us
+from lockfast.runtimes.platform import now_us
 from lockfast.stores.private_files import open_private
 
 VARIABLE: Final = "LOCKFAST_HISTORY"

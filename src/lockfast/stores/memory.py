@@ -5,7 +5,6 @@ All clients of a process that connect to the same `memory://[name]` share one ta
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Capabilities, Deliver, Runtime, Signal, Store, WakeListener, Wire
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import at_fork, now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.registry import Face, StoreUrl
 from lockfast.stores.undo import UndoableRows
@@ -204,4 +203,4 @@ def _after_fork_in_child() -> None:
         table.start()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

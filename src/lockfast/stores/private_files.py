@@ -47,7 +47,8 @@ def open_private(path: str, flags: int, label: str, *, group: bool = False) -> i
     Raises OSError, and StoreMisconfiguredError if others could read or change the file.
     """
     mode = GROUP if group else PRIVATE
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    # Windows has neither: there no descriptor is inherited, and links need a privilege.
+    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     created = False
     try:
         if flags & os.O_CREAT:
@@ -76,6 +77,8 @@ def open_private(path: str, flags: int, label: str, *, group: bool = False) -> i
 
 def check_directory(directory: str, label: str, *, group: bool = False) -> None:
     """Raise StoreMisconfiguredError if another user could put files into the directory."""
+    if not _has_owners():
+        return
     found = os.stat(directory or ".")
     advice = "use a directory of your own, which others cannot write to"
     if not _is_trusted(found, group):
@@ -95,6 +98,8 @@ def check_file(path: str, found: os.stat_result, label: str, *, group: bool = Fa
     """Raise StoreMisconfiguredError if another user could read or change the file."""
     if not stat.S_ISREG(found.st_mode):
         raise _refused(label, path, "is not a regular file", "name another path")
+    if not _has_owners():
+        return
     if not _is_trusted(found, group):
         raise _refused(
             label, path, f"belongs to user {found.st_uid}, not to us", "use a file of your own"
@@ -107,10 +112,13 @@ def check_file(path: str, found: os.stat_result, label: str, *, group: bool = Fa
         )
 
 
+def _has_owners() -> bool:
+    """Whether files have a user and a mode here. On Windows the user's profile protects them."""
+    return hasattr(os, "geteuid")
+
+
 def _is_trusted(found: os.stat_result, group: bool) -> bool:
     """Whether the owner is this user or root, or the group is one of ours and may share."""
-    if not hasattr(os, "geteuid"):
-        return True
     if group and found.st_gid in (os.getegid(), *os.getgroups()):
         return True
     return found.st_uid in (os.geteuid(), ROOT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lockfast.core import commands as c
 from lockfast.ports import Capabilities, Deliver, Store, WakeListener, Wire
-from lockfast.runtimes.clock import now_us
+from lockfast.runtimes.platform import now_us
 from lockfast.stores.history_recorder import HistoryFile, HistoryRecorder
 
 

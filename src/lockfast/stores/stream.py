@@ -11,14 +11,13 @@ A stream knows nothing of protocols. Whoever reads from it bounds what it collec
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 import ssl
 from time import monotonic
 from typing import Final
 
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.runtimes.platform import POLLIN, POLLOUT, poll, yield_cpu
 
 FRAME_BYTES_MAX: Final = 1 << 20
 """The largest reply that is read, unless the request says otherwise."""
@@ -27,14 +26,6 @@ SPIN_S: Final = 0.0003
 """Poll at most this long; after a slower reply, block instead."""
 IDLE_S: Final = 0.05
 """A stream unused for longer is checked for a close by the server before it is used again."""
-
-
-def _no_yield() -> None:
-    """Do nothing, on platforms without sched_yield."""
-
-
-yield_cpu: Final = getattr(os, "sched_yield", _no_yield)
-"""Let another process run on this CPU: it may be the very server that is to answer."""
 
 
 class Stream:
@@ -48,8 +39,8 @@ class Stream:
         self._spins = spins
         self._answers_fast = False
         self._used_s = monotonic()
-        self._input = select.poll()
-        self._input.register(opened, select.POLLIN)
+        self._input = poll()
+        self._input.register(opened, POLLIN)
 
     def send(self, data: bytes, until_s: float) -> None:
         """Send all of `data`. If this raises, the last byte was not sent.
@@ -112,8 +103,8 @@ class Stream:
         return self.socket.fileno()
 
     def _wait_for_room(self, until_s: float) -> None:
-        output = select.poll()
-        output.register(self.socket, select.POLLOUT)
+        output = poll()
+        output.register(self.socket, POLLOUT)
         output.poll(left_s(until_s) * 1000)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.transport import Json, Transport, Watcher

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from lockfast.errors import StoreUnavailableError
+from lockfast.runtimes import platform
 from lockfast.stores.http.members import Member, Members, broken, unreachable
 from lockfast.stores.http.messages import (
     LineReader,
@@ -149,7 +149,7 @@ class Pool:
             connection.close()
 
     async def pause(self, span_s: float) -> None:
-        select.select([], [], [], span_s)
+        platform.poll().poll(span_s * 1000)
 
     def _take(self, member: Member, until_s: float) -> Connection:
         if self._process != os.getpid():
@@ -211,14 +211,14 @@ class LineStream:
     def next(self, timeout_s: float | None) -> list[dict[str, Any]]:
         """Lines that have come; none after `timeout_s` or an interrupt."""
         connection = self._connection
-        poll = select.poll()
-        poll.register(self._waker, select.POLLIN)
+        poll = platform.poll()
+        poll.register(self._waker, platform.POLLIN)
         if connection is not None:
             if self._members.failures[connection.member] > self._failures:
                 # Others got no answer from this member: it may stay silent for ever.
                 self.drop()
                 raise StoreUnavailableError(self._members.label, "a member stopped answering")
-            poll.register(connection.stream, select.POLLIN)
+            poll.register(connection.stream, platform.POLLIN)
         ready = dict(poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
         if self._waker.fileno() in ready:
             self._waker.take()

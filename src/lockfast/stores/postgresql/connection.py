@@ -8,7 +8,6 @@ server commits when it reaches the end of the flight.
 from __future__ import annotations
 
 import json
-import select
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
@@ -17,9 +16,10 @@ from psycopg import OperationalError, pq
 from psycopg.conninfo import make_conninfo
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.runtimes import platform
 from lockfast.stores.postgresql.address import Address
 from lockfast.stores.postgresql.errors import refused_connection, translate
-from lockfast.stores.stream import IDLE_S, SPIN_S, left_s, yield_cpu
+from lockfast.stores.stream import IDLE_S, SPIN_S, left_s
 
 Parameter = str | int | bool | None
 Statement = tuple[str, Sequence[Parameter]]
@@ -55,7 +55,7 @@ class Connection:
 
     def __init__(self, address: Address, until_s: float) -> None:
         self.address = address
-        self._input = select.poll()
+        self._input = platform.poll()
         self._answers_fast = False
         self._used_s = monotonic()
         self.exchanges = 0
@@ -70,7 +70,7 @@ class Connection:
             self._pg.enter_pipeline_mode()
             # libpq forgets it as soon as the connection is lost.
             self._fd = self._pg.socket
-            self._input.register(self._fd, select.POLLIN)
+            self._input.register(self._fd, platform.POLLIN)
             ((pid, encoding, oldest),) = self.run(
                 "SELECT pg_backend_pid(), current_setting('server_encoding'),"
                 " current_setting('server_version_num')", until_s=until_s,
@@ -93,8 +93,8 @@ class Connection:
                     return connection
                 if connection.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
                     raise refused_connection(connection.get_error_message(), label)
-                wanted = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
-                waiting = select.poll()
+                wanted = platform.POLLIN if status == pq.PollingStatus.READING else platform.POLLOUT
+                waiting = platform.poll()
                 waiting.register(connection.socket, wanted)
                 waiting.poll(left_s(until_s) * 1000)
         except TimeoutError:
@@ -121,7 +121,7 @@ class Connection:
         try:
             asked = self._send(statements)
             while self._pg.flush():
-                self._wait(until_s, select.POLLIN | select.POLLOUT)
+                self._wait(until_s, platform.POLLIN | platform.POLLOUT)
                 self._pg.consume_input()
             sent = True
             results, refusal = self._receive(asked, until_s)
@@ -193,14 +193,14 @@ class Connection:
         began_s = monotonic()
         if self._answers_fast:
             while not self._input.poll(0) and monotonic() < began_s + SPIN_S:
-                yield_cpu()
+                platform.yield_cpu()
         while not self._input.poll(left_s(until_s) * 1000):
             pass
         self._answers_fast = monotonic() - began_s < SPIN_S
         self._pg.consume_input()
 
     def _wait(self, until_s: float, events: int) -> None:
-        waiting = select.poll()
+        waiting = platform.poll()
         waiting.register(self._fd, events)
         waiting.poll(left_s(until_s) * 1000)
 

@@ -10,7 +10,6 @@ import hmac
 import logging
 import os
 import secrets
-import select
 import threading
 from collections.abc import Sequence
 from time import monotonic
@@ -27,6 +26,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
+from lockfast.runtimes import platform
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.wire import Server
 from lockfast.stores.waker import Waker
@@ -63,8 +63,8 @@ class PostgresWakeListener:
         self._waiting: set[int] = set()
         self._waker = Waker()
         self._waker_fd = self._waker.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._waker_fd, select.POLLIN)
+        self._poll = platform.poll()
+        self._poll.register(self._waker_fd, platform.POLLIN)
         server.attach(session, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
@@ -114,7 +114,7 @@ class PostgresWakeListener:
             return False
         self._retry_s = RETRY_FIRST_S
         self._connection = connection
-        self._poll.register(connection.fileno(), select.POLLIN)
+        self._poll.register(connection.fileno(), platform.POLLIN)
         return True
 
     def _looks(self) -> list[Wake]:

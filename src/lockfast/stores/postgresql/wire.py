@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Final
 from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Command, Reply, Wake
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Deliver
+from lockfast.runtimes.platform import at_fork
 from lockfast.stores.postgresql.address import Address
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.migration import ensure
@@ -33,7 +33,7 @@ def _after_fork_in_child() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
 
 
 class Server:

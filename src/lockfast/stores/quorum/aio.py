@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
 from lockfast.stores.quorum.links import Link
 from lockfast.stores.quorum.messages import Request

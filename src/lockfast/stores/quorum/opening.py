@@ -9,13 +9,12 @@ quorum+memory://5/name keeps five nodes in this process, for tests.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Final
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.ports import Store
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import at_fork, now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.quorum import Backend, QuorumStore
 from lockfast.stores.quorum.memory import MemoryBackend, MemoryNodes
@@ -106,4 +105,4 @@ def _after_fork_in_child() -> None:
     _nodes.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from lockfast.core.commands import WAKE_FREE, Blocker, Wake
 from lockfast.ports import Deliver, WakeListener
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes import platform
+from lockfast.runtimes.platform import now_ms
 from lockfast.stores.quorum.codec import (
     answer_to,
     call_of,
@@ -110,7 +110,7 @@ class Fleet:
 
     def __init__(self, nodes: Nodes) -> None:
         self.links = [nodes.link(address) for address in nodes.addresses]
-        self._poll = select.poll()
+        self._poll = platform.poll()
         self._registered: dict[int, tuple[Link, int]] = {}
 
     def fly(
@@ -143,7 +143,7 @@ class Fleet:
         wanted: dict[int, tuple[Link, int]] = {}
         for link in self.links:
             if link.socket is not None:
-                events = select.POLLIN | (select.POLLOUT if link.wants_write else 0)
+                events = platform.POLLIN | (platform.POLLOUT if link.wants_write else 0)
                 wanted[link.socket.fileno()] = (link, events)
         if wanted == self._registered:
             return
@@ -265,12 +265,12 @@ class RedisWakeListener:
         while True:
             for link in self._links:
                 link.refresh()
-            poll = select.poll()
-            poll.register(self._waker.fileno(), select.POLLIN)
+            poll = platform.poll()
+            poll.register(self._waker.fileno(), platform.POLLIN)
             by_fd: dict[int, Link] = {}
             for link in self._links:
                 if link.socket is not None:
-                    events = select.POLLIN | (select.POLLOUT if link.wants_write else 0)
+                    events = platform.POLLIN | (platform.POLLOUT if link.wants_write else 0)
                     poll.register(link.socket, events)
                     by_fd[link.socket.fileno()] = link
             left_s = None if until_s is None else max(0.0, until_s - monotonic())

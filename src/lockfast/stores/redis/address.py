@@ -10,7 +10,8 @@ import re
 import ssl
 from typing import Final, NamedTuple
 
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.errors import StoreMisconfiguredError, UnsupportedError
+from lockfast.runtimes.platform import has_unix_sockets
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
@@ -77,6 +78,10 @@ def _parse_tcp(url: StoreUrl, common: Address) -> Address:
 
 
 def _parse_unix(url: StoreUrl, common: Address) -> Address:
+    if not has_unix_sockets():
+        raise UnsupportedError(
+            url.label, "this platform has no Unix sockets", "use redis://host:port"
+        )
     credentials, mark, path = url.location.partition("@/")
     if not mark:
         credentials, path = "", url.location.removeprefix("/")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import select
 from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Final
@@ -31,6 +30,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_MISSED, Deliver
+from lockfast.runtimes import platform
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.codec import TOKEN_MAX
 from lockfast.stores.redis.connection import Connection
@@ -66,8 +66,8 @@ class RedisWakeListener:
         self._retry_s = RETRY_FIRST_S
         self._waker = Waker()
         self._waker_fd = self._waker.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._waker_fd, select.POLLIN)
+        self._poll = platform.poll()
+        self._poll.register(self._waker_fd, platform.POLLIN)
         self._is_tls = address.tls is not None
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
@@ -107,7 +107,7 @@ class RedisWakeListener:
             return False
         self._retry_s = RETRY_FIRST_S
         self._connection = connection
-        self._poll.register(connection.stream, select.POLLIN)
+        self._poll.register(connection.stream, platform.POLLIN)
         return True
 
     def _disconnect(self) -> None:

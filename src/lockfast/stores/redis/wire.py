@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
 from lockfast.core.commands import Command, Reply
+from lockfast.runtimes.platform import at_fork
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
@@ -28,7 +28,7 @@ def _after_fork_in_child() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
 
 
 class BlockingWire:

@@ -65,8 +65,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 from lockfast.ports import Store
+from lockfast.runtimes.platform import has_file_locks
 from lockfast.stores.diagnosis import Maintenance
 from lockfast.stores.registry import Face, StoreUrl
 
@@ -81,6 +82,12 @@ class Address(NamedTuple):
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     path, driver, group = parse(url)
+    if not has_file_locks():
+        raise UnsupportedError(
+            url.label,
+            "the embedded store needs the file locks of Linux or macOS",
+            "use memory:// within one process, or a server: redis://, postgresql://, etcd://",
+        )
     death_watch = url.flag("death_watch", death_watch)
     if face == "asyncio":
         from lockfast.stores.sqlite.aio import AsyncSqliteStore

@@ -31,7 +31,7 @@ from lockfast.core.commands import (
 from lockfast.core.table import READS, Limits, Table
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.ports import Deliver
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import at_fork, now_ms
 from lockfast.stores.private_files import open_private
 from lockfast.stores.sqlite import driver, filesystem, processes
 from lockfast.stores.sqlite.gate import Gate
@@ -520,7 +520,7 @@ def _after_fork_in_child() -> None:
 
 _forking = threading.local()
 _inherited: list[dict[str, SqliteFile]] = []
-os.register_at_fork(
+at_fork(
     before=_before_fork,
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,

@@ -26,10 +26,12 @@ import fcntl
 import os
 import re
 import struct
+import sys
 import time
 from typing import Final
 
 from lockfast.errors import StoreUnavailableError
+from lockfast.runtimes.platform import yield_cpu
 from lockfast.stores.private_files import open_private
 
 WRITERS: Final = 0
@@ -83,7 +85,7 @@ class Gate:
         while not self._try_to_enter():
             tries += 1
             if tries <= YIELDS:
-                os.sched_yield()
+                yield_cpu()
                 continue
             if time.monotonic() >= until:
                 raise self.shut()
@@ -168,6 +170,8 @@ class Gate:
 
     def holder(self) -> int | None:
         """The process inside, if there is one and the system shows it."""
+        if sys.platform != "linux":
+            return None  # F_GETLK has another struct there
         asked = struct.pack(_LOCK_STRUCT, fcntl.F_WRLCK, os.SEEK_SET, WRITERS, 1, 0)
         try:
             told = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked)

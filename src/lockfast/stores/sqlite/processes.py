@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-import select
 from pathlib import Path
 from typing import Final
+
+from lockfast.runtimes import platform
 
 _STATE, _THREADS, _STARTED = 0, 17, 19
 """Positions in what `_stat` returns."""
@@ -33,10 +34,7 @@ def _start_ticks(pid: int) -> str:
 @functools.cache
 def boot_id() -> str:
     """Changes with every boot; "" where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return platform.boot_id()
 
 
 @functools.cache
@@ -143,6 +141,6 @@ def has_ended(process: str) -> bool:
 
 
 def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    poll = platform.poll()
+    poll.register(pidfd, platform.POLLIN)
     return bool(poll.poll(0))

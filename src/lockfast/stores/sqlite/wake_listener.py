@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import threading
 from collections import deque
@@ -25,6 +24,7 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.ports import WAKE_DIED, Deliver
+from lockfast.runtimes import platform
 from lockfast.stores.sqlite import processes
 from lockfast.stores.waker import Waker
 
@@ -81,9 +81,9 @@ class SqliteWakeListener:
         self.process = processes.identity() if death_watch else ""
         self._waker = Waker()
         # Not epoll, which gevent takes away when it patches `select`.
-        self._poll = select.poll()
-        self._poll.register(self._socket.fileno(), select.POLLIN)
-        self._poll.register(self._waker.fileno(), select.POLLIN)
+        self._poll = platform.poll()
+        self._poll.register(self._socket.fileno(), platform.POLLIN)
+        self._poll.register(self._waker.fileno(), platform.POLLIN)
         # Re-entrant: a signal handler may look at a lease in the middle of anything.
         self._mutex = threading.RLock()
         self._watched: dict[str, _Watched] = {}
@@ -178,7 +178,7 @@ class SqliteWakeListener:
                     continue
                 if watched.descriptor is not None:
                     self._by_descriptor[watched.descriptor] = process
-                    self._poll.register(watched.descriptor, select.POLLIN)
+                    self._poll.register(watched.descriptor, platform.POLLIN)
         if len(self._watched) > _WATCHED_IDLE_MAX:
             with self._mutex:
                 for process, watched in list(self._watched.items()):
