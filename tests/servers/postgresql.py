@@ -50,7 +50,7 @@ def as_server_user() -> dict[str, Any]:
     return {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
 
 
-def _server_uid() -> int:
+def server_uid() -> int:
     import pwd
 
     return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.getuid()
@@ -85,7 +85,7 @@ class PostgresServer:
         self.directory = Path(made)
         self.data = self.directory / "data"
         self.port = free_port()
-        os.chown(self.directory, _server_uid(), -1)
+        os.chown(self.directory, server_uid(), -1)
         try:
             if self._primary is None:
                 self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres",

@@ -6,11 +6,9 @@ that name a server or how to trust it (host, sslmode, sslrootcert, target_sessio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from lockfast.errors import UnsupportedError
 from lockfast.ports import Store
-from lockfast.stores.diagnosis import Diagnosis, Maintenance
+from lockfast.stores.diagnosis import Maintenance
 from lockfast.stores.registry import Face, StoreUrl
 
 
@@ -39,17 +37,7 @@ def _require_psycopg(url: StoreUrl) -> None:
 
 def open_maintenance(url: StoreUrl) -> Maintenance:
     _require_psycopg(url)
-    return PostgresMaintenance(url)
+    from lockfast.stores.postgresql.address import parse
+    from lockfast.stores.postgresql.maintenance import PostgresMaintenance
 
-
-class PostgresMaintenance(Maintenance):
-    def __init__(self, url: StoreUrl) -> None:
-        from lockfast.stores.postgresql.address import parse
-
-        super().__init__(url.label)
-        self._address = parse(url)
-
-    def examine(self) -> Iterator[Diagnosis]:
-        from lockfast.stores.postgresql.checkup import examine
-
-        return examine(self._address)
+    return PostgresMaintenance(parse(url))

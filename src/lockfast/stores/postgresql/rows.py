@@ -550,7 +550,7 @@ class StepRows:
         _, session, n = key.split(US)
         of: list[Parameter] = [self._namespace, session, int(n, 16)]
         if row is not None:
-            found.append((_PUT_CLAIM, [self._namespace, *packing.pack_claim(row)]))
+            found.append(put_claim(self._namespace, row))
         elif key not in self._stored:
             found.append((_BURY_NUMBER, of))
         elif self._has_ended(session):
@@ -590,7 +590,7 @@ class StepRows:
             return
         columns = packing.pack_resource(row)
         if columns != stored:
-            found.append((_PUT_RESOURCE, [self._namespace, *columns]))
+            found.append(put_resource(self._namespace, row))
 
     def _write_line(self, prefix: str, line: _Line, found: list[Statement]) -> None:
         letter, kind, name, _ = prefix.split(US)
@@ -598,7 +598,7 @@ class StepRows:
         for rank in line.removed:
             found.append((_DELETE_PLACE, [*of, rank]))
         for rank, ref in line.added.items():
-            found.append((_PUT_PLACE, [*of, rank, *r.parse_ref(ref)]))
+            found.append(put_line(self._namespace, (letter, kind, name, rank), ref))
 
     def _write_log(self, found: list[Statement]) -> None:
         position = self.log.position
@@ -611,6 +611,20 @@ class StepRows:
             found.append((_PUT_EVENT, [self._namespace, event.position, as_json(event)]))
             if event.position % LOG_TRIMMED_EVERY == 0:
                 found.append((_TRIM_LOG, [self._namespace, event.position - LOG_KEPT]))
+
+
+def put_claim(namespace: str, claim: Claim) -> Statement:
+    return _PUT_CLAIM, [namespace, *packing.pack_claim(claim)]
+
+
+def put_resource(namespace: str, row: ResourceRow) -> Statement:
+    return _PUT_RESOURCE, [namespace, *packing.pack_resource(row)]
+
+
+def put_line(namespace: str, line: tuple[str, str, str, str], ref: str) -> Statement:
+    """A claim's row in a line, given as letter, kind, name and rank."""
+    letter, kind, name, rank = line
+    return _PUT_PLACE, [namespace, kind, name, letter, rank, *r.parse_ref(ref)]
 
 
 def _resource_of(key: str) -> Resource:
