@@ -1,8 +1,8 @@
 """A guard inside the caller's own PostgreSQL transaction: check and write commit together.
 
-No driver is imported here: the caller's psycopg connection is all it takes, and what the server
-raises reaches the caller unchanged. The rule itself is a SQL function, so that programs in other
-languages can use it too: `SELECT lockfast.admit('orders/42', 17)`.
+No driver is imported here: the caller's connection is all it takes (postgresql_callers.py), and
+what the server raises reaches the caller unchanged. The rule itself is a SQL function, so that
+programs in other languages can use it too: `SELECT lockfast.admit('orders/42', 17)`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from lockfast.errors import UnsupportedError
 from lockfast.guards.admission import compared_marks, judge, plan_admission
+from lockfast.guards.postgresql_callers import async_caller_of, caller_of
 
-_IDLE: Final = 0
-"""psycopg's transaction status outside a transaction."""
 _MISSING: Final = frozenset({"3F000", "42P01", "42883"})
 """Schema, table or function does not exist."""
 
@@ -22,28 +21,15 @@ _MISSING: Final = frozenset({"3F000", "42P01", "42883"})
 class _Call:
     """One admission as SQL, for both guards."""
 
-    def __init__(self, connection: Any, schema: str, tree: bool) -> None:
+    def __init__(self, schema: str, tree: bool) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", schema):
             raise UnsupportedError(
                 f"schema={schema!r}", "use small letters, digits and _, not beginning with a digit"
             )
-        if not hasattr(connection, "info") or not hasattr(connection, "execute"):
-            raise UnsupportedError(
-                f"a guard for {type(connection).__name__}",
-                "it is not a connection of psycopg 3",
-                "pass the driver's connection: docs/guards.md shows it for SQLAlchemy and Django",
-            )
-        self.connection = connection
         self.tree = tree
         self._schema = schema
 
     def admission(self, resource: str, token: int, shared: bool, once: bool) -> tuple[str, Any]:
-        if self.connection.autocommit and self.connection.info.transaction_status == _IDLE:
-            raise UnsupportedError(
-                "admit() outside a transaction",
-                "the check would be over before your own statements begin",
-                "use `with connection.transaction():`",
-            )
         sql = f'SELECT "{self._schema}".try_admit(%s, %s::bigint, %s, %s, %s)'
         return sql, (resource, token, shared, once, self.tree)
 
@@ -55,7 +41,9 @@ class _Call:
 
     def translated(self, error: Exception) -> Exception:
         """The same error, unless it says that the guard's SQL is missing."""
-        if getattr(error, "sqlstate", None) in _MISSING:
+        # SQLAlchemy and Django wrap the driver's error.
+        own = getattr(error, "orig", None) or error.__cause__ or error
+        if getattr(own, "sqlstate", None) in _MISSING:
             return UnsupportedError(
                 f"a guard in schema {self._schema!r}",
                 f"the database lacks its table or functions ({error})",
@@ -77,12 +65,14 @@ class PostgresGuard:
     above and on every name beneath, and leaves siblings alone; their transactions wait for each
     other all the same, since they raise the floors of the same ancestors.
 
-    The connection is one of psycopg 3, in a transaction; else UnsupportedError. Making a guard
-    costs no I/O, so one per transaction is fine.
+    `connection` is a connection of psycopg 3, a `Connection` or `Session` of SQLAlchemy on the
+    driver psycopg, or Django's; in a transaction, else UnsupportedError. Making a guard costs no
+    I/O, so one per transaction is fine.
     """
 
     def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
-        self._call = _Call(connection, schema, tree)
+        self._call = _Call(schema, tree)
+        self._caller = caller_of(connection)
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
         """Let the holder of `token` write to `resource`, or raise StaleTokenError.
@@ -93,7 +83,7 @@ class PostgresGuard:
         """
         call = self._call
         admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
-        refused_by = self._one(*call.admission(resource, token, shared, once))
+        refused_by = self._one(*call.admission(resource, token, shared, once), joins=True)
         if refused_by is not None:
             judge(admission, int(refused_by))
 
@@ -101,10 +91,9 @@ class PostgresGuard:
         """The oldest token that would pass now, 0 when every token would."""
         return int(self._one(*self._call.floor(resource)))
 
-    def _one(self, sql: str, values: Any) -> Any:
+    def _one(self, sql: str, values: Any, *, joins: bool = False) -> Any:
         try:
-            with self._call.connection.cursor() as cursor:
-                return _first(cursor.execute(sql, values).fetchone())
+            return self._caller.one(sql, values, joins=joins)
         except Exception as error:
             translated = self._call.translated(error)
             if translated is error:
@@ -113,10 +102,12 @@ class PostgresGuard:
 
 
 class AsyncPostgresGuard:
-    """As PostgresGuard, on an `AsyncConnection` of psycopg 3."""
+    """As PostgresGuard, on an `AsyncConnection` of psycopg 3, or an `AsyncConnection` or
+    `AsyncSession` of SQLAlchemy."""
 
     def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
-        self._call = _Call(connection, schema, tree)
+        self._call = _Call(schema, tree)
+        self._caller = async_caller_of(connection)
 
     async def admit(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
@@ -124,7 +115,7 @@ class AsyncPostgresGuard:
         """Let the holder of `token` write to `resource`, or raise StaleTokenError."""
         call = self._call
         admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
-        refused_by = await self._one(*call.admission(resource, token, shared, once))
+        refused_by = await self._one(*call.admission(resource, token, shared, once), joins=True)
         if refused_by is not None:
             judge(admission, int(refused_by))
 
@@ -132,20 +123,11 @@ class AsyncPostgresGuard:
         """The oldest token that would pass now, 0 when every token would."""
         return int(await self._one(*self._call.floor(resource)))
 
-    async def _one(self, sql: str, values: Any) -> Any:
+    async def _one(self, sql: str, values: Any, *, joins: bool = False) -> Any:
         try:
-            async with self._call.connection.cursor() as cursor:
-                await cursor.execute(sql, values)
-                return _first(await cursor.fetchone())
+            return await self._caller.one(sql, values, joins=joins)
         except Exception as error:
             translated = self._call.translated(error)
             if translated is error:
                 raise
             raise translated from error
-
-
-def _first(row: Any) -> Any:
-    """The only column, whatever the connection's row factory makes of a row."""
-    if isinstance(row, dict):
-        return next(iter(row.values()))
-    return row[0]
