@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def engine(server: PostgresServer) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-SYNC = {
+SYNC: dict[str, Callable[[sa.Engine], Any]] = {
     "connection": lambda engine: engine.connect(),
     "session": lambda engine: Session(engine),
     "scoped session": lambda engine: scoped_session(sessionmaker(engine)),
@@ -62,7 +62,7 @@ SYNC = {
 def test_sqlalchemy_commits_check_and_write_together(
     server: PostgresServer, engine: sa.Engine, kind: str
 ) -> None:
-    opened: Any = SYNC[kind](engine)
+    opened = SYNC[kind](engine)
     try:
         guard = PostgresGuard(opened, schema="fences")
         guard.admit("orders/42", 16)
