@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"", "api", "errors", "core", "flow", "runtimes", "sim", "stores"},
     "__main__": {"cli"},
     "sim": {"errors", "core", "ports", "flow", "runtimes", "stores", "guards", "conformance"},
+    "testing": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores"},
     "conformance": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores", "sim"},
 }
 """Of each part of the package, which others it may import; "" is `lockfast` itself."""

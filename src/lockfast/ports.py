@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from lockfast.core.commands import Blocker, Command, Reply, Wake
 
@@ -155,3 +155,10 @@ class Store(Protocol):
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class StoreWithRuntime(Protocol):
+    """A store whose clients must use its runtimes, because it has a clock of its own."""
+
+    def runtime(self, face: Literal["threads", "asyncio"]) -> Runtime: ...

@@ -30,7 +30,7 @@ from lockfast.flow.effects import without
 from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retained import RetainedLock, Use
-from lockfast.ports import Runtime
+from lockfast.ports import Runtime, StoreWithRuntime
 from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
 from lockfast.stores.registry import Face, open_store
@@ -385,10 +385,13 @@ class ClientBase:
         ageing_step_ms = settings.to_ms(ageing_step, "ageing_step")
         deadlock_after_ms = settings.to_ms(deadlock_after, "deadlock_after")
         store = open_store(url or settings.default_url(), face, death_watch=death_watch)
+        keeper_runtime: Runtime = ThreadsRuntime()
+        if isinstance(store, StoreWithRuntime):
+            runtime, keeper_runtime = store.runtime(face), store.runtime("threads")
         self._core = Core(
             store,
             runtime,
-            ThreadsRuntime(),
+            keeper_runtime,
             ttl_ms=ttl_ms,
             # The default includes the pid, so it is computed again in a forked child.
             owner=label or settings.default_owner,
@@ -404,7 +407,7 @@ class ClientBase:
         )
         """The held leases of re-entrant locks, by actor and places."""
         self._retained_locks: dict[Ask, RetainedLock] = {}
-        _open_cores.add(self._core)
+        open_cores.add(self._core)
 
     def _options(
         self,
@@ -434,7 +437,7 @@ class ClientBase:
         return f"<Client of {self._core.store.label}>"
 
 
-_open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
 """Cores rather than clients, because a lease may outlive its client object."""
 
 
@@ -448,7 +451,7 @@ def _refusal_at_exit(core: Core) -> BaseException:
 @atexit.register
 def _close_all() -> None:
     """Release all locks at interpreter exit, waiting at most EXIT_MS."""
-    cores = [core for core in list(_open_cores) if not core.closed]
+    cores = [core for core in list(open_cores) if not core.closed]
     signals: list[ThreadSignal] = []
     for core in cores:
         core.closed = True

@@ -41,6 +41,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "quorum+valkeys": "lockfast.stores.quorum.opening:open_store",
     "postgresql": "lockfast.stores.postgresql.opening:open_store",
     "postgres": "lockfast.stores.postgresql.opening:open_store",
+    "testing": "lockfast.testing.store:open_store",
 }
 
 DEFAULT_NAMESPACE: Final = "default"

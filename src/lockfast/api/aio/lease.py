@@ -20,7 +20,6 @@ from lockfast.flow.client import Core
 from lockfast.flow.convert import convert, proclaim
 from lockfast.flow.holding import Holding, LeaseState
 from lockfast.flow.log import logger
-from lockfast.runtimes.aio import AsyncioRuntime
 
 
 class Lost:
@@ -35,7 +34,7 @@ class Lost:
 
     async def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
-        signal = AsyncioRuntime().signal()
+        signal = self._lease._core.runtime.signal()
         self._lease._when_over(signal.set)
         try:
             await signal.wait(settings.timeout_to_ms(timeout))

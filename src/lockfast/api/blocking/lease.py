@@ -32,10 +32,10 @@ class Lost:
 
     def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
-        signal = ThreadsRuntime().signal()
+        signal = self._lease._core.runtime.signal()
         self._lease._when_over(signal.set)
         try:
-            signal.wait_blocking(settings.timeout_to_ms(timeout))
+            run(signal.wait(settings.timeout_to_ms(timeout)))
         finally:
             self._lease._not_any_more(signal.set)
         return self.is_set()
