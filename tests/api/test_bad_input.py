@@ -120,9 +120,9 @@ def test_a_priority_has_bounds(client: lockfast.Client, priority: int) -> None:
 
 BAD_NAMES: list[tuple[object, str]] = [
     ("", "empty"),
-    (None, "not a str"),
-    (5, "not a str"),
-    (b"a", "not a str"),
+    (None, "expected a str"),
+    (5, "expected a str"),
+    (b"a", "expected a str"),
     ("a" * 513, "513 bytes"),
     ("é" * 257, "514 bytes"),
     ("a\nb", "control"),

@@ -113,7 +113,7 @@ def test_sessions_lists_the_living_and_with_all_the_ended(cli: Cli) -> None:
         [alice["session"], "alice", "alive"]
     ]
     everybody = columns(cli.run("sessions", "--all").stdout, "OWNER", "STATE")
-    assert sorted(everybody) == [["alice", "alive"], ["bob", "ended: it was closed"]]
+    assert sorted(everybody) == [["alice", "alive"], ["bob", "ended: closed by its client"]]
 
 
 def test_a_semaphore_shows_its_permits_and_no_token(cli: Cli) -> None:

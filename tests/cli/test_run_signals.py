@@ -133,7 +133,7 @@ def test_killing_run_kills_the_command_and_the_lock_stays_for_its_ttl(cli: Cli) 
     watcher = cli.start("watch", "--after", str(beginning), "--json")
     events = [json.loads(watcher.line()) for _ in range(4)]
     (ended,) = (each for each in events if each["what"] == "expired")
-    assert (ended["token"], ended["detail"]) == (before["token"], "its session expired")
+    assert (ended["token"], ended["detail"]) == (before["token"], "expired")
 
 
 def test_killing_run_leaves_a_command_that_may_go_on_without_the_lock(cli: Cli) -> None:

@@ -86,7 +86,7 @@ class _Lost:
 
     async def wait(self, timeout: Any = None) -> bool:
         signal = self._lease._core.runtime.signal()
-        self._lease._when_over(signal.set)
+        self._lease._on_end(signal.set)
         await signal.wait(None if timeout is None else int(timeout * 1000))
         return self.is_set()
 
@@ -99,7 +99,7 @@ class _Lease(AioLease):
         return _Lost(self)
 
     def on_lost(self, callback: Callable[[Any], None]) -> None:
-        self._when_over(lambda: callback(self) if self.lost.is_set() else None)
+        self._on_end(lambda: callback(self) if self.lost.is_set() else None)
 
     def _open_block(self) -> None:
         """A task of the simulator is not cancelled: it sees the loss when it leaves."""

@@ -147,7 +147,7 @@ class AuditedTable(Table):
                     if claim.state == "holding":
                         books.held[place.mode] = books.held.get(place.mode, 0) + size
                         books.holders += 1
-                        books.kept += claim.block > 1
+                        books.retained += claim.block > 1
                         lines["h"].add(claim.rank)
                     elif claim.passed >> i & 1:
                         books.reserved[place.mode] = books.reserved.get(place.mode, 0) + size
@@ -156,7 +156,7 @@ class AuditedTable(Table):
                     else:
                         books.waiting += 1
                         lines["w"].add(claim.rank)
-            for name in ("held", "reserved", "holders", "kept", "reservations", "waiting"):
+            for name in ("held", "reserved", "holders", "retained", "reservations", "waiting"):
                 assert getattr(found, name) == getattr(books, name), f"{name} of {found}"
             if found.sole:
                 assert lines["h"] == {found.sole.split("\x1f")[0]}, f"sole holder of {found}"

@@ -10,7 +10,7 @@ import pytest
 
 import lockfast
 from lockfast.core import commands as c
-from lockfast.core.reading import EXPIRED
+from lockfast.core.reasons import EXPIRED
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse

@@ -13,7 +13,7 @@ import pytest
 from lockfast.conformance.commands import compare
 from lockfast.core import commands as c
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.reading import EXPIRED
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockfast.core.commands import Open
+from lockfast.core.reasons import CLOSED
 from lockfast.stores.quorum import messages as m
 from lockfast.stores.quorum.codec import answer_to, call_of, keys_of, script
 from lockfast.stores.quorum.node import Node
@@ -78,7 +79,7 @@ class Script:
             m.Keep(session),
             opening,
             self._sync(opening),
-            m.End(session, rng.choice((m.CLOSED, "silent")), rng.choice((None, 0, 1))),
+            m.End(session, rng.choice((CLOSED, "silent")), rng.choice((None, 0, 1))),
             self._describe(),
             m.ReadClaims(session),
             m.ReadLocks(kind, name),

@@ -10,6 +10,7 @@ import pytest
 import lockfast
 from lockfast.cli import main
 from lockfast.core import commands as c
+from lockfast.core.reasons import NOT_QUEUED
 from lockfast.errors import (
     OutcomeUnknownError,
     StoreError,
@@ -80,7 +81,7 @@ def test_a_stopped_server_is_a_time_out_of_unknown_outcome(server: RedisServer, 
                     await wire.send(c.Leave("us", 1, LOCK), 200)
             # Whether the first one counted or not, asking again settles it.
             assert isinstance(await wire.send(c.Leave("us", 1, LOCK), 5000), c.Done)
-            assert await wire.send(c.Look("us", 1), 5000) == c.Gone("it is not in the queue")
+            assert await wire.send(c.Look("us", 1), 5000) == c.Gone(NOT_QUEUED)
             store.close()
 
         if face == "asyncio":

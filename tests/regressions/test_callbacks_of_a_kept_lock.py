@@ -15,13 +15,13 @@ def test_a_lease_that_is_given_back_is_forgotten() -> None:
     with lockfast.connect("memory://kept-callbacks") as client:
         lock = client.lock("a", retain=True)
         with lock as lease:
-            before = len(lease._holding.on_over)
+            before = len(lease._holding.on_end)
 
         for _ in range(3):
             with lock as lease:
                 lease.on_lost(lambda lost: None)
 
-        assert len(lease._holding.on_over) == before
+        assert len(lease._holding.on_end) == before
 
 
 def test_a_release_ends_the_wait_for_a_loss() -> None:
@@ -32,7 +32,7 @@ def test_a_release_ends_the_wait_for_a_loss() -> None:
         waiter.start()
         use = lease._use
         assert use is not None
-        while not use.on_over:
+        while not use.on_end:
             pass  # until it waits
         lease.release()
         waiter.join(30)

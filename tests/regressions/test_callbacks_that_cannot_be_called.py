@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import lockfast
+from lockfast.flow.session_life import KeeperState
 from lockfast.runtimes.threads import ThreadsRuntime
 
 
@@ -33,7 +34,7 @@ def test_the_others_are_told_all_the_same(
 
         assert other.lost.wait(60)
         (session,) = client._core.sessions()
-        while not session.gone:
+        while session.keeper is not KeeperState.STOPPED:
             pass  # until its keeper has stopped as keepers do
         assert "can't start new thread" in caplog.text
 
@@ -55,7 +56,7 @@ def test_a_keeper_that_fails_says_so(
         session.listener.interrupt()
 
         assert lease.lost.wait(60)
-        with pytest.raises(lockfast.LeaseLostError, match="its keeper failed: MemoryError"):
+        with pytest.raises(lockfast.LeaseLostError, match="keeper failed: MemoryError"):
             lease.release()
         while not died:
             pass  # until its thread is over

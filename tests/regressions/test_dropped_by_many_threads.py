@@ -25,8 +25,8 @@ class TakenByAnother(deque[Holding]):
 def test_another_was_quicker() -> None:
     session = Session(ThreadsRuntime(), 30_000, "owner", "")
     dropped = Holding(Ask((Place("lock", "orders/42", "exclusive"),), 30_000), "actor")
-    session._dropped = TakenByAnother([dropped])
+    session._finalized = TakenByAnother([dropped])
 
-    session.take_back_dropped()
+    session.release_finalized()
 
-    assert not session._dropped
+    assert not session._finalized

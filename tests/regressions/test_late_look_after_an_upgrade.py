@@ -19,7 +19,7 @@ def test_an_old_answer_changes_nothing() -> None:
         lease.upgrade()
         token = lease.token
 
-        session.look_over(lease._holding.n, before, session.runtime.now_ms())
+        session.apply_view(lease._holding.n, before, session.runtime.now_ms())
 
         assert lease.token == token == client.inspect("book").holders[0].token
         assert lease._holding.mode == "exclusive"

@@ -11,7 +11,7 @@ import pytest
 
 import lockfast
 from lockfast.core.commands import Renew
-from lockfast.flow.presence import margin_ms
+from lockfast.flow.session_life import margin_ms
 from tests.conformance.cut import SlowWorld
 
 TTL_MS = 3_000

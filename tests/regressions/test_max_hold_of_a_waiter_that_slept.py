@@ -35,6 +35,6 @@ def test_span_counts_from_the_grant() -> None:
     assert waiting.phase is Phase.WAITING, "it is not known yet how long ago it was granted"
     assert [wake.n for wake in session.take_inbox()] == [waiting.n]
 
-    session.look_over(waiting.n, Granted(17, for_ms=5_000), clock.at_ms)
+    session.apply_view(waiting.n, Granted(17, for_ms=5_000), clock.at_ms)
     assert session.state_of(waiting) is LeaseState.LOST
     session.listener.close()

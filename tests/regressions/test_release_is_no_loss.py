@@ -13,6 +13,7 @@ from typing import Any
 
 import lockfast
 from lockfast.core.commands import Claims, ClaimsReply, Gone, Leave
+from lockfast.core.reasons import NOT_QUEUED
 from lockfast.flow.holding import Phase
 
 
@@ -31,7 +32,7 @@ def test_keeper_looks_while_the_release_is_on_its_way(tmp_path: Path) -> None:
                 claims = await send(Claims(session.id), timeout_ms)
                 assert isinstance(claims, ClaimsReply)
                 session.reconcile(proof, claims.claims, session.runtime.now_ms())
-                session.look_over(command.n, Gone("it is not in the queue"), 0)
+                session.apply_view(command.n, Gone(NOT_QUEUED), 0)
             return reply
 
         client._core.wire.send = answer_late  # type: ignore[method-assign]

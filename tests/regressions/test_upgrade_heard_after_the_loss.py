@@ -23,7 +23,7 @@ def test_an_upgrade_of_a_lost_lease_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
         async def slowly(command: Any, timeout_ms: int | None = None) -> Any:
             reply = await request(command, timeout_ms)
-            session.over(lease._holding, "the store has no record of it")
+            session.lost(lease._holding, "the store has no record of it")
             return reply
 
         monkeypatch.setattr(client._core, "request", slowly)

@@ -144,7 +144,7 @@ async def lost_when_cut_off(stage: Stage) -> Outcome:
     core, rival = stage.core("core", SHORT_MS), stage.core("rival")
     held = await must_take(core)
     told = stage.runtime.signal()
-    held.on_over += (told.set,)
+    held.on_end += (told.set,)
     waiter = stage.start(must_take(rival), "rival")
     await stage.until(lambda: waiting(stage) == 1)
     cut(core, True)
@@ -192,7 +192,7 @@ async def held_too_long(stage: Stage) -> Outcome:
     core, rival = stage.core("core"), stage.core("rival")
     held = await must_take(core, max_hold_ms=150)
     told = stage.runtime.signal()
-    held.on_over += (told.set,)
+    held.on_end += (told.set,)
     rivals = await must_take(rival)
     seen: Outcome = [await told.wait(5000), state(held), rivals.token > held.token]
     with pytest.raises(LeaseLostError, match="max_hold"):
@@ -210,7 +210,7 @@ async def revoked(stage: Stage) -> Outcome:
     held = await must_take(core)
     kept = await must_take(core, "b")
     told = stage.runtime.signal()
-    held.on_over += (told.set,)
+    held.on_end += (told.set,)
     seen: Outcome = [await revoke_lock(admin, "lock", "a", "admin", "make room")]
     seen += [await told.wait(5000), state(held), state(kept)]
     with pytest.raises(LeaseLostError, match="make room") as caught:

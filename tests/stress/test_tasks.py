@@ -78,7 +78,7 @@ def test_loss_while_the_loop_is_blocked(url: str) -> None:
             told = threading.Event()
             with pytest.raises(lockfast.LeaseLostError, match="to be told"):
                 async with client.lock("orders/42") as lease:
-                    lease._when_over(told.set)
+                    lease._on_end(told.set)
                     with lockfast.connect(url) as admin:
                         assert admin.revoke("orders/42", reason="to be told") == 1
                     assert told.wait(PATIENCE_S), "the loop is blocked here, the keeper is not"

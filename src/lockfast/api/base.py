@@ -94,7 +94,7 @@ class LeaseBase:
     @property
     def state(self) -> LeaseState:
         """The current state, computed from the clock, so a delayed thread cannot make it stale."""
-        if self._use is not None and self._use.over:
+        if self._use is not None and self._use.ended:
             return LeaseState.RELEASED
         session = self._holding.session
         assert session is not None
@@ -102,11 +102,11 @@ class LeaseBase:
 
     def check(self) -> None:
         """Raise LeaseLostError unless the lease is held now."""
-        if self._use is not None and self._use.over:
+        if self._use is not None and self._use.ended:
             raise LeaseLostError(self.name, self._use.token, "it was released")
         claims.check(self._holding)
 
-    def _when_over(self, callback: Callable[[], None]) -> None:
+    def _on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the lease is lost or released, or now if it already is."""
         session = self._holding.session
         assert session is not None
@@ -115,25 +115,25 @@ class LeaseBase:
         if session.process != session.runtime.process():
             pass
         elif self._retained is not None and self._use is not None:
-            waiting = self._retained.when_over(self._use, callback)
+            waiting = self._retained.add_on_end(self._use, callback)
         else:
             with session.mutex:
                 waiting = self._holding.phase is Phase.HELD
                 if waiting:
-                    self._holding.on_over += (callback,)
+                    self._holding.on_end += (callback,)
         if not waiting:
             callback()
 
-    def _not_any_more(self, callback: Callable[[], None]) -> None:
+    def _remove_on_end(self, callback: Callable[[], None]) -> None:
         session = self._holding.session
         assert session is not None
         if session.process != session.runtime.process():
             return
         if self._retained is not None and self._use is not None:
-            self._retained.not_any_more(self._use, callback)
+            self._retained.remove_on_end(self._use, callback)
             return
         with session.mutex:
-            self._holding.on_over = without(self._holding.on_over, callback)
+            self._holding.on_end = without(self._holding.on_end, callback)
 
     def _re_enter(self) -> None:
         self.check()
@@ -149,11 +149,11 @@ class LeaseBase:
             self._on_released = None
         return True
 
-    def _abandon(self) -> None:
+    def _release_later(self) -> None:
         """Let the keeper release the lease in the background, for callers that cannot wait."""
         session = self._holding.session
         assert session is not None
-        session.abandon(self._holding)
+        session.release_later(self._holding)
 
     def _refuse_conversion(self) -> None:
         """Raise UnsupportedError for leases whose mode is fixed."""
@@ -193,17 +193,17 @@ class LeaseBase:
         holding = getattr(self, "_holding", None) if use is None else use.holding
         if holding is None or holding.phase is RELEASED or holding.session is None:
             return
-        if holding.phase is Phase.OVER:
+        if holding.phase is Phase.LOST:
             if use is None:
                 holding.session.work_has_stopped(holding)
             return
         if use is not None:
-            if use.over:
+            if use.ended:
                 return
             assert self._retained is not None
-            holding.session.drop_use(self._retained, use)
+            holding.session.release_use_from_finalizer(self._retained, use)
         else:
-            holding.session.drop(holding)
+            holding.session.release_from_finalizer(holding)
         held = holding.phase is Phase.HELD
         if held and holding.session.process == os.getpid():
             warnings.warn(
@@ -310,10 +310,10 @@ class RecipeBase:
         """Return this client's retained lock for `ask`."""
         if ask is self._own_ask and self._own_retained is not None:
             return self._own_retained
-        keeps = self._client._retained_locks
-        found = keeps.get(ask)
+        locks = self._client._retained_locks
+        found = locks.get(ask)
         if found is None:
-            found = keeps.setdefault(ask, RetainedLock(self._core, ask))
+            found = locks.setdefault(ask, RetainedLock(self._core, ask))
         if ask is self._own_ask:
             self._own_retained = found
         return found

@@ -7,6 +7,7 @@ import pytest
 from lockfast.conformance.faces import Watch
 from lockfast.conformance.harness import Contract, Stage, story
 from lockfast.core.commands import Events, Place
+from lockfast.core.reasons import CLOSED
 from lockfast.errors import WatchGapError
 from lockfast.flow.admin import WatchEvent
 
@@ -59,7 +60,7 @@ class InspectStories(Contract):
         assert 0 < view.remaining <= 20
         assert (sessions[short.session].ttl, sessions[short.session].claims) == (5.0, 1)
         await one.close()
-        assert {view.ended for view in await other.sessions()} == {"it was closed"}
+        assert {view.ended for view in await other.sessions()} == {CLOSED}
 
     @story("revoke")
     async def test_revoke_says_how_many_lost_it(self, stage: Stage) -> None:

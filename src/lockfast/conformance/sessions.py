@@ -9,6 +9,7 @@ import pytest
 from lockfast.conformance.callers import Caller, expect
 from lockfast.conformance.harness import Contract, Stage, story
 from lockfast.core import commands as c
+from lockfast.core.reasons import UNKNOWN_SESSION
 
 A = c.Place("lock", "a", "exclusive")
 B = c.Place("lock", "b", "exclusive")
@@ -261,7 +262,7 @@ class SessionStories(Contract):
         """Count and checksum cover held and waiting claims, with their tokens."""
         caller, other = stage.callers("s", "other")
         await other.hold(1, B)
-        assert (await caller.renew()) == c.Ended("the store does not know the session")
+        assert (await caller.renew()) == c.Ended(UNKNOWN_SESSION)
         await caller.hold(1, A)
         await caller.queue(2, B)
         assert (await caller.renewed()).matches

@@ -93,17 +93,19 @@ def _decode(text: str | bytes, kinds: dict[str, type], bytes_max: int) -> Any:
     try:
         raw = text.encode() if isinstance(text, str) else bytes(text)
         if len(raw) > bytes_max:
-            _refuse("message", f"has {len(raw)} bytes, the limit is {bytes_max}")
+            _refuse("message", f"is too long: {len(raw)} bytes, the limit is {bytes_max}")
         found = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
     except (UnicodeError, RecursionError, json.JSONDecodeError) as error:
-        raise CodecError(f"not a message: {error}") from None
+        raise CodecError(f"the message is not valid JSON: {error}") from None
     except CodecError:
         raise
     except ValueError as error:  # a number of thousands of digits
-        raise CodecError(f"not a message: {error}") from None
+        raise CodecError(f"the message is not valid JSON: {error}") from None
     if not isinstance(found, dict) or found.get("v") != VERSION or found["v"] is True:
         version = found.get("v") if isinstance(found, dict) else None
-        _refuse("message", f"has version {version!r}, this release reads {VERSION}")
+        _refuse(
+            "message", f"has encoding version {version!r}; this release supports version {VERSION}"
+        )
     return _chosen({name: value for name, value in found.items() if name != "v"}, kinds, "message")
 
 
@@ -114,39 +116,41 @@ def _refuse(where: str, why: str) -> NoReturn:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        _refuse("message", "has a member twice")
+        _refuse("message", "has a duplicate member in an object")
     return found
 
 
 def _constant(name: str) -> NoReturn:
-    _refuse("message", f"has {name}, which is not JSON")
+    _refuse("message", f"contains {name}, which JSON does not allow")
 
 
 def _chosen(value: Any, kinds: dict[str, type], where: str) -> Any:
     """Decode an object whose only member names one of several kinds of message."""
     if not isinstance(value, dict) or len(value) != 1:
-        _refuse(where, f"has to be one of {', '.join(kinds)}, by its name")
+        _refuse(where, f"must be an object with exactly one member, named {' or '.join(kinds)}")
     ((name, fields),) = value.items()
     if name not in kinds:
-        _refuse(where, f"is {name[:80]!r}, which is none of {', '.join(kinds)}")
+        _refuse(where, f"has unknown type {name[:80]!r}; expected {', '.join(kinds)}")
     return _message(fields, kinds[name], where if where != "message" else name)
 
 
 def _message(value: Any, kind: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        _refuse(where, f"has to be an object with the fields of {kind.__name__}")
+        _refuse(where, f"must be an object with the fields of {kind.__name__}")
     hints = _hints(kind)
     for name in value:
         if name not in hints:
             _refuse(where, f"has an unknown field {name[:80]!r}")
     for name in kind._fields:
         if name not in value and name not in kind._field_defaults:
-            _refuse(where, f"lacks the field {name!r}")
+            _refuse(where, f"has no field {name!r}, which is required")
     made = kind(
         **{name: _read(item, hints[name], f"{where}.{name}") for name, item in value.items()}
     )
-    if "token" in hints and not (kind is c.Granted) <= made.token <= TOKEN_MAX:
-        _refuse(where, f"has the token {made.token}, which no store gives")
+    if "token" in hints:
+        lowest = 1 if kind is c.Granted else 0
+        if not lowest <= made.token <= TOKEN_MAX:
+            _refuse(where, f"has token {made.token}; tokens are {lowest} to {TOKEN_MAX}")
     return made
 
 
@@ -163,10 +167,10 @@ def _read(value: Any, hint: Any, where: str) -> Any:
         return _read(value, kinds[0], where)
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or len(value) > ITEMS_MAX:
-            _refuse(where, f"has to be a list of at most {ITEMS_MAX} items")
+            _refuse(where, f"must be a list of at most {ITEMS_MAX} items")
         items = _item_hints(hint, len(value))
         if len(items) != len(value):
-            _refuse(where, f"has {len(value)} items, not {len(items)}")
+            _refuse(where, f"must have {len(items)} items, not {len(value)}")
         return tuple(
             _read(item, of, f"{where}[{i}]")
             for i, (item, of) in enumerate(zip(value, items, strict=True))
@@ -176,25 +180,25 @@ def _read(value: Any, hint: Any, where: str) -> Any:
 
 def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        _refuse(where, "has to be a string")
+        _refuse(where, "must be a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        _refuse(where, "has a lone surrogate, so it is not UTF-8")
+        _refuse(where, "contains a lone surrogate, which UTF-8 cannot encode")
     return value
 
 
 def _read_number(value: Any, where: str) -> int:
     if type(value) is not int:
-        _refuse(where, "has to be an integer")
+        _refuse(where, "must be an integer")
     if not -NUMBER_MAX <= value <= NUMBER_MAX:
-        _refuse(where, f"is not between {-NUMBER_MAX} and {NUMBER_MAX}")
+        _refuse(where, f"must be between {-NUMBER_MAX} and {NUMBER_MAX}")
     return value
 
 
 def _read_flag(value: Any, where: str) -> bool:
     if type(value) is not bool:
-        _refuse(where, "has to be true or false")
+        _refuse(where, "must be true or false")
     return value
 
 

@@ -195,7 +195,7 @@ class Lines:
             if resource.reservations and not (
                 fitting and fits(place, resource.limit, resource.held, resource.reserved)
             ):
-                self._take_back(resource, claim.rank)
+                self._cancel_reservations(resource, claim.rank)
         if is_new:
             self.rows.add(r.claim_key(claim.session, claim.n), claim)
         if at_once:
@@ -236,7 +236,7 @@ class Lines:
             return fits(place, limit, resource.held, ahead)
         return True
 
-    def _take_back(self, resource: ResourceRow, rank: str = "") -> None:
+    def _cancel_reservations(self, resource: ResourceRow, rank: str = "") -> None:
         """Cancel the reservations behind `rank`; settle restores those that still fit."""
         prefix = r.line_prefix("v", resource.kind, resource.name)
         for _, ref in self.rows.scan(prefix + rank, r.after_prefix(prefix), FAR_MS):
@@ -268,7 +268,7 @@ class Lines:
 
     def _tell_retaining(self, resource: ResourceRow) -> None:
         """Wake the clients that retain the resource, because others wait for it."""
-        if resource.kept:
+        if resource.retained:
             for holder in self.holders(resource, FAR_MS):
                 if holder.block > 1:
                     self.wake(holder, WAKE_WANTED)
@@ -292,7 +292,7 @@ class Lines:
             resource.held[place.mode] = resource.held.get(place.mode, 0) + share(place)
             self._add_holder(resource, claim.rank, ref)
             if claim.block > 1:
-                resource.kept += 1
+                resource.retained += 1
             if claim.window_ms:
                 self.close_until(place, self.now_ms + claim.window_ms)
         claim.passed = 0
@@ -338,7 +338,7 @@ class Lines:
 
     # ── leaving ──────────────────────────────────────────────────────────────────────
 
-    def withdraw(self, claim: Claim) -> None:
+    def remove_places(self, claim: Claim) -> None:
         """Remove a claim from all its queues. The caller must settle afterwards."""
         ref = r.claim_ref(claim.session, claim.n)
         for i, place in enumerate(claim.places):
@@ -347,7 +347,7 @@ class Lines:
                 subtract(resource.held, place)
                 resource.holders -= 1
                 if claim.block > 1:
-                    resource.kept -= 1
+                    resource.retained -= 1
                 if resource.sole:
                     resource.sole = ""
                 else:
@@ -371,7 +371,7 @@ class Lines:
         if at_ms > resource.closed_ms:
             resource.closed_ms = at_ms
             self._due(r.opening_key(at_ms, place.kind, place.name), at_ms)
-        self._take_back(resource)
+        self._cancel_reservations(resource)
         if resource.waiting:
             # The first waiter knows when the holders expire, not when the resource reopens.
             self._hint_first(resource)
@@ -454,7 +454,7 @@ class Lines:
             claim.token = self.next_token(claim.block)
             session.checksum = (session.checksum + mix(claim.n, claim.token) - before) % MODULUS
         if not CONFLICTS[mode].isdisjoint(resource.reserved):
-            self._take_back(resource)
+            self._cancel_reservations(resource)
         self.put(claim)
         self.log("converted", new, claim)
 
@@ -462,7 +462,7 @@ class Lines:
         """Queue a conversion ahead of all waiting claims; the holder keeps its granted mode."""
         claim.wants = mode
         resource.converting = r.claim_ref(claim.session, claim.n)
-        self._take_back(resource)
+        self._cancel_reservations(resource)
         self.put(claim)
         self.log("converting", claim.places[0], claim, mode)
         self._tell_retaining(resource)

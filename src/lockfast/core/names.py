@@ -12,7 +12,7 @@ NAME_BYTES_MAX = 512
 def check_name(name: object) -> str:
     """Return `name` unchanged if it is a valid resource name, else raise InvalidNameError."""
     if not isinstance(name, str):
-        raise InvalidNameError(name, f"it is a {type(name).__name__}, not a str")
+        raise InvalidNameError(name, f"expected a str, not {type(name).__name__}")
     if type(name) is not str:
         # A member of a str enum equals its value but may be formatted differently.
         name = str.__str__(name)
@@ -25,27 +25,31 @@ def check_name(name: object) -> str:
         try:
             length = len(name.encode("utf-8"))
         except UnicodeEncodeError:
-            raise InvalidNameError(name, "it has a lone surrogate, so it is not UTF-8") from None
+            raise InvalidNameError(
+                name, "it contains a lone surrogate, which UTF-8 cannot encode"
+            ) from None
         if not unicodedata.is_normalized("NFC", name):
-            raise InvalidNameError(name, "it is not in Unicode NFC form; normalize it first")
+            raise InvalidNameError(
+                name, "it is not in Unicode NFC; use unicodedata.normalize('NFC', name)"
+            )
         clean = not has_controls(name)
     if not clean:
-        raise InvalidNameError(name, "it has control characters")
+        raise InvalidNameError(name, "it contains control characters")
     if length > NAME_BYTES_MAX:
-        raise InvalidNameError(name, f"it has {length} bytes, at most {NAME_BYTES_MAX} are allowed")
+        raise InvalidNameError(name, f"it has {length} bytes, the limit is {NAME_BYTES_MAX}")
     if "." in name or "/" in name:
         for segment in name.split("/"):
             if segment in ("", ".", ".."):
-                raise InvalidNameError(name, "it has an empty or dot segment between slashes")
+                raise InvalidNameError(name, "a segment between slashes is empty, '.' or '..'")
     return name
 
 
 def check_prefix(prefix: object) -> str:
     """Return `prefix` if a name can begin with it: any part of a name from its start, or ""."""
     if not isinstance(prefix, str):
-        raise InvalidNameError(prefix, f"it is a {type(prefix).__name__}, not a str")
+        raise InvalidNameError(prefix, f"expected a str, not {type(prefix).__name__}")
     if prefix and any(unicodedata.category(c) in ("Cc", "Cs") for c in prefix):
-        raise InvalidNameError(prefix, "it has control characters or lone surrogates")
+        raise InvalidNameError(prefix, "it contains control characters or lone surrogates")
     return str.__str__(prefix)
 
 
@@ -72,7 +76,9 @@ def escape_field(value: object, separators: str = "") -> str:
     """
     text = str(value)
     if not unicodedata.is_normalized("NFC", text):
-        raise InvalidNameError(text, "the argument is not in Unicode NFC form")
+        raise InvalidNameError(
+            text, "the argument is not in Unicode NFC; use unicodedata.normalize('NFC', …)"
+        )
     if not text:
         return "%"
     if text in (".", ".."):

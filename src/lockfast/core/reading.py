@@ -6,10 +6,9 @@ from lockfast.core import commands as c
 from lockfast.core import rows as r
 from lockfast.core.commands import HOLDING
 from lockfast.core.lines import FAR_MS, Lines
+from lockfast.core.reasons import EXPIRED, NOT_QUEUED, UNKNOWN_SESSION
 from lockfast.core.rows import Claim
 
-EXPIRED = "its session expired"
-UNKNOWN_SESSION = "the store does not know the session"
 BEHIND_ALL_NAMES = "\U0010ffff" * 129
 """Sorts after every name: longer in the last character than a name of 512 bytes can be."""
 
@@ -17,7 +16,7 @@ BEHIND_ALL_NAMES = "\U0010ffff" * 129
 class Reading(Lines):
     """One method per read-only command."""
 
-    def _over(self, session_id: str) -> c.Ended | None:
+    def _ended(self, session_id: str) -> c.Ended | None:
         """Return `Ended` if the session has ended, or None; changes nothing."""
         session = self.session(session_id)
         if session is None:
@@ -27,16 +26,16 @@ class Reading(Lines):
         return c.Ended(EXPIRED) if session.deadline_ms <= self.now_ms else None
 
     def look(self, command: c.Look) -> c.Reply:
-        over = self._over(command.session)
-        if over is not None:
-            return over
+        ended = self._ended(command.session)
+        if ended is not None:
+            return ended
         claim = self.claim(command.session, command.n)
-        return self.view(claim) if claim is not None else c.Gone("it is not in the queue")
+        return self.view(claim) if claim is not None else c.Gone(NOT_QUEUED)
 
     def claims(self, command: c.Claims) -> c.Reply:
-        over = self._over(command.session)
-        if over is not None:
-            return over
+        ended = self._ended(command.session)
+        if ended is not None:
+            return ended
         prefix = r.claims_prefix(command.session)
         found = self.rows.scan(prefix, r.after_prefix(prefix), FAR_MS)
         return c.ClaimsReply(tuple(self.claim_view(claim) for _, claim in found))

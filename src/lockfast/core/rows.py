@@ -117,7 +117,7 @@ class ResourceRow:
     limit: int = 0
     closed_ms: int = 0
     """Nothing is granted before this time."""
-    kept: int = 0
+    retained: int = 0
     """The number of retained claims among the holders, which are woken when others wait."""
 
 

@@ -27,7 +27,21 @@ from lockfast.core.modes import (
     UPGRADES,
 )
 from lockfast.core.numbers import forget_below, is_seen, see
-from lockfast.core.reading import EXPIRED, UNKNOWN_SESSION, Reading
+from lockfast.core.reading import Reading
+from lockfast.core.reasons import (
+    ALREADY_RELEASED,
+    CLOSED,
+    EXPIRED,
+    LATER_CONVERSION,
+    MAX_HOLD_ELAPSED,
+    NO_LIMIT,
+    NOT_CONVERTIBLE,
+    NOT_HELD,
+    NOT_QUEUED,
+    UNKNOWN_SESSION,
+    revoked,
+    too_many_permits,
+)
 from lockfast.core.rows import Claim, Rows, Session
 from lockfast.core.shortcut import enter_free, leave_alone
 
@@ -36,9 +50,6 @@ ENDED_KEPT_MS: Final = 600_000
 delayed `Open` can reopen it."""
 
 REAPED_PER_STEP: Final = 64
-
-
-HELD_TOO_LONG: Final = "its max_hold is over"
 
 
 class Limits(NamedTuple):
@@ -134,7 +145,7 @@ class Table(Reading):
         for n in command.waiting:
             claim = self.claim(command.session, n)
             if claim is None:
-                looks.append((n, c.Gone("it is not in the queue")))
+                looks.append((n, c.Gone(NOT_QUEUED)))
                 continue
             self.settle(claim.places)
             claim = self.claim(command.session, n)
@@ -143,7 +154,7 @@ class Table(Reading):
         return c.Renewed(matches, tuple(looks))
 
     def close(self, command: c.Close) -> c.Reply:
-        return self._end_by_command(command.session, "it was closed", "released")
+        return self._end_by_command(command.session, CLOSED, "released")
 
     def expel(self, command: c.Expel) -> c.Reply:
         session = self.session(command.session)
@@ -156,7 +167,7 @@ class Table(Reading):
         return self._end_by_command(command.session, command.reason, "expired")
 
     def revoke_session(self, command: c.RevokeSession) -> c.Reply:
-        reason = f"it was revoked: {command.reason}"
+        reason = revoked(command.reason)
         return self._end_by_command(command.session, reason, "revoked", command.by)
 
     def _end_by_command(self, session_id: str, reason: str, what: str, by: str = "") -> c.Reply:
@@ -275,7 +286,7 @@ class Table(Reading):
         for session_id, n in held_too_long:
             claim = self.claim(session_id, n)
             if claim is not None and claim.state == HOLDING and not self.session_ended(claim):
-                places.update(self._take_away(claim, "expired", HELD_TOO_LONG, ""))
+                places.update(self._revoke_claim(claim, "expired", MAX_HOLD_ELAPSED, ""))
         # Settle after all expired sessions are marked, so that none of them is granted a lock.
         self.settle(places)
         first = self.rows.scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
@@ -297,7 +308,7 @@ class Table(Reading):
             if known is not None:
                 return self.view(known)
             if is_seen(session, n):
-                return c.Refused(c.WHY_FINISHED, "this claim has been given up already")
+                return c.Refused(c.WHY_FINISHED, ALREADY_RELEASED)
         refused = self._refuses(session, command)
         if refused is not None:
             return refused
@@ -373,8 +384,8 @@ class Table(Reading):
         claim = self.claim(command.session, command.n)
         if claim is None or claim.state == REVOKED:
             return c.Done(found=False)
-        reason = f"it was revoked: {command.reason}"
-        self.settle(self._take_away(claim, "revoked", reason, command.by))
+        reason = revoked(command.reason)
+        self.settle(self._revoke_claim(claim, "revoked", reason, command.by))
         return c.Done()
 
     def _held(self, session_id: str, n: int) -> Claim | c.Reply:
@@ -384,7 +395,7 @@ class Table(Reading):
             return session
         claim = self.claim(session_id, n)
         if claim is None:
-            return c.Gone("it is not held")
+            return c.Gone(NOT_HELD)
         return claim if claim.state == HOLDING else self.view(claim)
 
     def proclaim(self, command: c.Proclaim) -> c.Reply:
@@ -413,14 +424,14 @@ class Table(Reading):
         if not isinstance(claim, Claim):
             return claim
         if command.step < claim.step:
-            return c.Refused(c.WHY_FINISHED, "a newer conversion was asked for")
+            return c.Refused(c.WHY_FINISHED, LATER_CONVERSION)
         if command.step == claim.step:
             return self.view(claim)
         if len(claim.places) > 1 or claim.places[0].kind != LOCK:
-            return c.Refused(c.WHY_INVALID, "only a lock on one resource can be converted")
+            return c.Refused(c.WHY_INVALID, NOT_CONVERTIBLE)
         old, new = claim.places[0].mode, command.mode
         if old != new and (old, new) not in UPGRADES | DOWNGRADES:
-            return c.Refused(c.WHY_INVALID, f"{old} cannot become {new}")
+            return c.Refused(c.WHY_INVALID, f"{old} cannot be converted to {new}")
         resource = self.resource(*claim.places[0][:2])
         ref = r.claim_ref(claim.session, claim.n)
         claim.step = command.step
@@ -465,22 +476,22 @@ class Table(Reading):
 
     def resize(self, command: c.Resize) -> c.Reply:
         if command.kind != SEMAPHORE or command.limit < 1:
-            return c.Refused(c.WHY_INVALID, "a semaphore has a limit, of at least 1")
+            return c.Refused(c.WHY_INVALID, NO_LIMIT)
         resource = self.resource(command.kind, command.name)
         if not (resource.holders or resource.waiting or resource.reservations):
             return c.Done(found=False)
         lowered = command.limit < resource.limit
         resource.limit = command.limit
         places = {c.Place(command.kind, command.name, PERMIT): None}
-        self._take_back(resource)
+        self._cancel_reservations(resource)
         if lowered:
             # A claim for more permits than the limit would block the queue for good.
             for _, ref in self._line("w", resource, FAR_MS):
                 claim = self.claim_by_ref(ref)
                 weight = place_at(claim, resource).weight
                 if weight > command.limit:
-                    reason = f"{weight} permits of {command.limit} cannot be had"
-                    places.update(self._take_away(claim, "gave_up", reason, ""))
+                    reason = too_many_permits(weight, command.limit)
+                    places.update(self._revoke_claim(claim, "gave_up", reason, ""))
         self.settle(places)
         return c.Done()
 
@@ -503,7 +514,7 @@ class Table(Reading):
                 return c.Done(found=False)
             if other.rank >= claim.rank:
                 return c.Done(found=False)
-            self.withdraw(claim)
+            self.remove_places(claim)
             claim.rank = just_before(other.rank, self.meta.position + 1)
             if self.stand(claim):
                 self.wake(claim, c.WAKE_GRANTED, claim.token)
@@ -523,10 +534,10 @@ class Table(Reading):
             self.wake(claim, c.WAKE_LOOK)
             self.settle(claim.places)
         else:
-            self.settle(self._take_away(claim, "gave_up", c.WHY_DEADLOCK, command.detail))
+            self.settle(self._revoke_claim(claim, "gave_up", c.WHY_DEADLOCK, command.detail))
         return c.Done()
 
-    def _take_away(self, claim: Claim, what: str, reason: str, by: str) -> dict[c.Place, None]:
+    def _revoke_claim(self, claim: Claim, what: str, reason: str, by: str) -> dict[c.Place, None]:
         """Revoke a claim and record the reason for its client. Return its places."""
         places = dict.fromkeys(claim.places)
         held = claim.state == HOLDING
@@ -551,7 +562,7 @@ class Table(Reading):
     def _remove(self, claim: Claim, what: str, detail: str = "") -> None:
         """Remove a claim from all its queues and from its session."""
         held = claim.state == HOLDING
-        self.withdraw(claim)
+        self.remove_places(claim)
         self.rows.delete(r.claim_key(claim.session, claim.n))
         session = self.session_to_change(claim.session)
         session.claims -= 1
@@ -595,14 +606,14 @@ READS: Final = frozenset(_READS)
 def why_invalid(places: Sequence[c.Place], places_max: int) -> str:
     """Return why the places of a claim are invalid, or ""."""
     if not 0 < len(places) <= places_max:
-        return f"a claim has 1 to {places_max} places, not {len(places)}"
+        return f"a claim names 1 to {places_max} resources, not {len(places)}"
     if len(places) > 1 and len({place[:2] for place in places}) < len(places):
-        return "a claim has at most one place at a resource"
+        return "a claim may name each resource only once"
     for place in places:
         if place.mode not in MODES_OF_KIND.get(place.kind, ()):
-            return f"a {place.kind} cannot be held {place.mode}"
+            return f"a {place.kind} has no mode {place.mode}"
         if place.mode == PERMIT and not 1 <= place.weight <= place.limit:
-            return f"{place.weight} permits of {place.limit} cannot be had"
+            return too_many_permits(place.weight, place.limit)
     return ""
 
 

@@ -1,17 +1,22 @@
 """The procedures behind the API, as `async def` over the ports. They import no concurrency library.
 
-How a claim, session or keeper ends, and the method that this package uses for it:
+This table defines the verbs for how a claim, a lease or a session ends. Use no others: a test
+rejects synonyms as names of methods. A participle (`released`, `lost`) names a method that
+records what the store replied; an imperative (`release_later`, `expire`) is a decision of this
+client.
 
-| method | ends | cause | consequence |
+| verb | what ends | by whom, why | consequence |
 |---|---|---|---|
-| `forget` | a claim | the store has removed it, or certainly never had it | nothing is sent |
-| `abandon` | a claim | its caller gave up | the keeper sends `Leave` until the store replies |
-| `drop` | a claim | a finalizer ran, which must not lock a mutex | the keeper abandons it |
-| `over` | a claim | the store revoked it, or has no record of it | its lease is lost |
-| `outlive` | a claim | its `max_hold` has elapsed | as `over`, and `Leave` after the margin |
-| `end` | a session | its deadline passed, or its client was closed | all its leases are lost |
-| `end_as_told` | a session | the store reported that it ended | as `end`; nothing is sent |
-| `end_session` | a session | a client, waiter or operator ends it | the store removes its claims |
-| `work_has_stopped` | a lost lease | its holder has stopped working | its successor may enter |
-| `stopped` | a keeper | its session has ended | its thread exits |
+| release | a lease or claim | its caller no longer needs it | the store grants the next claim |
+| give up | a waiting claim | its caller timed out or is cancelled; a deadlock | leaves the queue |
+| expire | a session; a claim with `max_hold` | its time elapsed | its leases are lost |
+| revoke | a claim or session | an operator, with a reason | its leases are lost |
+| expel | a session | another client: its process or keep-alives stopped | its leases are lost |
+| close | a session | its own client | the store releases its claims |
+| lose | a lease; a place in a queue | expire, revoke, expel, close | a waiting claim enters again |
+| end | any of them | any of the above | `on_end` callbacks run |
+| stop | a keeper; a holder's work | session ended; lease was lost | its successor may enter |
+
+A release that cannot wait for the store goes to the session's outbox: `release_later` queues it
+for the keeper, `release_from_finalizer` does so without a mutex.
 """

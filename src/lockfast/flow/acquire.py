@@ -25,6 +25,7 @@ from lockfast.core.commands import (
     ResourceView,
 )
 from lockfast.core.modes import PERMIT
+from lockfast.core.reasons import NO_RECORD
 from lockfast.errors import (
     SURELY_NOT_DONE,
     AcquireTimeoutError,
@@ -41,9 +42,9 @@ from lockfast.flow.contention import back_off, contends, entering
 from lockfast.flow.ending import end_session
 from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
 from lockfast.flow.log import logger
-from lockfast.flow.presence import LOST
 from lockfast.flow.retry import RETRY_MS, Retry
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
+from lockfast.flow.session_claims import IS_LOST
 from lockfast.ports import PROCESS_DIED
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
         while True:
             reply = await _enter(core, holding, timeout_ms, until_ms, was_queued)
             if isinstance(reply, Busy):
-                if await _end_the_dead(core, holding, reply.ahead):
+                if await _expel_the_dead(core, holding, reply.ahead):
                     continue
                 holding.ahead = reply.ahead
                 if not contends(core, timeout_ms):
@@ -89,7 +90,7 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
             # been revoked. Never return a lease that is already lost.
             session = holding.session
             assert session is not None
-            if session.state_of(holding) is LOST:
+            if session.state_of(holding) is IS_LOST:
                 _enter_again(session, holding)
                 continue
             if core.lock_order is not None:
@@ -98,9 +99,9 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
     except BaseException:
         session = holding.session
         if session is not None and holding.may_be_stored:
-            session.abandon(holding)
+            session.release_later(holding)
         elif session is not None:
-            session.forget(holding)
+            session.released(holding)
             session.end_if_unused()
         raise
 
@@ -158,7 +159,7 @@ async def _enter(
             sent_ms = runtime.now_ms()
             continue
         if isinstance(reply, Ended):
-            session.end_as_told(reply)
+            session.ended_by_store(reply)
             logger.warning(
                 "%s; re-entering the queue of %r", session.snapshot.ended, holding.ask.name
             )
@@ -173,7 +174,7 @@ async def _enter(
         if isinstance(reply, Queued):
             session.queued(holding, reply)
             return reply
-        session.forget(holding)
+        session.released(holding)
         if isinstance(reply, Busy):
             return reply
         if isinstance(reply, Refused):
@@ -181,7 +182,7 @@ async def _enter(
         raise StoreError(core.store.label, f"answered {reply!r} to enter")
 
 
-async def _end_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]) -> bool:
+async def _expel_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]) -> bool:
     """Expel blockers whose process has exited. Return True if any were expelled.
 
     The caller can then retry. Needed only for `try_acquire()` and stores without a queue;
@@ -293,12 +294,12 @@ async def _give_up(
                 return None
             left_ms = max(1, until_ms - core.runtime.now_ms())
             await core.wire.send(Leave(session.id, holding.n, holding.ask.places), left_ms)
-            session.forget(holding)
+            session.released(holding)
             left = True
     except StoreError:
         pass  # the keeper sends Leave, and the error below says so (leaving=True)
     if not left:
-        session.abandon(holding)
+        session.release_later(holding)
     return AcquireTimeoutError(
         holding.ask.name, timeout_ms / 1000, holders=holders, ahead=ahead, leaving=not left
     )
@@ -356,7 +357,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     """
     session = holding.session
     assert session is not None
-    if session.state_of(holding) is LOST:
+    if session.state_of(holding) is IS_LOST:
         check_process(holding)
         session.work_has_stopped(holding)
         raise lost_error(holding)
@@ -371,16 +372,16 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
             min(RELEASE_MS, session.ttl_ms // RENEWALS_PER_TTL),
         )
         if isinstance(reply, Done) and reply.found:
-            session.forget(holding)
+            session.released(holding)
             return
         if isinstance(reply, Ended):
-            session.end_as_told(reply)
+            session.ended_by_store(reply)
         elif isinstance(reply, Gone):
-            session.over(holding, reply.reason, reply.by)
+            session.lost(holding, reply.reason, reply.by)
         else:
-            session.over(holding, "the store has no record of it")
+            session.lost(holding, NO_RECORD)
     except StoreError as error:
-        session.abandon(holding, close_ms)
+        session.release_later(holding, close_ms)
         left_s = max(0, session.deadline_of(holding) - session.runtime.now_ms()) / 1000
         raise OutcomeUnknownError(
             core.store.label,
@@ -388,7 +389,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
             f"it is retried in the background, and the lease expires within {left_s:.1f} s",
         ) from error
     except BaseException:
-        session.abandon(holding, close_ms)
+        session.release_later(holding, close_ms)
         raise
     raise lost_error(holding)
 
@@ -398,7 +399,7 @@ def check(holding: Holding) -> None:
     session = holding.session
     assert session is not None
     check_process(holding)
-    if session.state_of(holding) in (LOST, LeaseState.RELEASED):
+    if session.state_of(holding) in (IS_LOST, LeaseState.RELEASED):
         raise lost_error(holding)
 
 
@@ -416,8 +417,8 @@ def lost_error(holding: Holding) -> LeaseLostError:
     if holding.phase is RELEASED:
         return LeaseLostError(holding.ask.name, holding.token, "it was released")
     ago_ms = None
-    if holding.ended_ms is not None:
-        ago_ms = session.runtime.now_ms() - holding.ended_ms
+    if holding.lost_ms is not None:
+        ago_ms = session.runtime.now_ms() - holding.lost_ms
     reason = holding.reason + (f" (by {holding.by})" if holding.by else "")
     return LeaseLostError(
         holding.ask.name,

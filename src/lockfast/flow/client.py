@@ -122,7 +122,7 @@ class Core:
                 self._sessions[step_ms] = session
             except BaseException:
                 # Interrupted by Ctrl-C, or the keeper's thread could not be started.
-                session.forsake()
+                session.keeper_not_started()
                 raise
             return session
 
@@ -184,9 +184,9 @@ class Core:
         until_ms = self.runtime.now_ms() + timeout_ms
         try:
             for session in sessions:
-                gone = self.runtime.signal()
-                if session.close(gone.set):
-                    await gone.wait(max(0, until_ms - self.runtime.now_ms()))
+                stopped = self.runtime.signal()
+                if session.close(stopped.set):
+                    await stopped.wait(max(0, until_ms - self.runtime.now_ms()))
         finally:
             # Also on cancellation: keepers that are still busy then give up.
             self.wire.close()

@@ -42,13 +42,13 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
     signal = runtime.signal()
     # Cancelling must never request a stronger mode: after a downgrade whose reply was lost,
     # other readers may already hold, so a cancelled downgrade is completed instead.
-    kept = mode if (holding.mode, mode) in DOWNGRADES else holding.mode
+    fallback = mode if (holding.mode, mode) in DOWNGRADES else holding.mode
     step = session.begin_conversion(holding, signal)
     try:
         while True:
             sent_ms = runtime.now_ms()
             reply = await core.request(Convert(session.id, holding.n, step, mode, timeout_ms != 0))
-            _take_over(core, holding, reply, sent_ms)
+            _apply(core, holding, reply, sent_ms)
             if isinstance(reply, Granted):
                 # The lease may have been lost while the reply was in flight; `granted` then
                 # ignores the reply. Raise, so that the caller does not act as the writer.
@@ -56,7 +56,7 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
                 if reply.mode == mode:
                     return
                 # Only the deadlock detector cancels a waiting conversion.
-                raise DeadlockError(holding.ask.name, await _why_given_up(core, holding))
+                raise DeadlockError(holding.ask.name, await _why_cancelled(core, holding))
             if isinstance(reply, Busy):
                 holding.ahead = reply.ahead
                 raise AcquireTimeoutError(holding.ask.name, 0.0, holders=who_is_ahead(holding)[0])
@@ -73,13 +73,13 @@ async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | Non
                 signal = runtime.signal()
                 holding.changed = signal
     except BaseException:
-        session.cancel_conversion(holding, kept)
+        session.cancel_conversion(holding, fallback)
         raise
     finally:
         session.end_conversion(holding)
 
 
-async def _why_given_up(core: Core, holding: Holding) -> tuple[str, ...]:
+async def _why_cancelled(core: Core, holding: Holding) -> tuple[str, ...]:
     """Return the deadlock cycle that the detector recorded when it cancelled the conversion."""
     assert holding.session is not None
     reply = await core.request(Claims(holding.session.id))
@@ -89,7 +89,7 @@ async def _why_given_up(core: Core, holding: Holding) -> tuple[str, ...]:
     return ("another holder waits for this one",)
 
 
-def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None:
+def _apply(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None:
     """Apply the store's reply to `holding`. Raise if the conversion cannot continue."""
     session = holding.session
     assert session is not None
@@ -98,10 +98,10 @@ def _take_over(core: Core, holding: Holding, reply: Reply, sent_ms: int) -> None
     elif isinstance(reply, Queued):
         session.queued(holding, reply)
     elif isinstance(reply, Ended):
-        session.end_as_told(reply)
+        session.ended_by_store(reply)
         raise lost_error(holding)
     elif isinstance(reply, Gone):
-        session.over(holding, reply.reason, reply.by)
+        session.lost(holding, reply.reason, reply.by)
         raise lost_error(holding)
     elif isinstance(reply, Refused) and reply.why == WHY_DEADLOCK:
         raise DeadlockError(
@@ -122,10 +122,10 @@ async def proclaim(core: Core, holding: Holding, value: str) -> None:
     assert session is not None
     reply = await core.request(Proclaim(session.id, holding.n, value))
     if isinstance(reply, Ended):
-        session.end_as_told(reply)
+        session.ended_by_store(reply)
         raise lost_error(holding)
     if isinstance(reply, Gone):
-        session.over(holding, reply.reason)
+        session.lost(holding, reply.reason)
         raise lost_error(holding)
     if isinstance(reply, Refused):
         raise LimitError("the size of the value in bytes", reply.value, reply.limit)

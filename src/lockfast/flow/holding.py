@@ -32,13 +32,13 @@ class Phase(StrEnum):
     ENTERING = "entering"
     WAITING = "waiting"
     HELD = "held"
-    OVER = "over"
-    """Lost, revoked, or never granted: `reason` says which."""
+    LOST = "lost"
+    """Held or waiting until the claim or its session ended; `reason` says why."""
     RELEASED = "released"
 
 
 ENTERING, WAITING, HELD = Phase.ENTERING, Phase.WAITING, Phase.HELD
-OVER, RELEASED = Phase.OVER, Phase.RELEASED
+LOST, RELEASED = Phase.LOST, Phase.RELEASED
 """Module-level names, because attribute lookup on an enum is slow in the acquire path."""
 
 
@@ -92,11 +92,11 @@ class Holding:
     """The claims directly ahead of this one, as the store last reported them."""
     reason = ""
     by = ""
-    ended_ms: int | None = None
+    lost_ms: int | None = None
     changed: Signal | None = None
     """Set when the phase changes; None unless a caller waits for that."""
-    on_over: tuple[Callable[[], None], ...] = ()
-    """Called when a held claim is lost or released, on the thread that detects it."""
+    on_end: tuple[Callable[[], None], ...] = ()
+    """Called when a held claim ends (lost or released), on the thread that detects it."""
     on_wanted: Callable[[], None] | None = None
     """Called when others wait for a retained claim."""
     wanted = False

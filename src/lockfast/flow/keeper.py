@@ -38,6 +38,7 @@ from lockfast.flow.ending import end_session
 from lockfast.flow.log import logger
 from lockfast.flow.retry import Backoff
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
+from lockfast.flow.session_life import KeeperState
 from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
 from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_MISSED, Wire
 
@@ -72,7 +73,7 @@ class Keeper:
         # One backoff per duty: a command that always fails must not delay the others,
         # least of all the keep-alive.
         self._renewing = Backoff(session.ttl_ms)
-        self._giving_back = Backoff(session.ttl_ms)
+        self._sending = Backoff(session.ttl_ms)
         self._searching = Backoff(session.ttl_ms)
         self._log_at_ms: dict[str, int] = {}
         """Per duty, when its next failure may be logged."""
@@ -81,13 +82,13 @@ class Keeper:
 
     async def run(self) -> None:
         session = self._session
-        session.kept = True
+        session.keeper = KeeperState.RUNNING
         try:
             while not session.snapshot.ended:
                 # Check cheaply first: in most iterations nothing is pending.
-                if session.owes():
-                    await self._give_back()
-                if session.closing and self._has_given_back():
+                if session.has_pending():
+                    await self._send_outbox()
+                if session.closing and self._outbox_is_done():
                     # End the leases locally first: once the store has closed the session,
                     # others may hold its locks.
                     session.end("the client was closed")
@@ -98,7 +99,7 @@ class Keeper:
                         await self._renew_if_due()
                     if session.deadlock_at_ms is not None:
                         await self._find_deadlocks_if_due()
-                self._notice_ends()
+                self._expire_claims()
                 if session.alive():
                     for wake in await self._listen():
                         await self._hear(wake)
@@ -109,20 +110,20 @@ class Keeper:
                 await self._close(Expel(session.id, session.snapshot.ended))
         except BaseException as error:
             # From here on nothing renews the session, so its leases must be declared lost.
-            session.end(f"its keeper failed: {error!r}")
+            session.end(f"the session's keeper failed: {error!r}")
             if isinstance(error, Exception):
                 logger.warning("session %s has ended: %s", session.id, session.snapshot.ended)
             raise
         finally:
             self._wire.close()
-            session.stopped()
+            session.keeper_stopped()
 
-    def _has_given_back(self) -> bool:
+    def _outbox_is_done(self) -> bool:
         """Return True if no release is pending, or CLOSE_MS has elapsed; the rest expires."""
         now_ms = self._runtime.now_ms()
         if self._closing_until_ms is None:
             self._closing_until_ms = now_ms + CLOSE_MS
-        return not self._session.owes() or now_ms >= self._closing_until_ms
+        return not self._session.has_pending() or now_ms >= self._closing_until_ms
 
     async def _let_work_stop(self) -> None:
         """Wait until the holders of lost leases have stopped, at most for the margin.
@@ -151,7 +152,7 @@ class Keeper:
             due_ms = snapshot.deadline_ms
         outbox_ms = 0 if session.closing else session.outbox_due_ms()
         if outbox_ms is not None:
-            outbox_ms = max(outbox_ms, self._giving_back.at_ms)
+            outbox_ms = max(outbox_ms, self._sending.at_ms)
             due_ms = outbox_ms if due_ms is None else min(due_ms, outbox_ms)
         return max(0, due_ms - self._runtime.now_ms()) if due_ms is not None else None
 
@@ -212,7 +213,7 @@ class Keeper:
                 self._budget_ms(),
             )
             if isinstance(reply, Ended):
-                session.end_as_told(reply)
+                session.ended_by_store(reply)
                 return
             if not isinstance(reply, Renewed):
                 raise StoreError("lockfast", f"the store answered {reply!r} to a keep-alive")
@@ -221,10 +222,10 @@ class Keeper:
             if not session.renewed(sent_ms):
                 return
             for n, look in reply.looks:
-                session.look_over(n, look, sent_ms)
+                session.apply_view(n, look, sent_ms)
         except Exception as error:
             session.unconfirmed()
-            self._silent_sessions.forget()
+            self._silent_sessions.clear()
             self._failed(error, "keep-alive", self._renewing)
             return
         self._succeeded("keep-alive", self._renewing)
@@ -239,7 +240,7 @@ class Keeper:
         connections = getattr(self._wire, "connections", 0)
         if connections != self._connections:
             self._connections = connections
-            silent_sessions.forget()
+            silent_sessions.clear()
         queued = [look for _, look in reply.looks if isinstance(look, Queued)]
         silent_sessions.saw((blocker for look in queued for blocker in look.ahead), now_ms)
         try:
@@ -254,7 +255,7 @@ class Keeper:
                 )
                 await self._expel(Expel(session, "its keep-alives stopped", renewals))
         except Exception as error:
-            silent_sessions.forget()
+            silent_sessions.clear()
             self._log_failure(error, "check of a silent session")
 
     async def _find_deadlocks_if_due(self) -> None:
@@ -293,12 +294,12 @@ class Keeper:
         if isinstance(reply, ClaimsReply):
             session.reconcile(proof, reply.claims, sent_ms)
 
-    async def _give_back(self) -> None:
-        """Send `Leave` for each abandoned claim until the store replies or the session ends."""
+    async def _send_outbox(self) -> None:
+        """Send the pending commands until the store has replied to each, or the session ends."""
         session = self._session
-        session.take_back_dropped()
+        session.release_finalized()
         while (item := session.next_in_outbox()) is not None:
-            if self._runtime.now_ms() < self._giving_back.at_ms:
+            if self._runtime.now_ms() < self._sending.at_ms:
                 return
             n, command = item
             sent_ms = self._runtime.now_ms()
@@ -306,12 +307,12 @@ class Keeper:
                 if session.snapshot.opened or await self._open():
                     reply = await self._wire.send(command, self._budget_ms())
                     if isinstance(command, Convert):
-                        session.conversion_taken_back(command, reply, sent_ms)
+                        session.conversion_cancelled(command, reply, sent_ms)
             except Exception as error:
-                self._failed(error, "leave", self._giving_back)
+                self._failed(error, "leave", self._sending)
                 return
-            session.given_back(n, command)
-            self._succeeded("leave", self._giving_back)
+            session.sent(n, command)
+            self._succeeded("leave", self._sending)
 
     async def _open(self) -> bool:
         """Open the session if necessary, so that a `Leave` that overtakes its `Enter` counts."""
@@ -328,11 +329,11 @@ class Keeper:
             session.opened()
         return True
 
-    def _notice_ends(self) -> None:
+    def _expire_claims(self) -> None:
         session = self._session
         if session.has_bounded() and session.alive():
-            for holding in session.outlived(self._runtime.now_ms()):
-                session.outlive(holding)
+            for holding in session.past_max_hold(self._runtime.now_ms()):
+                session.expire(holding)
 
     async def _listen(self) -> list[Wake]:
         """Wait until the next duty is due, and return the wakes received."""
@@ -374,9 +375,9 @@ class Keeper:
         sent_ms = self._runtime.now_ms()
         reply = await self._wire.send(Look(session.id, n), self._budget_ms())
         if isinstance(reply, Ended):
-            session.end_as_told(reply)
+            session.ended_by_store(reply)
         elif isinstance(reply, Granted | Queued) or (isinstance(reply, Gone) and n):
-            session.look_over(n, reply, sent_ms)
+            session.apply_view(n, reply, sent_ms)
 
     async def _expel(self, command: Expel) -> None:
         """Expel the session of another client."""

@@ -1,9 +1,10 @@
-"""Locks that stay with their session after release, for its next local user.
+"""Retained locks: a client keeps the grant after a release, for its next local user.
 
-The grant is taken from the store once, with a block of tokens; local users then follow
-each other without a store operation, each with the next token of the block. When others
-want the lock, the store says so and it is given up: at once if nobody uses it, else when
-those who use it or already stood in the local line have had their turn, within a bound.
+The client takes the grant from the store once, with a block of tokens. Its local users then
+follow each other without a request to the store, each with the next token of the block. When
+other clients wait for the lock, the store wakes this one, and it releases the grant: at once
+if nobody here uses it; otherwise after the current users and those already in the local queue
+have had their turn, but at most SERVED_WHILE_WANTED of them within SERVED_MS_WHILE_WANTED.
 """
 
 from __future__ import annotations
@@ -26,34 +27,35 @@ if TYPE_CHECKING:
     from lockfast.ports import Signal
 
 BLOCK: Final = 4096
-"""Tokens reserved with a grant; when they are used up, the lock is taken anew."""
+"""Tokens that come with a grant. After the last one the client acquires the lock again."""
 SERVED_WHILE_WANTED: Final = 32
-"""As many local users as may still follow while others wait for the lock,"""
+"""How many queued local users are still admitted while other clients wait for the lock."""
 SERVED_MS_WHILE_WANTED: Final = 20
-"""and for no longer than this."""
+"""How long queued local users are still admitted while other clients wait for the lock."""
 LOOK_AFTER_USES: Final = 32
-"""If others were already waiting when the previous grant was made, the client asks the store
-after this many uses whether others wait again, and each time the number has doubled."""
+"""If other clients were already waiting at the previous grant, ask the store after this many
+uses whether others wait now, and again each time the number of uses has doubled."""
 LOOK_MS_MAX: Final = 1000
-"""How long such a request may delay the caller's release; the keeper asks as well."""
+"""How long that request may delay the caller's release. The keeper asks as well."""
 
 
 class Use:
-    """One local user of a kept lock.
+    """One local user of a retained lock.
 
-    It is made before it is let in, so that whoever is interrupted has what to give back.
+    Created before it is admitted, so that an interrupted caller has something to release.
     """
 
-    __slots__ = ("actor", "holding", "on_over", "over", "token")
+    __slots__ = ("actor", "ended", "holding", "on_end", "token")
 
     def __init__(self, actor: str) -> None:
         self.actor = actor
         self.holding: Holding | None = None
-        """The grant it uses; None until it is let in."""
+        """The grant that it uses; None until it is admitted."""
         self.token = 0
-        self.over = False
-        self.on_over: tuple[Callable[[], None], ...] = ()
-        """Called when it loses the lock or gives it back."""
+        self.ended = False
+        """It has released the lock or stopped waiting for it."""
+        self.on_end: tuple[Callable[[], None], ...] = ()
+        """Called when it loses or releases the lock."""
 
 
 class _Waiter:
@@ -64,18 +66,18 @@ class _Waiter:
         self.arrival = arrival
         self.signal = signal
         self.lead = False
-        """It is this one's turn to take the lock from the store."""
+        """This waiter must acquire the lock from the store."""
 
 
 class RetainedLock:
-    """One lock kept by one client: the grant, its users, and their local line."""
+    """One lock retained by one client: the grant, its users, and their local queue."""
 
     def __init__(self, core: Core, ask: Ask) -> None:
         self._core = core
         self._ask = ask._replace(block=BLOCK)
         self._shared = ask.places[0].mode != EXCLUSIVE
         self.nothing = Holding(self._ask, "")
-        """What a lease has before its use is let in."""
+        """The placeholder that a lease has until its use is admitted."""
         self._start()
 
     def _start(self) -> None:
@@ -84,7 +86,7 @@ class RetainedLock:
         self._holding: Holding | None = None
         self._users: list[Use] = []
         self._losers: list[Use] = []
-        """Users that lost the lock and have not stopped yet."""
+        """Users that lost the lock and may still be working."""
         self._line: deque[_Waiter] = deque()
         self._leading = False
         self._arrivals = 0
@@ -94,19 +96,19 @@ class RetainedLock:
         self._wanted_until_ms = 0
         self._served = 0
         self._began_wanted = False
-        """Whether others were already waiting when the latest grant was made."""
+        """True if other clients were already waiting at the latest grant."""
         self._uses = 0
-        """How many uses of this grant have ended, if they are counted."""
+        """How many uses of this grant have ended; counted only while `_look_at_uses` is set."""
         self._look_at_uses: int | None = None
-        """Ask the store after that many uses; None: rely on the keeper alone."""
+        """Ask the store after this many uses; None to rely on the keeper alone."""
 
-    # ── taking ───────────────────────────────────────────────────────────────────────
+    # ── acquiring ──────────────────────────────────────────────────────────────────────
 
-    async def take(self, timeout_ms: int | None, use: Use | None = None) -> Use:
+    async def acquire(self, timeout_ms: int | None, use: Use | None = None) -> Use:
         """Become a local user. Raises AcquireTimeoutError after `timeout_ms`."""
         core = self._core
         if self._process != core.runtime.process():
-            self._start()  # a fork: the grant and its users stay with the parent
+            self._start()  # forked: the grant and its users belong to the parent
         if use is None:
             use = Use(core.actor())
         waiter: _Waiter | None = None
@@ -128,11 +130,11 @@ class RetainedLock:
                     self._appoint()
             until_ms = None if timeout_ms is None else core.runtime.now_ms() + timeout_ms
             if surplus is not None:
-                await self._return(surplus)
+                await self._release_grant(surplus)
             while use.holding is None:
                 left_ms = None if until_ms is None else max(0, until_ms - core.runtime.now_ms())
                 if waiter.lead:
-                    await self._lead(waiter, timeout_ms, left_ms)
+                    await self._acquire_from_store(waiter, timeout_ms, left_ms)
                 elif left_ms == 0:
                     raise self._timed_out(timeout_ms)
                 else:
@@ -140,15 +142,17 @@ class RetainedLock:
             return use
         except BaseException:
             if waiter is not None:
-                surplus = self._withdraw(waiter)
+                surplus = self._give_up(waiter)
                 if surplus is not None:
-                    self._abandon(surplus)
+                    self._release_grant_later(surplus)
             raise
 
-    async def _lead(self, waiter: _Waiter, timeout_ms: int | None, left_ms: int | None) -> None:
-        """Take the lock from the store on behalf of the local line."""
+    async def _acquire_from_store(
+        self, waiter: _Waiter, timeout_ms: int | None, left_ms: int | None
+    ) -> None:
+        """Acquire the lock from the store on behalf of the local queue."""
         holding = Holding(self._ask, "")
-        got = kept = False
+        got = stored = False
         try:
             got = await claims.acquire(self._core, holding, 0 if timeout_ms == 0 else left_ms)
         finally:
@@ -158,15 +162,15 @@ class RetainedLock:
                     waiter.lead = False
                     if got:
                         self._begin(holding)
-                        kept = True
+                        stored = True
                         self._serve()
-                        self._appoint()  # should it be lost already
+                        self._appoint()  # in case it is already lost
                     elif waiter in self._line:
                         self._line.remove(waiter)
                         self._appoint()
             finally:
-                if not kept and holding.session is not None:
-                    holding.session.abandon(holding)  # interrupted just after it was granted
+                if not stored and holding.session is not None:
+                    holding.session.release_later(holding)  # interrupted just after the grant
         if not got:
             raise self._timed_out(timeout_ms, *claims.who_is_ahead(holding))
 
@@ -187,11 +191,11 @@ class RetainedLock:
         self._wanted_at_arrival = None
         self._served = 0
         holding.on_wanted = functools.partial(self._on_wanted, holding)
-        holding.on_over += (self._on_over,)
+        holding.on_end += (self._on_end,)
         self._holding = holding
-        # In a busy process the keeper's thread may get to run, and hear "wanted", only after
-        # hundreds of uses. Under contention most grants begin wanted and serve one use, so a
-        # grant that does not would take most of the uses.
+        # In a busy process the keeper's thread may be scheduled, and receive WAKE_WANTED, only
+        # after hundreds of uses. Under contention most grants are wanted from the start and
+        # serve one use, so one that relies on the keeper would get most of the uses.
         self._uses = 0
         self._look_at_uses = LOOK_AFTER_USES if self._began_wanted else None
         self._began_wanted = holding.wanted
@@ -211,7 +215,7 @@ class RetainedLock:
     # ── serving (all under the mutex) ────────────────────────────────────────────────
 
     def _admits(self, arrival: int) -> bool:
-        """Whether one more local user may follow now."""
+        """Return True if one more local user may be admitted now."""
         if self._users and not self._shared:
             return False
         holding = self._holding
@@ -234,14 +238,14 @@ class RetainedLock:
         self._users.append(use)
 
     def _serve(self) -> None:
-        """Let those at the head of the local line follow, as far as they may."""
+        """Admit users from the head of the local queue, as far as allowed."""
         while self._line and self._admits(self._line[0].arrival):
             waiter = self._line.popleft()
             self._admit(waiter.use)
             waiter.signal.set()
 
     def _appoint(self) -> None:
-        """If the lock is not ours (any more), have the head of the line get it."""
+        """If the client does not hold the lock, let the head of the local queue acquire it."""
         holding = self._holding
         if holding is not None and holding.phase is not Phase.HELD:
             self._holding = None
@@ -251,7 +255,7 @@ class RetainedLock:
             self._line[0].signal.set()
 
     def _surplus(self) -> Holding | None:
-        """The grant, if it is to go back to the store now."""
+        """Return the grant if it must be released to the store now."""
         holding = self._holding
         if holding is None or self._users:
             return None
@@ -264,15 +268,15 @@ class RetainedLock:
         self._holding = None
         return holding
 
-    # ── giving back ──────────────────────────────────────────────────────────────────
+    # ── releasing ───────────────────────────────────────────────────────────────────
 
-    async def give(self, use: Use) -> None:
-        """The local user is done. Raises LeaseLostError if it lost the lock meanwhile."""
+    async def release(self, use: Use) -> None:
+        """End a local use. Raises LeaseLostError if the lock was lost during it."""
         holding = use.holding
         assert holding is not None
         claims.check_process(holding)  # before the mutex, which a fork may have left locked
         with self._mutex:
-            if use.over:
+            if use.ended:
                 return
             if use in self._users:
                 self._users.remove(use)
@@ -287,19 +291,19 @@ class RetainedLock:
             if surplus is None:
                 self._appoint()
             look_due = self._look_due(holding)
-            # Last: if this is cut short (Ctrl-C), it is done again when the lease is collected.
-            use.over = True
-        if use.on_over:
-            carry_out(use.on_over)
+            # Last: if Ctrl-C interrupts these steps, the lease's finalizer repeats them.
+            use.ended = True
+        if use.on_end:
+            carry_out(use.on_end)
         if look_due:
             surplus = await self._look(holding)
         if surplus is not None:
-            await self._return(surplus)
+            await self._release_grant(surplus)
         if lost:
             raise claims.lost_error(holding)
 
     def _look_due(self, holding: Holding) -> bool:
-        """Count a use that has ended; True if it is time to ask who waits for the lock."""
+        """Count a use that has ended. Return True if the store must be asked who waits."""
         if self._look_at_uses is None or self._holding is not holding:
             return False
         self._uses += 1
@@ -309,50 +313,50 @@ class RetainedLock:
         return True
 
     async def _look(self, holding: Holding) -> Holding | None:
-        """Ask the store whether others wait. Return the grant, if it is to go back now."""
+        """Ask the store whether others wait. Return the grant if it must be released now."""
         session = holding.session
         assert session is not None
         try:
             look = Look(session.id, holding.n)
             reply = await self._core.wire.send(look, LOOK_MS_MAX)
         except LockfastError:
-            return None  # the keeper's next keep-alive finds out, or logs that it cannot
+            return None  # the next keep-alive asks the same, and logs a failure
         with self._mutex:
             if self._holding is not holding or not isinstance(reply, Granted) or not reply.wanted:
                 return None
             self._note_wanted()
             return self._surplus()
 
-    def when_over(self, use: Use, callback: Callable[[], None]) -> bool:
-        """Call back when a user loses the lock or gives it back; False if that is past."""
+    def add_on_end(self, use: Use, callback: Callable[[], None]) -> bool:
+        """Call `callback` when the use ends. Return False if it has already ended."""
         with self._mutex:
             if use not in self._users:
                 return False
-            use.on_over += (callback,)
+            use.on_end += (callback,)
             return True
 
-    def not_any_more(self, use: Use, callback: Callable[[], None]) -> None:
-        """Undo `when_over`."""
+    def remove_on_end(self, use: Use, callback: Callable[[], None]) -> None:
+        """Undo `add_on_end`."""
         with self._mutex:
-            use.on_over = without(use.on_over, callback)
+            use.on_end = without(use.on_end, callback)
 
-    async def _return(self, holding: Holding) -> None:
+    async def _release_grant(self, holding: Holding) -> None:
         try:
             await claims.release(self._core, holding)
         except LeaseLostError as error:
-            if holding.phase is not Phase.RELEASED:  # else `_on_wanted` gave it back as well
+            if holding.phase is not Phase.RELEASED:  # else `_on_wanted` released it as well
                 logger.warning("%s", error)
         except LockfastError as error:
-            # Nobody uses it any more, so nothing is lost but time.
+            # Nobody here uses the lock; other clients wait until the keeper has released it.
             logger.warning("%s", error)
         finally:
             with self._mutex:
                 self._appoint()
 
-    def drop(self, use: Use) -> None:
-        """As `give`, from a finalizer or after an interruption: the keeper does the rest."""
+    def release_later(self, use: Use) -> None:
+        """As `release`, for the keeper after a finalizer ran: sends nothing itself."""
         with self._mutex:
-            if use.over:
+            if use.ended:
                 return
             if use in self._users:
                 self._users.remove(use)
@@ -361,13 +365,13 @@ class RetainedLock:
             surplus = self._surplus()
             if surplus is None:
                 self._appoint()
-            use.over = True
+            use.ended = True
         if surplus is not None:
-            self._abandon(surplus)
+            self._release_grant_later(surplus)
 
     def _stop_work(self, use: Use) -> None:
-        """A user that may have lost the lock has stopped; with the last of them, its successor
-        elsewhere need not be kept waiting."""
+        """Record that a user has stopped working. After the last one, a successor elsewhere
+        need not wait for the margin."""
         if use in self._losers:
             self._losers.remove(use)
         holding = use.holding
@@ -377,16 +381,16 @@ class RetainedLock:
             holding.session.work_has_stopped(holding)
 
     def _on_wanted(self, holding: Holding) -> None:
-        """Others wait for the lock; on whichever thread heard it."""
+        """Handle WAKE_WANTED: other clients wait. Called on the thread that received it."""
         with self._mutex:
             if holding is self._holding:
                 self._note_wanted()
                 surplus = self._surplus()
             else:
-                # On its way back, or its way back was cut short (Ctrl-C): once more, then.
+                # Its release is in flight, or was interrupted by Ctrl-C: release it again.
                 surplus = holding
         if surplus is not None:
-            self._abandon(surplus)
+            self._release_grant_later(surplus)
 
     def _note_wanted(self) -> None:
         if self._wanted_at_arrival is None:
@@ -394,11 +398,11 @@ class RetainedLock:
             self._wanted_until_ms = self._core.runtime.now_ms() + SERVED_MS_WHILE_WANTED
             self._served = 0
 
-    def _on_over(self) -> None:
-        """The grant is lost or went back; on whichever thread noticed."""
+    def _on_end(self) -> None:
+        """Handle the end of the grant, lost or released. Called on the thread that detects it."""
         with self._mutex:
-            # Nobody here waits until those who lost it have noticed: whoever gets the lock
-            # next, here or elsewhere, has a higher token.
+            # Local waiters do not wait until the users that lost the lock have stopped:
+            # whoever acquires it next, here or elsewhere, has a higher token.
             users, self._users = self._users, []
             lost: list[Use] = []
             for use in users:
@@ -409,17 +413,17 @@ class RetainedLock:
             if holding is not None and holding.session is not None and not lost:
                 holding.session.work_has_stopped(holding)
             self._appoint()
-        carry_out([callback for use in lost for callback in use.on_over])
+        carry_out([callback for use in lost for callback in use.on_end])
 
-    def _abandon(self, holding: Holding) -> None:
+    def _release_grant_later(self, holding: Holding) -> None:
         session = holding.session
         if session is not None:
-            session.abandon(holding)
+            session.release_later(holding)
         with self._mutex:
             self._appoint()
 
-    def _withdraw(self, waiter: _Waiter) -> Holding | None:
-        """A local waiter gives up; what it was just given goes on to the next."""
+    def _give_up(self, waiter: _Waiter) -> Holding | None:
+        """Remove a waiter from the local queue. Return the grant if it must be released now."""
         with self._mutex:
             use = waiter.use
             if use.holding is not None:
@@ -429,7 +433,7 @@ class RetainedLock:
                 surplus = self._surplus()
                 if surplus is None:
                     self._appoint()
-                use.over = True
+                use.ended = True
                 return surplus
             if waiter in self._line:
                 self._line.remove(waiter)

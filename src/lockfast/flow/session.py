@@ -1,4 +1,4 @@
-"""A session: the shared state of `Presence`, plus the methods that its keeper uses."""
+"""A session: its life and its claims, plus the methods that its keeper uses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from lockfast.core.commands import (
     Queued,
     Wake,
 )
+from lockfast.core.reasons import NO_RECORD
 from lockfast.flow.holding import ENTERING, HELD, WAITING, Holding, is_orphan, suspects
-from lockfast.flow.presence import Presence
+from lockfast.flow.session_claims import SessionClaims
+from lockfast.flow.session_life import KeeperState
 from lockfast.ports import Runtime, Signal, Store
 
 RENEWALS_PER_TTL: Final = 3
@@ -42,7 +44,7 @@ class Proof(NamedTuple):
     queued: frozenset[int]
 
 
-class Session(Presence):
+class Session(SessionClaims):
     """A session: its claims, its deadline, and its pending releases."""
 
     def __init__(self, runtime: Runtime, ttl_ms: int, owner: str, metadata: str) -> None:
@@ -53,7 +55,7 @@ class Session(Presence):
     def attach(self, store: Store) -> None:
         """Create the listener that receives the store's wakes."""
         self.listener = store.wake_listener(self.id, self._deliver)
-        self.keeping = True
+        self.keeper = KeeperState.STARTING
 
     def register(self, holding: Holding) -> bool:
         """Assign a claim its number before it is sent. Return False if the session has ended."""
@@ -66,14 +68,14 @@ class Session(Presence):
             if holding.phase is not ENTERING:
                 # The claim was granted before, in a session that has ended.
                 holding.phase = ENTERING
-                holding.hold_deadline_ms = holding.ended_ms = None
+                holding.hold_deadline_ms = holding.lost_ms = None
             self._next_n = n + 1
             self._holdings[n] = holding
             return True
 
     # ── what the store says ───────────────────────────────────────────────────────────
 
-    def look_over(self, n: int, reply: Granted | Queued | Gone, sent_ms: int) -> None:
+    def apply_view(self, n: int, reply: Granted | Queued | Gone, sent_ms: int) -> None:
         """Apply the store's view of one of our claims."""
         holding = self._holdings.get(n)
         if holding is None or holding.leaving:
@@ -90,13 +92,13 @@ class Session(Presence):
         elif isinstance(reply, Queued):
             self.queued(holding, reply)
         else:
-            self.over(holding, reply.reason, reply.by)
+            self.lost(holding, reply.reason, reply.by)
             # The store keeps the record of a revoked claim until it receives `Leave`.
-            self._give_back(n)
+            self._leave_later(n)
 
     def proof(self) -> Proof:
         """Return our view of the session's claims, for the store to compare."""
-        self.take_back_orphans()
+        self.release_orphans()
         with self.mutex:
             held: dict[int, int] = {}
             queued: list[int] = []
@@ -110,7 +112,9 @@ class Session(Presence):
                     queued.append(n)
             foremost = {next(iter(line)) for line in self._lines.values() if line}
             foremost |= {n for n in held if self._needs_look(self._holdings[n])}
-            lowest = min(next(iter(self._holdings), self._next_n), *self._outbox, self._next_n)
+            lowest = min(
+                next(iter(self._holdings), self._next_n), *self._outbox.commands, self._next_n
+            )
             self.look_at_ms = None
             for bounded in self._bounded.values():
                 if bounded.hold_deadline_ms is not None:
@@ -152,29 +156,29 @@ class Session(Presence):
                 continue
             view = views.get(n)
             if view is None:
-                self.over(holding, "the store has no record of it")
+                self.lost(holding, NO_RECORD)
             elif view.state == REVOKED:
-                self.over(holding, view.reason, view.by)
-                self._give_back(n)
+                self.lost(holding, view.reason, view.by)
+                self._leave_later(n)
             elif view.state == HOLDING and view.token != token and holding.changed is not None:
                 holding.changed.set()
             elif view.state != HOLDING or view.token != token:
-                self.over(holding, "the store granted it anew")
+                self.lost(holding, "the store granted the claim again, with another token")
         for n in proof.queued:
             holding = self._holdings.get(n)
             if holding is None or holding.phase is not WAITING:
                 continue
             view = views.get(n)
             if view is None:
-                self.over(holding, "the store has no record of it")
+                self.lost(holding, NO_RECORD)
             elif view.state == HOLDING:
                 self.granted(holding, Granted(view.token, view.for_ms), sent_ms)
             elif view.state == REVOKED:
-                self.over(holding, view.reason, view.by)
-                self._give_back(n)
+                self.lost(holding, view.reason, view.by)
+                self._leave_later(n)
         for n in views.keys() - self._holdings.keys():
             if n < self._next_n:
-                self._give_back(n)
+                self._leave_later(n)
 
     def wanted(self, n: int) -> None:
         """Record that others wait for one of our retained claims."""
@@ -224,66 +228,61 @@ class Session(Presence):
             taken, self._inbox = self._inbox, []
             return taken
 
-    # ── what is to be given back ──────────────────────────────────────────────────────
+    # ── what the keeper sends ──────────────────────────────────────────────────────
 
-    def _give_back(self, n: int) -> None:
+    def _leave_later(self, n: int) -> None:
         with self.mutex:
             if n not in self._holdings and not self.snapshot.ended:
-                self._outbox.setdefault(n, Leave(self.id, n))
+                self._outbox.add(n, Leave(self.id, n))
 
-    def take_back_dropped(self) -> None:
-        """Abandon the claims that finalizers have dropped."""
-        if not self._dropped and not self._dropped_uses:
+    def release_finalized(self) -> None:
+        """Release the claims whose finalizers have run."""
+        if not self._finalized and not self._finalized_uses:
             return
         with suppress(IndexError):  # another thread may empty it concurrently
             while True:
-                self.abandon(self._dropped.popleft())
+                self.release_later(self._finalized.popleft())
         with suppress(IndexError):
             while True:
-                keep, use = self._dropped_uses.popleft()
-                keep.drop(use)
+                lock, use = self._finalized_uses.popleft()
+                lock.release_later(use)
 
-    def take_back_orphans(self) -> None:
+    def release_orphans(self) -> None:
         """Release claims whose lease was collected without running its finalizer to the end.
 
         A signal handler may raise before the finalizer's first line.
         """
-        self.take_back_dropped()
+        self.release_finalized()
         for holding in self.holdings():
             if is_orphan(holding):
-                self.abandon(holding)
+                self.release_later(holding)
 
-    def owes(self) -> bool:
+    def has_pending(self) -> bool:
         """Return True if a release is pending."""
-        return bool(self._outbox or self._dropped or self._dropped_uses)
+        return bool(self._outbox or self._finalized or self._finalized_uses)
 
     def next_in_outbox(self) -> tuple[int, Command] | None:
         """Return the next pending command that may be sent now."""
         if not self._outbox:
             return None
         with self.mutex:
-            now_ms = self.runtime.now_ms() if self._not_before_ms else 0
-            for n, command in self._outbox.items():
-                if self._not_before_ms.get(n, 0) <= now_ms:
-                    return n, command
-        return None
+            return self._outbox.next(self.runtime.now_ms())
 
     def outbox_due_ms(self) -> int | None:
         """Return when the next pending command may be sent; None if there is none."""
         with self.mutex:
-            return min((self._not_before_ms.get(n, 0) for n in self._outbox), default=None)
+            return self._outbox.due_ms()
 
-    def given_back(self, n: int, command: Command) -> None:
+    def sent(self, n: int, command: Command) -> None:
+        """Record that the store has replied to a pending command."""
         with self.mutex:
-            if self._outbox.get(n) is command:
-                del self._outbox[n]
-                self._not_before_ms.pop(n, None)
+            self._outbox.sent(n, command)
 
     def has_bounded(self) -> bool:
         """Return True if one of our held claims has a max_hold."""
         return bool(self._bounded)
 
-    def outlived(self, now_ms: int) -> list[Holding]:
+    def past_max_hold(self, now_ms: int) -> list[Holding]:
         """Return the claims whose max_hold has elapsed."""
         with self.mutex:
             return [
@@ -336,10 +335,10 @@ class Session(Presence):
 
     def held_by(self, actor: str) -> list[Holding]:
         """Return the claims that an actor holds and is not releasing."""
-        self.take_back_dropped()
+        self.release_finalized()
         with self.mutex:
             found = [holding for holding in self._held.values() if holding.actor == actor]
         orphans = [holding for holding in found if is_orphan(holding)]
         for holding in orphans:
-            self.abandon(holding)
+            self.release_later(holding)
         return [holding for holding in found if holding.phase is HELD]

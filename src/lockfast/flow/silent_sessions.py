@@ -48,7 +48,7 @@ class SilentSessions:
             if now_ms - since_ms >= span_ms
         ]
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Start over, after a gap in the observations or a change of server."""
         self._since = {}
 

@@ -92,7 +92,7 @@ class Watcher:
                 session.opened()
             reply = await self._core.request(Watch(session.id, True))
             if isinstance(reply, Ended):
-                session.end_as_told(reply)
+                session.ended_by_store(reply)
                 continue
             self._session = session
             return session

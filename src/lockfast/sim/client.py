@@ -182,12 +182,14 @@ class SimClient:
         lease = SimLease(self, op, holding, places)
         self.leases[op] = lease
         if lease.held():
-            holding.on_over += (partial(self._lost, op),)
+            holding.on_end += (partial(self._lost, op),)
         else:
             lease.over("lost")
         return lease
 
-    async def take_kept(self, keep: RetainedLock, place: Place) -> tuple[SimLease, Use] | None:
+    async def acquire_retained(
+        self, lock: RetainedLock, place: Place
+    ) -> tuple[SimLease, Use] | None:
         """Become a local user of a lock that stays with this client."""
         host, history = self.host, self.history
         op = history.ask(
@@ -201,7 +203,7 @@ class SimClient:
         )
         self._asking[op] = None
         try:
-            use = await keep.take(None)
+            use = await lock.acquire(None)
         except LockfastError as error:
             history.got(host.kernel.now, op, "unknown", why=type(error).__name__)
             return None
@@ -214,14 +216,14 @@ class SimClient:
         history.got(host.kernel.now, op, "granted", token=use.token, session=session.id, n=n)
         lease = SimLease(self, op, use.holding, (place,))
         self.leases[op] = lease
-        use.holding.on_over += (partial(self._lost, op),)
+        use.holding.on_end += (partial(self._lost, op),)
         return lease, use
 
-    async def give_kept(self, keep: RetainedLock, lease: SimLease, use: Use) -> None:
+    async def release_retained(self, lock: RetainedLock, lease: SimLease, use: Use) -> None:
         lease.over("released")
         op = self.history.ask(self.host.kernel.now, self.name, "release", of=lease.op)
         try:
-            await keep.give(use)
+            await lock.release(use)
         except LeaseLostError:
             self.history.got(self.host.kernel.now, op, "lost")
         else:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Place
-from lockfast.flow.presence import margin_ms
+from lockfast.flow.session_life import margin_ms
 from lockfast.sim.runtime import MS, Host
 from lockfast.sim.world import World
 

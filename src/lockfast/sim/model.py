@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
+from lockfast.core import reasons
 
 ENDED_KEPT_MS: Final = 600_000
 BLOCKERS_MAX: Final = 16
@@ -251,14 +252,14 @@ class Model:
             elif session.ended and session.forget_ms <= self.now_ms:
                 del self.sessions[name]
             elif not session.ended and session.deadline_ms <= self.now_ms:
-                self._mark_ended(session, "expired", "its session expired")
+                self._mark_ended(session, "expired", reasons.EXPIRED)
                 ending.append(session)
         for session in sorted(ending, key=lambda each: (each.deadline_ms, each.asked.session)):
             self._end_claims(session)
         for claim in list(self.claims):
             ended = self.sessions[claim.asked.session].ended
             if claim.state == "holding" and 0 < claim.until_ms <= self.now_ms and not ended:
-                self._take_away(claim, "expired", "its max_hold is over")
+                self._revoke_claim(claim, "expired", reasons.MAX_HOLD_ELAPSED)
 
     def _mark_ended(self, session: _Session, what: str, reason: str, by: str = "") -> None:
         session.ended = reason
@@ -284,7 +285,7 @@ class Model:
         session.ending = ""
         session.forget_ms = self.now_ms + ENDED_KEPT_MS
 
-    def _take_away(self, claim: _Claim, what: str, reason: str, by: str = "") -> None:
+    def _revoke_claim(self, claim: _Claim, what: str, reason: str, by: str = "") -> None:
         at = self.claims.index(claim)
         self._remove(claim, what, reason, abnormal=True)
         self.claims.insert(at, claim)
@@ -314,11 +315,11 @@ class Model:
     def _live(self, session_id: str) -> _Session | c.Ended:
         session = self.sessions.get(session_id)
         if session is None:
-            return c.Ended("the store does not know the session")
+            return c.Ended(reasons.UNKNOWN_SESSION)
         if session.ended:
             return c.Ended(session.ended, session.by)
         if session.deadline_ms <= self.now_ms:
-            return c.Ended("its session expired")
+            return c.Ended(reasons.EXPIRED)
         return session
 
     def _open(self, command: c.Open) -> c.Reply:
@@ -358,7 +359,7 @@ class Model:
         return c.Done(found, more=bool(session.ending))
 
     def _close(self, command: c.Close) -> c.Reply:
-        return self._end_by_command(command.session, "released", "it was closed")
+        return self._end_by_command(command.session, "released", reasons.CLOSED)
 
     def _expel(self, command: c.Expel) -> c.Reply:
         session = self.sessions.get(command.session)
@@ -367,7 +368,7 @@ class Model:
         return self._end_by_command(command.session, "expired", command.reason)
 
     def _revokesession(self, command: c.RevokeSession) -> c.Reply:
-        reason = f"it was revoked: {command.reason}"
+        reason = reasons.revoked(command.reason)
         return self._end_by_command(command.session, "revoked", reason, command.by)
 
     def _watch(self, command: c.Watch) -> c.Reply:
@@ -458,7 +459,7 @@ class Model:
         claim = self._claim(command.session, command.n)
         if claim is None or claim.state == "revoked":
             return c.Done(found=False)
-        self._take_away(claim, "revoked", f"it was revoked: {command.reason}", command.by)
+        self._revoke_claim(claim, "revoked", reasons.revoked(command.reason), command.by)
         return c.Done()
 
     def _proclaim(self, command: c.Proclaim) -> c.Reply:
@@ -467,7 +468,7 @@ class Model:
             return session
         claim = self._claim(command.session, command.n)
         if claim is None:
-            return c.Gone("it is not held")
+            return c.Gone(reasons.NOT_HELD)
         if claim.state != "holding":
             return self._view(claim)
         if (size := len(command.value.encode())) > self.limits.text_max:
@@ -482,7 +483,7 @@ class Model:
             return session
         claim = self._claim(command.session, command.n)
         if claim is None:
-            return c.Gone("it is not held")
+            return c.Gone(reasons.NOT_HELD)
         if claim.state != "holding":
             return self._view(claim)
         claim.actor = command.actor
@@ -494,7 +495,7 @@ class Model:
             return session
         claim = self._claim(command.session, command.n)
         if claim is None:
-            return c.Gone("it is not held")
+            return c.Gone(reasons.NOT_HELD)
         if claim.state != "holding" or command.step == claim.step:
             return self._view(claim)
         if command.step < claim.step:
@@ -545,8 +546,8 @@ class Model:
         for claim in self._line(at):
             place = claim.at(at)
             if place is not None and place.weight > command.limit:
-                reason = f"{place.weight} permits of {command.limit} cannot be had"
-                self._take_away(claim, "gave_up", reason)
+                reason = reasons.too_many_permits(place.weight, command.limit)
+                self._revoke_claim(claim, "gave_up", reason)
         return c.Done()
 
     def _break(self, command: c.Break) -> c.Reply:
@@ -559,7 +560,7 @@ class Model:
             return c.Done(found=False)
         if command.ahead_of is None:
             if not claim.wants:
-                self._take_away(claim, "gave_up", c.WHY_DEADLOCK, command.detail)
+                self._revoke_claim(claim, "gave_up", c.WHY_DEADLOCK, command.detail)
                 return c.Done()
             claim.wants = ""
             claim.reason = command.detail
@@ -588,7 +589,7 @@ class Model:
 
     def _how(self, session: str, n: int) -> c.Granted | c.Queued | c.Gone:
         claim = self._claim(session, n)
-        return self._view(claim) if claim is not None else c.Gone("it is not in the queue")
+        return self._view(claim) if claim is not None else c.Gone(reasons.NOT_QUEUED)
 
     def _view(self, claim: _Claim) -> c.Granted | c.Queued | c.Gone:
         if claim.state == "revoked":

@@ -284,15 +284,15 @@ async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Tasks of one client share a lock that stays with it until others want it."""
     place = Place("lock", "a", "exclusive")
-    keep = RetainedLock(client.core, Ask((place,), client.world.ttl_ms))
+    lock = RetainedLock(client.core, Ask((place,), client.world.ttl_ms))
 
     async def task(own: random.Random) -> None:
         for _ in rounds(client, knobs):
             await think(client, own, knobs)
-            taken = await client.take_kept(keep, place)
+            taken = await client.acquire_retained(lock, place)
             if taken is not None:
                 await hold(client, taken[0], own, knobs)
-                await client.give_kept(keep, *taken)
+                await client.release_retained(lock, *taken)
 
     tasks = [
         client.host.start(task(random.Random(rng.getrandbits(64))), f"{client.name}-{i}")

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from lockfast.core import commands as c
-from lockfast.flow import acquire, presence, retained
+from lockfast.flow import acquire, retained, session_claims, session_life
 from lockfast.flow.holding import Holding, LeaseState
 from lockfast.flow.keeper import Keeper
 from lockfast.flow.session import Session
@@ -40,7 +40,8 @@ def _(stack: ExitStack) -> None:
 
 @bug("no margin before the deadline", promise="told")
 def _(stack: ExitStack) -> None:
-    replace(stack, presence, "margin_ms", lambda ttl_ms: 0)
+    for module in (session_life, session_claims):
+        replace(stack, module, "margin_ms", lambda ttl_ms: 0)
 
 
 @bug("retained lock kept past its deadline", promise="liveness")
@@ -79,13 +80,13 @@ def _(stack: ExitStack) -> None:
         await right(self, command)
 
     right = Keeper._close
-    finish = Session._finish
+    lose = Session._lose
 
     def late(self: Session, holding: Holding, reason: str, by: str = "") -> Any:
-        return [] if reason == "the client was closed" else finish(self, holding, reason, by)
+        return [] if reason == "the client was closed" else lose(self, holding, reason, by)
 
     replace(stack, Keeper, "_close", wrong)
-    replace(stack, Session, "_finish", late)
+    replace(stack, Session, "_lose", late)
 
 
 @bug("retry as a second claim", promise="liveness")
@@ -102,32 +103,32 @@ def _(stack: ExitStack) -> None:
         return right(self, queue, opening)
 
     replace(stack, Holding, "enter", wrong)
-    replace(stack, Session, "_give_back", lambda self, n: None)
+    replace(stack, Session, "_leave_later", lambda self, n: None)
 
 
 @bug("a grant heard by the keeper never reaches its waiter", promise="liveness")
 def _(stack: ExitStack) -> None:
-    right = Session.look_over
+    right = Session.apply_view
 
     def wrong(self: Session, n: int, reply: Any, sent_ms: int) -> None:
         if not isinstance(reply, c.Granted):
             right(self, n, reply, sent_ms)
 
-    replace(stack, Session, "look_over", wrong)
+    replace(stack, Session, "apply_view", wrong)
     replace(stack, Session, "reconcile", lambda self, proof, stored, sent_ms: None)
 
 
-@bug("an abandoned claim is not given back", promise="liveness")
+@bug("a claim to be released later is not released", promise="liveness")
 def _(stack: ExitStack) -> None:
-    right = Session.abandon
+    right = Session.release_later
 
     def wrong(self: Session, holding: Holding, close_ms: int = 0) -> None:
-        before = dict(self._outbox)
+        before = dict(self._outbox.commands)
         right(self, holding, close_ms)
-        self._outbox = before
+        self._outbox.commands = before
 
-    replace(stack, Session, "abandon", wrong)
-    replace(stack, Session, "_give_back", lambda self, n: None)
+    replace(stack, Session, "release_later", wrong)
+    replace(stack, Session, "_leave_later", lambda self, n: None)
 
 
 @bug("a grant that was lost on its way is taken for held", promise="tokens")

@@ -10,6 +10,7 @@ from unittest import mock
 from lockfast.core import commands as c
 from lockfast.core import lines, rows, table
 from lockfast.core.lines import Lines
+from lockfast.core.reasons import UNKNOWN_SESSION
 from lockfast.core.table import Table
 from lockfast.sim.lockserver import LockServer
 from tests.sim.planted.bugs import bug, replace
@@ -52,7 +53,7 @@ def _(stack: ExitStack) -> None:
     def lenient(self: Table, session_id: str) -> Any:
         found = self.session(session_id)
         if found is None:
-            return c.Ended("the store does not know the session")
+            return c.Ended(UNKNOWN_SESSION)
         if found.ended:
             return c.Ended(found.ended, found.by)
         return self.session_to_change(session_id)

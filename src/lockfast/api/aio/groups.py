@@ -78,7 +78,7 @@ class Election(Recipe[Term]):
             try:
                 on_elected(term)
             except BaseException:
-                term._abandon()
+                term._release_later()
                 raise
         return term
 

@@ -35,11 +35,11 @@ class Lost:
     async def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
         signal = self._lease._core.runtime.signal()
-        self._lease._when_over(signal.set)
+        self._lease._on_end(signal.set)
         try:
             await signal.wait(settings.timeout_to_ms(timeout))
         finally:
-            self._lease._not_any_more(signal.set)
+            self._lease._remove_on_end(signal.set)
         return self.is_set()
 
 
@@ -71,7 +71,7 @@ class Lease(LeaseBase):
             if lost is not None and lost.state is LeaseState.LOST:
                 tell(loop, callback, lost)
 
-        self._when_over(fire)
+        self._on_end(fire)
 
     async def release(self) -> None:
         """Release the lock. Calling it again has no effect.
@@ -82,7 +82,7 @@ class Lease(LeaseBase):
         if not self._leave_once():
             self.check()
         elif self._retained is not None and self._use is not None:
-            await self._retained.give(self._use)
+            await self._retained.release(self._use)
         else:
             await claims.release(self._core, self._holding)
 
@@ -137,11 +137,11 @@ class Lease(LeaseBase):
     def _open_block(self) -> None:
         block = _Block(self)
         self._blocks.append(block)
-        self._when_over(block.over)
+        self._on_end(block.ended)
 
     def _close_block(self, kind: type[BaseException] | None) -> bool:
         block = self._blocks.pop()
-        self._not_any_more(block.over)
+        self._remove_on_end(block.ended)
         return block.leave(kind)
 
 
@@ -159,7 +159,7 @@ class _Block:
         self._inside = True
         self._cancelled = False
 
-    def over(self) -> None:
+    def ended(self) -> None:
         """Handle the end of the lease. Called from any thread."""
         tell(self._loop, self._cancel)
 

@@ -62,7 +62,7 @@ class Recipe(RecipeBase, Generic[L]):
                 held._re_enter()
                 return held
         if self._retain:
-            lease = await self._take_retained(ask, timeout_ms)
+            lease = await self._acquire_retained(ask, timeout_ms)
         else:
             # Create the lease before sending anything: from here on it is either returned to
             # the caller or released, at the latest by its finalizer.
@@ -78,12 +78,12 @@ class Recipe(RecipeBase, Generic[L]):
             lease._on_released = lambda: leases_of.pop(key, None)
         return lease
 
-    async def _take_retained(self, ask: Ask, timeout_ms: int | None) -> L:
+    async def _acquire_retained(self, ask: Ask, timeout_ms: int | None) -> L:
         retained = self._retained_lock(ask)
         lease = self._lease(self._core, retained.nothing)
         lease._retained = retained
         lease._use = use = Use(self._core.actor())
-        await retained.take(timeout_ms, use)
+        await retained.acquire(timeout_ms, use)
         assert use.holding is not None
         lease._holding = use.holding
         return lease

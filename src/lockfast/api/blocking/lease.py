@@ -33,11 +33,11 @@ class Lost:
     def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the lease is lost (True), is released or `timeout` elapses (False)."""
         signal = self._lease._core.runtime.signal()
-        self._lease._when_over(signal.set)
+        self._lease._on_end(signal.set)
         try:
             run(signal.wait(settings.timeout_to_ms(timeout)))
         finally:
-            self._lease._not_any_more(signal.set)
+            self._lease._remove_on_end(signal.set)
         return self.is_set()
 
 
@@ -67,7 +67,7 @@ class Lease(LeaseBase):
 
                 ThreadsRuntime().spawn(call, "lockfast-on-lost")
 
-        self._when_over(fire)
+        self._on_end(fire)
 
     def release(self) -> None:
         """Release the lock. Calling it again has no effect.
@@ -78,7 +78,7 @@ class Lease(LeaseBase):
         if not self._leave_once():
             self.check()
         elif self._retained is not None and self._use is not None:
-            run(self._retained.give(self._use))
+            run(self._retained.release(self._use))
         else:
             run(claims.release(self._core, self._holding))
 

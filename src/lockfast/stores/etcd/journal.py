@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lockfast.core.commands import HOLDING, Event, Events, EventsReply
-from lockfast.core.reading import EXPIRED
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.errors import OutcomeUnknownError
 from lockfast.stores.etcd import layout as k

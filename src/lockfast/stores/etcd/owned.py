@@ -17,7 +17,7 @@ from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import HOLDING, REVOKED
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.numbers import forget_below, is_seen, see
-from lockfast.core.reading import EXPIRED
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session
 from lockfast.ports import Deliver, Signal
 from lockfast.stores.etcd import layout as k

@@ -7,7 +7,8 @@ from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply
-from lockfast.core.reading import BEHIND_ALL_NAMES, EXPIRED, Reading
+from lockfast.core.reading import BEHIND_ALL_NAMES, Reading
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.gateway import Gateway
@@ -58,7 +59,7 @@ class Reader:
         names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
         ranges = [Range(k.EPOCH_KEY), *map(Range, names)]
         known = await self._read(ranges)
-        over = self._reading(known)._over(session)
+        over = self._reading(known)._ended(session)
         if over is not None:
             return over
         found: dict[int, list[str]] = {}

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
-from lockfast.core.reading import EXPIRED
+from lockfast.core.reasons import CLOSED, EXPIRED, UNKNOWN_SESSION, revoked
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
@@ -56,10 +56,10 @@ class Ending(NamedTuple):
 
 def ending_of(command: c.Close | c.Expel | c.RevokeSession) -> Ending:
     if isinstance(command, c.Close):
-        return Ending(command.session, "it was closed", "released")
+        return Ending(command.session, CLOSED, "released")
     if isinstance(command, c.Expel):
         return Ending(command.session, command.reason, "expired", "", command.renewals)
-    return Ending(command.session, f"it was revoked: {command.reason}", "revoked", command.by)
+    return Ending(command.session, revoked(command.reason), "revoked", command.by)
 
 
 class Sessions:
@@ -349,7 +349,7 @@ class Sessions:
                     return c.Ended(ended.reason, ended.by)
                 own = self._own.get(session)
                 was_opened = own is not None and own.was_opened
-                return c.Ended(EXPIRED if was_opened else "the store does not know the session")
+                return c.Ended(EXPIRED if was_opened else UNKNOWN_SESSION)
             key = k.watching_key(session)
             write = keys.put(key, "", stored.lease) if command.on else keys.delete(key)
             compares = [keys.unchanged(stored.key, stored.mod)]

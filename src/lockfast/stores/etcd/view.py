@@ -388,7 +388,7 @@ class View:
                 self._note_bound(claim)
         row.holders += len(lines.holders)
         row.reservations = len(lines.reserved)
-        row.kept = sum(claim.block > 1 for claim in lines.holders)
+        row.retained = sum(claim.block > 1 for claim in lines.holders)
         for claim in lines.holders:
             if claim.wants:
                 row.converting = r.claim_ref(claim.session, claim.n)

@@ -45,7 +45,7 @@ def unpack_resource(values: Sequence[Any]) -> ResourceRow:
 def pack_resource(row: ResourceRow) -> list[Parameter]:
     return [
         row.kind, row.name, as_json(row.held), as_json(row.reserved), row.holders, row.waiting,
-        row.reservations, row.sole, row.converting, row.limit, row.closed_ms, row.kept,
+        row.reservations, row.sole, row.converting, row.limit, row.closed_ms, row.retained,
     ]  # fmt: skip
 
 

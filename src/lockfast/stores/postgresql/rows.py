@@ -676,7 +676,7 @@ _PUT_RESOURCE: Final = (
         f"{name} = excluded.{name}"
         for name in (
             "held", "reserved", "holders", "waiting", "reservations", "sole", "converting",
-            "size", "closed_ms", "kept",
+            "size", "closed_ms", "retained",
         )
     )
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lockfast.core.commands import Open
+from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.stores.quorum import messages as m
 
 KEYS: Final = ("meta", "locks", "sessions", "index", "idle", "due")
@@ -28,7 +29,8 @@ _NAMES: Final = {
 
 @cache
 def script() -> bytes:
-    return (Path(__file__).parent / "node.lua").read_bytes()
+    source = (Path(__file__).parent / "node.lua").read_text(encoding="utf-8")
+    return source.replace("$EXPIRED", EXPIRED).replace("$CLOSED", CLOSED).encode()
 
 
 @cache

@@ -10,7 +10,7 @@
 local META, LOCKS, SESSIONS, INDEX, IDLE, DUE = unpack(KEYS)
 local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
 local US, WAITING_MS, WAITING_MAX, SWEEP = '\31', 2000, 64, 16
-local EXPIRED, CLOSED = 'it was not renewed in time', 'it was closed'
+local EXPIRED, CLOSED = '$EXPIRED', '$CLOSED'
 local request, skew_us, silence_ms = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace_ms = math.floor(2 * skew_us / 1000)
 

@@ -28,6 +28,7 @@ from typing import Final
 
 from lockfast.core.checksum import MODULUS, mix
 from lockfast.core.commands import Open
+from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.stores.quorum import messages as m
 
 SKEW_US: Final = 500_000
@@ -147,7 +148,7 @@ class Node:
         """Why a session is over, by the clock as it is now; "" if it is alive."""
         if session.ended or session.deadline_ms > self._now_ms:
             return session.ended
-        return m.EXPIRED
+        return EXPIRED
 
     def _renew(self, session: _Session) -> None:
         session.deadline_ms = self._now_ms + session.open.ttl_ms + self._grace_ms
@@ -184,7 +185,7 @@ class Node:
         session.ended, session.ended_ms = request.reason, self._now_ms
         for key in list(session.claims.values()):
             lock = self._locks[key]
-            delay_ms = 0 if request.reason == m.CLOSED else lock.lock_delay_ms
+            delay_ms = 0 if request.reason == CLOSED else lock.lock_delay_ms
             self._free(lock, session)
             self._close(lock, delay_ms)
             self._wake_next(lock)
@@ -194,7 +195,7 @@ class Node:
         opening = request.open
         session = self._live(opening.session)
         if isinstance(session, m.Given):
-            if session.status == m.ENDED and session.reason != m.EXPIRED:
+            if session.status == m.ENDED and session.reason != EXPIRED:
                 return m.SessionClaims(session.status, session.reason)
             former = self._sessions.get(opening.session)
             if former is not None:

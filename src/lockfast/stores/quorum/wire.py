@@ -18,6 +18,7 @@ from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
+from lockfast.core.reasons import CLOSED, EXPIRED, NOT_HELD, UNKNOWN_SESSION
 from lockfast.core.table import Limits, why_invalid
 from lockfast.errors import (
     OutcomeUnknownError,
@@ -32,7 +33,7 @@ from lockfast.stores.quorum.book import Book, Claim, Phase, SessionBook
 from lockfast.stores.quorum.flights import Answers, Flights, Progress
 
 LIMITS: Final = Limits(places_max=1)
-STRANGER: Final = c.Ended("the store does not know the session")
+STRANGER: Final = c.Ended(UNKNOWN_SESSION)
 TTL_MS_MAX: Final = 1 << 50
 """Where nodes forget nothing."""
 PROPOSALS_MAX: Final = 3
@@ -137,10 +138,10 @@ class QuorumWire:
         if len(reasons) <= self._book.nodes - self._majority:
             return None
         # A node that was away too long says no more than that; others may know better.
-        known = [reason for reason in reasons if reason not in ("", m.EXPIRED)]
+        known = [reason for reason in reasons if reason not in ("", EXPIRED)]
         if known:
             return c.Ended(known[0])
-        return c.Ended(m.EXPIRED) if m.EXPIRED in reasons else STRANGER
+        return c.Ended(EXPIRED) if EXPIRED in reasons else STRANGER
 
     def _page(self, session: str) -> SessionBook | c.Ended:
         """The session's page, or what to answer if there is none or it is over."""
@@ -382,7 +383,7 @@ class QuorumWire:
             )
 
     async def _close(self, command: c.Close, timeout_ms: int) -> c.Reply:
-        return await self._end(m.End(command.session, m.CLOSED), timeout_ms)
+        return await self._end(m.End(command.session, CLOSED), timeout_ms)
 
     async def _expel(self, command: c.Expel, timeout_ms: int) -> c.Reply:
         request = m.End(command.session, command.reason, command.renewals)
@@ -415,7 +416,7 @@ class QuorumWire:
             return page
         claim = page.claims.get(n)
         if claim is None or claim.phase is not Phase.HELD:
-            return c.Gone("it is not held")
+            return c.Gone(NOT_HELD)
         take = claim.take
         claim.take = take._replace(value=text) if what == "value" else take._replace(actor=text)
         answers = await self._ask_all(

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
+from lockfast.core import reasons
 from lockfast.core.checksum import FACTOR, MODULUS, PRIME
 from lockfast.core.lines import BLOCKERS_MAX
 from lockfast.core.modes import CONFLICTS, LOCK, MODES_OF_KIND, UPGRADES
-from lockfast.core.reading import EXPIRED, UNKNOWN_SESSION
 from lockfast.core.rows import LOG_KEPT, LOG_KEPT_MS
-from lockfast.core.table import ENDED_KEPT_MS, HELD_TOO_LONG, REAPED_PER_STEP, Limits
+from lockfast.core.table import ENDED_KEPT_MS, REAPED_PER_STEP, Limits
 
 FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
@@ -96,9 +96,22 @@ _DEFINITIONS: Final[dict[str, object]] = {
     "BLOCKERS_MAX": BLOCKERS_MAX,
     "LOG_KEPT": LOG_KEPT,
     "LOG_KEPT_MS": LOG_KEPT_MS,
-    "EXPIRED": f"'{EXPIRED}'",
-    "UNKNOWN_SESSION": f"'{UNKNOWN_SESSION}'",
-    "HELD_TOO_LONG": f"'{HELD_TOO_LONG}'",
+    "EXPIRED": f"'{reasons.EXPIRED}'",
+    "CLOSED": f"'{reasons.CLOSED}'",
+    "UNKNOWN_SESSION": f"'{reasons.UNKNOWN_SESSION}'",
+    "MAX_HOLD_ELAPSED": f"'{reasons.MAX_HOLD_ELAPSED}'",
+    "NOT_HELD": f"'{reasons.NOT_HELD}'",
+    "NOT_QUEUED": f"'{reasons.NOT_QUEUED}'",
+    "REVOKED_TEXT": f"'{reasons.REVOKED}'",
+    "ALREADY_RELEASED": f"'{reasons.ALREADY_RELEASED}'",
+    "LATER_CONVERSION": f"'{reasons.LATER_CONVERSION}'",
+    "NOT_CONVERTIBLE": f"'{reasons.NOT_CONVERTIBLE}'",
+    "NO_LIMIT": f"'{reasons.NO_LIMIT}'",
+    "TOO_MANY_PERMITS": "'"
+    + reasons.TOO_MANY_PERMITS.format(
+        limit="' .. text(limit) .. '", weight="' .. text(weight) .. '"
+    )
+    + "'",
     "MIX_FACTOR": FACTOR,
     "MIX_PRIME": PRIME,
     "CHECKSUMS": MODULUS,

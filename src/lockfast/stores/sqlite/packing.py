@@ -104,7 +104,7 @@ def _pack_resource(row: ResourceRow) -> str:
         or row.converting
         or row.limit
         or row.closed_ms
-        or row.kept
+        or row.retained
         or len(row.held) != 1
     ):
         return _pack_any_resource(row)

@@ -142,7 +142,7 @@ RETURN json_build_array(s.id, s.ttl_ms, s.owner, s.metadata, s.inbox, s.process,
 CREATE OR REPLACE FUNCTION lockfast.resource_row(r lockfast.resources) RETURNS json
 LANGUAGE sql IMMUTABLE
 RETURN json_build_array(r.kind, r.name, r.held, r.reserved, r.holders, r.waiting,
-  r.reservations, r.sole, r.converting, r.size, r.closed_ms, r.kept);
+  r.reservations, r.sole, r.converting, r.size, r.closed_ms, r.retained);
 
 -- The given claims and sessions, with the sessions of these claims.
 CREATE OR REPLACE FUNCTION lockfast.load_claims(p_namespace text, p_claims json, p_sessions json)
@@ -363,7 +363,7 @@ BEGIN
   END IF;
   -- It is in use: whether the claim could hold beside the others is left to the general path.
   IF p_mode <> 'exclusive' OR v_resource.holders = 0 OR v_resource.reservations > 0
-    OR v_resource.converting <> '' OR v_resource.closed_ms > 0 OR v_resource.kept > 0
+    OR v_resource.converting <> '' OR v_resource.closed_ms > 0 OR v_resource.retained > 0
     OR v_resource.waiting >= 100000 OR (v_resource.waiting = 0 AND v_resource.sole = '')
   THEN
     RETURN;

@@ -80,7 +80,7 @@ CREATE TABLE lockfast.resources (
   converting text NOT NULL,
   size bigint NOT NULL,         -- of a semaphore
   closed_ms bigint NOT NULL,
-  kept bigint NOT NULL,
+  retained bigint NOT NULL,
   PRIMARY KEY (namespace, kind, name)
 ) WITH (fillfactor = 70);
 CREATE INDEX resources_due ON lockfast.resources (namespace, closed_ms) WHERE closed_ms > 0;

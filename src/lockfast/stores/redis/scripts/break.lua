@@ -25,7 +25,7 @@ return step(function()
       or not precedes(other.rank, claim.rank) then
       return { 'D', 0 }
     end
-    withdraw(claim)
+    remove_places(claim)
     claim.rank = just_before(other.rank)
     if stand(claim, true) then
       wake(claim, 'granted', claim.token)
@@ -48,7 +48,7 @@ return step(function()
     wake(claim, 'look')
     settle(claim.places)
   else
-    settle(take_away(claim, 'gave_up', 'deadlock', ARGV[3]))
+    settle(revoke_claim(claim, 'gave_up', 'deadlock', ARGV[3]))
   end
   return { 'D', 1 }
 end)

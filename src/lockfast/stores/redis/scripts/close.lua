@@ -3,5 +3,5 @@
 write_in_any_case()
 
 return step(function()
-  return finish_by_command(ARGV[1], 'it was closed', 'released')
+  return end_by_command(ARGV[1], $CLOSED, 'released')
 end)

@@ -26,20 +26,20 @@ return step(function()
   end
   local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
   if not claim then
-    return { 'X', 'it is not held', '' }
+    return { 'X', $NOT_HELD, '' }
   end
   local number, new, queue = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
   if claim.state ~= HOLDING or number == claim.step then
     return view(claim)
   elseif number < claim.step then
-    return { 'R', 'finished', 'a newer conversion was asked for', 0, 0 }
+    return { 'R', 'finished', $LATER_CONVERSION, 0, 0 }
   end
   local place = claim.places[1]
   local old = place[3]
   if #claim.places > 1 or place[1] ~= 'lock' then
-    return { 'R', 'invalid', 'only a lock on one resource can be converted', 0, 0 }
+    return { 'R', 'invalid', $NOT_CONVERTIBLE, 0, 0 }
   elseif not STRENGTH[new] then
-    return { 'R', 'invalid', old .. ' cannot become ' .. new, 0, 0 }
+    return { 'R', 'invalid', old .. ' cannot be converted to ' .. new, 0, 0 }
   end
   local resource = get_resource(place[1], place[2])
   claim.step = number
@@ -68,7 +68,7 @@ return step(function()
   -- It keeps the granted mode and waits, before all who wait for the resource.
   claim.wants = new
   resource.converting = claim.ref
-  take_back(resource, '')
+  cancel_reservations(resource, '')
   log('converting', place, claim, new)
   tell_keepers(resource)
   return view(claim)

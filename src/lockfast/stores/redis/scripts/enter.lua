@@ -18,7 +18,7 @@ end
 -- Why these places can never be held together, or nil.
 local function refused_places(places)
   if #places == 0 or #places > PLACES_MAX then
-    return invalid('a claim has 1 to ' .. PLACES_MAX .. ' places, not ' .. #places)
+    return invalid('a claim names 1 to ' .. PLACES_MAX .. ' resources, not ' .. #places)
   end
   local seen = {}
   for _, place in ipairs(places) do
@@ -26,14 +26,14 @@ local function refused_places(places)
     local modes = MODES_OF_KIND[kind]
     if #places > 1 then
       if seen[kind .. SEP .. name] then
-        return invalid('a claim has at most one place at a resource')
+        return invalid('a claim may name each resource only once')
       end
       seen[kind .. SEP .. name] = true
     end
     if not modes or not modes[mode] then
-      return invalid('a ' .. kind .. ' cannot be held ' .. mode)
+      return invalid('a ' .. kind .. ' has no mode ' .. mode)
     elseif mode == 'permit' and not (1 <= weight and weight <= limit) then
-      return invalid(text(weight) .. ' permits of ' .. text(limit) .. ' cannot be had')
+      return invalid($TOO_MANY_PERMITS)
     end
   end
 end
@@ -86,7 +86,7 @@ return step(function()
     if known then
       return view(known)
     elseif is_seen(session, n) then
-      return { 'R', 'finished', 'this claim has been given up already', 0, 0 }
+      return { 'R', 'finished', $ALREADY_RELEASED, 0, 0 }
     end
   end
   if session.claims >= CLAIMS_MAX then

@@ -37,10 +37,10 @@ if session and resource and counters and #counters == $COUNTERS_BYTES then
           rank .. '\031' .. other_session .. '\031' .. other_number, '', 0, 0, 0, 0)
       end
     else
-      local modes, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
+      local modes, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, retained =
         cmsgpack.unpack(resource)
       if modes.exclusive == 1 and waiting > 0 and waiting < $WAITING_MAX
-        and reservations + limit + closed_ms + kept == 0 then
+        and reservations + limit + closed_ms + retained == 0 then
         -- The last in line now, unless it ranks behind us.
         local last = call('ZREVRANGEBYLEX', keys[2], '(' .. sub(line, 1, -2) .. ' ', '[' .. line, 'LIMIT', '0', '1')[1]
         local rank

@@ -7,5 +7,5 @@ return step(function()
   if session and session.ended == '' and ARGV[3] ~= '' and session.renewals ~= tonumber(ARGV[3]) then
     return { 'D', 0, 0 }
   end
-  return finish_by_command(ARGV[1], ARGV[2], 'expired')
+  return end_by_command(ARGV[1], ARGV[2], 'expired')
 end)

@@ -5,10 +5,10 @@
 -- Rows of resources that are not plain begin with a byte above 127 (msgpack).
 if session and resource and (string.byte(resource) or 0) > 127 and counters and #counters == $COUNTERS_BYTES then
   local find, sub = string.find, string.sub
-  local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, kept =
+  local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms, closed_for_ms, retained =
     cmsgpack.unpack(resource)
   local mine = sub(claim_key, 2)
-  if held.exclusive == 1 and holders == 1 and waiting > 0 and reservations + limit + closed_ms + kept == 0
+  if held.exclusive == 1 and holders == 1 and waiting > 0 and reservations + limit + closed_ms + retained == 0
     and converting == '' and sub(sole, -#mine) == mine then
     local line = 'w' .. sub(resource_key, 2)
     local member = call('ZRANGEBYLEX', keys[2], '[' .. line .. '\031', '(' .. line .. ' ', 'LIMIT', '0', '1')[1]

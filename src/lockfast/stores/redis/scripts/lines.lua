@@ -165,7 +165,7 @@ end
 
 -- Notifies clients that retain the resource that others wait for it.
 local function tell_keepers(resource)
-  if resource.kept > 0 then
+  if resource.retained > 0 then
     for _, holder in ipairs(holders_of(resource, 0)) do
       if holder.block > 1 then
         wake(holder, 'wanted')
@@ -183,7 +183,7 @@ local function queue_up(resource, claim)
 end
 
 -- Ends the reservations behind `rank`; settle gives back what still fits, in order.
-local function take_back(resource, rank)
+local function cancel_reservations(resource, rank)
   if resource.reservations == 0 then
     return
   end
@@ -204,7 +204,7 @@ local function close_for(place, span_ms)
     resource.closed_for_ms = span_ms
     set_due(resource.closed_ms, SEP .. place[1] .. SEP .. place[2])
   end
-  take_back(resource, '')
+  cancel_reservations(resource, '')
   if resource.waiting > 0 then
     -- The first in line knows when the holders are over, not when it opens.
     wake(head_of(resource), 'look')
@@ -221,7 +221,7 @@ local function hold(claim)
     add(resource.held, place)
     add_holder(resource, claim)
     if claim.block > 1 then
-      resource.kept = resource.kept + 1
+      resource.retained = resource.retained + 1
     end
     if claim.window_ms > 0 then
       close_for(place, claim.window_ms)
@@ -262,7 +262,7 @@ local function set_mode(claim, resource, mode)
   end
   for reserved_mode in pairs(resource.reserved) do
     if CONFLICTS[mode][reserved_mode] then
-      take_back(resource, '')
+      cancel_reservations(resource, '')
       break
     end
   end
@@ -410,7 +410,7 @@ local function stand(claim, queue)
     end
     if resource.reservations > 0
       and not (could[i] and fits(place, resource.limit, resource.held, resource.reserved)) then
-      take_back(resource, claim.rank)
+      cancel_reservations(resource, claim.rank)
     end
   end
   if at_once then
@@ -435,14 +435,14 @@ local function stand(claim, queue)
 end
 
 -- Takes a claim out of every line; the caller settles afterwards.
-local function withdraw(claim)
+local function remove_places(claim)
   for _, place in ipairs(claim.places) do
     local resource = get_resource(place[1], place[2])
     if claim.state == HOLDING then
       subtract(resource.held, place)
       resource.holders = resource.holders - 1
       if claim.block > 1 then
-        resource.kept = resource.kept - 1
+        resource.retained = resource.retained - 1
       end
       if resource.sole ~= '' then
         resource.sole = ''

@@ -5,4 +5,4 @@ if ended then
   return answer(ended)
 end
 local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
-return answer(claim and view(claim) or { 'X', 'it is not in the queue', '' })
+return answer(claim and view(claim) or { 'X', $NOT_QUEUED, '' })

@@ -7,7 +7,7 @@ return step(function()
   end
   local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
   if not claim then
-    return { 'X', 'it is not held', '' }
+    return { 'X', $NOT_HELD, '' }
   elseif claim.state ~= HOLDING then
     return view(claim)
   elseif #ARGV[3] > TEXT_MAX then

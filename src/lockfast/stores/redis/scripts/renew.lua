@@ -25,7 +25,7 @@ return step(function()
       settle(claim.places)
       looks[#looks + 1] = { n, view(claim) }
     else
-      looks[#looks + 1] = { n, { 'X', 'it is not in the queue', '' } }
+      looks[#looks + 1] = { n, { 'X', $NOT_QUEUED, '' } }
     end
   end
   return { 'N', matches and 1 or 0, looks }

@@ -52,7 +52,7 @@ for key, kept in pairs(limits) do
   local resource = {
     kind = sub(key, 3, behind - 1), name = sub(key, behind + 1), held = {}, reserved = {}, holders = 0, waiting = 0,
     reservations = 0, sole = '', converting = '', limit = kept[1], closed_ms = kept[2], closed_for_ms = kept[3],
-    kept = 0, fresh = true,
+    retained = 0, fresh = true,
   }
   cache[key], resources_used[key] = resource, resource
   if resource.closed_ms > now_ms then
@@ -127,7 +127,7 @@ for _, claim in ipairs(claims) do
         local resource = get_resource(place[1], place[2])
         add(resource.held, place)
         add_holder(resource, claim)
-        resource.kept = resource.kept + (claim.block > 1 and 1 or 0)
+        resource.retained = resource.retained + (claim.block > 1 and 1 or 0)
         if claim.wants ~= '' then
           resource.converting = claim.ref
         end

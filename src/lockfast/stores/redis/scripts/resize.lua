@@ -5,7 +5,7 @@ write_in_any_case()
 return step(function()
   local kind, name, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
   if kind ~= 'semaphore' or limit < 1 then
-    return { 'R', 'invalid', 'a semaphore has a limit, of at least 1', 0, 0 }
+    return { 'R', 'invalid', $NO_LIMIT, 0, 0 }
   end
   local resource = get_resource(kind, name)
   if resource.holders == 0 and resource.waiting == 0 and resource.reservations == 0 then
@@ -14,14 +14,14 @@ return step(function()
   local lowered = limit < resource.limit
   local places = { { kind, name } }
   resource.limit = limit
-  take_back(resource, '')
+  cancel_reservations(resource, '')
   if lowered then
     -- Who wants more than there is would keep out everybody behind it, for ever.
     for _, claim in ipairs(claims_in('w', resource, 0)) do
       local weight = place_at(claim, resource)[4]
       if weight > limit then
-        local reason = text(weight) .. ' permits of ' .. text(limit) .. ' cannot be had'
-        for _, place in ipairs(take_away(claim, 'gave_up', reason, '')) do
+        local reason = $TOO_MANY_PERMITS
+        for _, place in ipairs(revoke_claim(claim, 'gave_up', reason, '')) do
           places[#places + 1] = place
         end
       end

@@ -7,6 +7,6 @@ return step(function()
   if not claim or claim.state == REVOKED then
     return { 'D', 0 }
   end
-  settle(take_away(claim, 'revoked', 'it was revoked: ' .. ARGV[4], ARGV[3]))
+  settle(revoke_claim(claim, 'revoked', $REVOKED_TEXT .. ARGV[4], ARGV[3]))
   return { 'D', 1 }
 end)

@@ -3,5 +3,5 @@
 write_in_any_case()
 
 return step(function()
-  return finish_by_command(ARGV[1], 'it was revoked: ' .. ARGV[3], 'revoked', ARGV[2])
+  return end_by_command(ARGV[1], $REVOKED_TEXT .. ARGV[3], 'revoked', ARGV[2])
 end)

@@ -189,7 +189,7 @@ local function plain_resource(name, raw)
   return {
     kind = 'lock', name = name, held = { [mode] = 1 }, reserved = {}, holders = 1, waiting = 0,
     reservations = 0, sole = rank .. SEP .. ref, converting = '', limit = 0, closed_ms = 0,
-    closed_for_ms = 0, kept = 0, plain = ref,
+    closed_for_ms = 0, retained = 0, plain = ref,
   }
 end
 
@@ -205,20 +205,20 @@ function get_resource(kind, name)
       found = plain_resource(name, raw)
     elseif raw then
       local held, reserved, holders, waiting, reservations, sole, converting, limit, closed_ms,
-        closed_for_ms, kept = cmsgpack.unpack(raw)
+        closed_for_ms, retained = cmsgpack.unpack(raw)
       if closed_ms > now_ms + closed_for_ms then
         closed_ms = now_ms + closed_for_ms -- the clock was set back
       end
       found = {
         kind = kind, name = name, held = held, reserved = reserved, holders = holders,
         waiting = waiting, reservations = reservations, sole = sole, converting = converting,
-        limit = limit, closed_ms = closed_ms, closed_for_ms = closed_for_ms, kept = kept,
+        limit = limit, closed_ms = closed_ms, closed_for_ms = closed_for_ms, retained = retained,
       }
     else
       found = {
         kind = kind, name = name, held = {}, reserved = {}, holders = 0, waiting = 0,
         reservations = 0, sole = '', converting = '', limit = 0, closed_ms = 0, closed_for_ms = 0,
-        kept = 0, fresh = true,
+        retained = 0, fresh = true,
       }
     end
     cache[key] = found
@@ -229,13 +229,13 @@ end
 
 local function packed_resource(r)
   return cmsgpack.pack(r.held, r.reserved, r.holders, r.waiting, r.reservations, r.sole, r.converting,
-    r.limit, r.closed_ms, r.closed_for_ms, r.kept)
+    r.limit, r.closed_ms, r.closed_for_ms, r.retained)
 end
 
 -- The only holder of a lock, if neither it nor the lock is out of the ordinary.
 local function plain_holder(r)
   if r.kind ~= 'lock' or r.sole == '' or r.converting ~= ''
-    or r.waiting + r.reservations + r.limit + r.closed_ms + r.kept > 0 then
+    or r.waiting + r.reservations + r.limit + r.closed_ms + r.retained > 0 then
     return nil
   end
   local c = get_claim(sub(r.sole, find(r.sole, SEP, 1, true) + 1))

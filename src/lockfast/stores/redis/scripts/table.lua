@@ -13,7 +13,7 @@ local TEXT_MAX = $TEXT_MAX
 -- Takes a claim out of every line and off its session's account.
 local function remove(claim, what, detail)
   local held = claim.state == HOLDING
-  withdraw(claim)
+  remove_places(claim)
   delete_claim(claim)
   local session = get_session(claim.session)
   session.claims = session.claims - 1
@@ -37,7 +37,7 @@ local function delay(claim)
 end
 
 -- Ends a claim against its session's will and leaves word; returns its places, to be settled.
-local function take_away(claim, what, reason, by)
+local function revoke_claim(claim, what, reason, by)
   local places = claim.places
   local held = claim.state == HOLDING
   remove(claim, what, reason)
@@ -157,12 +157,12 @@ local function mark_ended(session, reason, what, by)
 end
 
 -- Ends a session and the first of its claims; returns places to be settled.
-local function finish(session, reason, what, by)
+local function end_session(session, reason, what, by)
   mark_ended(session, reason, what, by)
   return end_claims(session)
 end
 
-local function forget_session(session)
+local function delete_session(session)
   local key = 's' .. SEP .. session.id
   cache[key] = false
   sessions_changed[session.id] = nil
@@ -197,7 +197,7 @@ local function reap()
       elseif session.deadline_ms > now_ms then
         set_due(session.deadline_ms, member)
       elseif session.ended ~= '' then
-        forget_session(session)
+        delete_session(session)
       else
         mark_ended(session, EXPIRED, 'expired')
         ending[#ending + 1] = session
@@ -216,7 +216,7 @@ local function reap()
   for _, ref in ipairs(held_too_long) do
     local claim = get_claim(ref)
     if claim and claim.state == HOLDING and not session_ended(claim) then
-      to_settle(take_away(claim, 'expired', $HELD_TOO_LONG, ''))
+      to_settle(revoke_claim(claim, 'expired', $MAX_HOLD_ELAPSED, ''))
     end
   end
   -- Settle only now that every session due is marked: else one of them could be granted.
@@ -234,7 +234,7 @@ local function live(session_id)
     return nil, { 'E', UNKNOWN_SESSION, '' }
   end
   if session.ended == '' and session.deadline_ms <= now_ms then
-    settle(finish(session, EXPIRED, 'expired'))
+    settle(end_session(session, EXPIRED, 'expired'))
   end
   if session.ended ~= '' then
     return nil, { 'E', session.ended, session.by }
@@ -243,14 +243,14 @@ local function live(session_id)
 end
 
 -- Ends a session by command. The last value of the answer is 1 if claims are left: repeat the command.
-local function finish_by_command(session_id, reason, what, by)
+local function end_by_command(session_id, reason, what, by)
   local session = get_session(session_id)
   if not session then
     return { 'D', 0, 0 }
   end
   local found = session.ended == '' and 1 or 0
   if found == 1 then
-    settle(finish(session, reason, what, by))
+    settle(end_session(session, reason, what, by))
   end
   return { 'D', found, session.ending ~= '' and 1 or 0 }
 end
