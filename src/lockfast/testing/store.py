@@ -103,7 +103,7 @@ class ControlledStore:
         for session, holding in lost:
             ask = holding.ask
             self._table.apply(Leave(session.id, holding.n, ask.places, ask.lock_delay_ms))
-            session.look_over(holding.n, Gone(reason), self.clock.now_ms())
+            session.apply_view(holding.n, Gone(reason), self.clock.now_ms())
 
     # ── assertions ───────────────────────────────────────────────────────────────────
 
@@ -142,8 +142,8 @@ class ControlledStore:
         give_up_s = time.monotonic() + SETTLE_S
         for session in self._sessions():
             if session.alive():
-                for holding in session.outlived(self.clock.now_ms()):
-                    session.outlive(holding)
+                for holding in session.past_max_hold(self.clock.now_ms()):
+                    session.expire(holding)
             while not self._is_settled(session) and time.monotonic() < give_up_s:
                 time.sleep(0.001)
 

@@ -65,7 +65,7 @@ def _stand(
     if claim.state == HOLDING:
         row.held[place.mode] = row.held.get(place.mode, 0) + share(place)
         row.holders += 1
-        row.kept += claim.block > 1
+        row.retained += claim.block > 1
         if claim.wants:
             row.converting = ref
         derived.lines["h", *key, claim.rank] = ref
