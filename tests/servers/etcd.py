@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,10 +57,11 @@ class EtcdMember:
         here = f"{self._scheme}://127.0.0.1:{self.port}"
         peer = f"http://127.0.0.1:{peer_port}"
         self._log = directory / f"{name}.log"
+        self._data = directory / name
         self._command = [
             str(binary()),
             f"--name={name}",
-            f"--data-dir={directory / name}",
+            f"--data-dir={self._data}",
             f"--listen-client-urls={here}",
             f"--advertise-client-urls={here}",
             f"--listen-peer-urls={peer}",
@@ -81,12 +83,21 @@ class EtcdMember:
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    def has_exited(self) -> bool:
+        """Whether it ended although nobody killed it."""
+        return self._process is not None and self._process.poll() is not None
+
     def kill(self) -> None:
         """As `kill -9`."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
+
+    def wipe(self) -> None:
+        """Delete its data. Do it to all members while all are down: together they are a new
+        cluster."""
+        shutil.rmtree(self._data, ignore_errors=True)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

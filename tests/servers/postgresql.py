@@ -74,6 +74,8 @@ class PostgresServer:
         self._durable = durable
         """On a disk; else in memory, where there is such a directory, so that fsync is free."""
         self._primary: PostgresServer | None = primary
+        self.environment: dict[str, str] = {}
+        """Added to that of the server's process from its next start on."""
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._said: list[str] = []
@@ -151,6 +153,7 @@ class PostgresServer:
             text=True,
             errors="replace",
             cwd=self.directory,
+            env={**os.environ, **self.environment},
             **as_server_user(),
         )
         self._process = process
@@ -180,6 +183,10 @@ class PostgresServer:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether it ended although nobody killed it."""
+        return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
         """As `kill -9` of all its processes: nothing is flushed and no connection is closed."""

@@ -65,6 +65,8 @@ class RedisServer:
         self.config = config
         self.port = port
         self._kept = keep
+        self.environment: dict[str, str] = {}
+        """Added to that of the server's process from its next start on."""
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._said: list[str] = []
@@ -99,6 +101,7 @@ class RedisServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, **self.environment},
         )
         self._process = process
         self._said = []
@@ -121,6 +124,10 @@ class RedisServer:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether it ended although nobody killed it."""
+        return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
         """As `kill -9`: nothing is saved."""

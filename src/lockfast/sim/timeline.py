@@ -18,7 +18,7 @@ _TOP: Final = 40
 _BAR: Final = 22
 _COLOURS: Final = ("#4c78a8", "#59a14f", "#b07aa1", "#e49444", "#499894", "#9c755f", "#d4a6c8")
 
-_STYLE: Final = """
+STYLE: Final = """
 :root { color-scheme: light dark;
   --ink: #1d2430; --faint: #d9dee7; --paper: #ffffff; --dim: #6b7585; }
 @media (prefers-color-scheme: dark) {
@@ -81,7 +81,7 @@ def page(
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(summary)}</p>"
+        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(summary)}</p>"
         f'<p class="verdict {"broken" if found else "good"}">{verdict}</p>'
         f"{svg(entries)}{_LEGEND}<h2>The story</h2><pre>{story}</pre></body></html>\n"
     )

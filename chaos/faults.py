@@ -1,0 +1,273 @@
+"""What happens to workers, connections and servers.
+
+A fault is a function that strikes once: it breaks something, waits, and repairs it. It finds all it
+needs in the `Scene`. Spans are in TTLs, so that a lease ends in some of them and not in others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple, Protocol
+
+from chaos import shim
+from chaos.targets import Etcd, Target
+from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
+
+HOUR_S: Final = 3600.0
+BYTES_MAX: Final = 1500
+"""Cuts come within as many bytes: some requests and replies."""
+
+
+class Scene(Protocol):
+    """What a fault can reach."""
+
+    target: Target
+    rng: random.Random
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass while the workers work; less if the run is over."""
+
+    def note(self, fault: str, on: str) -> None:
+        """For the history."""
+
+    def resumed(self, on: str) -> None: ...
+    def kill_worker(self) -> None:
+        """Kill -9 one of them and start another in its place."""
+
+    def stop_worker(self, seconds: float) -> None:
+        """SIGSTOP one of them for this time."""
+
+
+def kill(scene: Scene) -> None:
+    scene.kill_worker()
+    scene.wait(scene.rng.uniform(0.1, 0.5) * scene.target.ttl)
+
+
+def stop(scene: Scene) -> None:
+    scene.stop_worker(scene.rng.uniform(0.8, 1.7) * scene.target.ttl)
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────
+
+
+def delay(scene: Scene) -> None:
+    shape = Shape(delay_s=scene.rng.uniform(0.01, 0.08) * scene.target.ttl)
+    for direction in scene.rng.sample(DIRECTIONS, scene.rng.choice((1, 2))):
+        _shape(scene, "delay", direction, shape)
+    scene.wait(scene.rng.uniform(0.4, 1.0) * scene.target.ttl)
+    _heal(scene)
+
+
+def drop(scene: Scene) -> None:
+    _shape(scene, "drop", scene.rng.choice(DIRECTIONS), Shape(lost=True))
+    scene.wait(scene.rng.uniform(0.1, 0.6) * scene.target.ttl)
+    _heal(scene)
+
+
+def reset(scene: Scene) -> None:
+    for i in scene.target.struck(scene.rng):
+        cut = Cut(scene.rng.choice(DIRECTIONS), scene.rng.randrange(BYTES_MAX))
+        scene.note(f"reset at {cut.direction} byte {cut.after}", _lane(scene, i))
+        scene.target.proxies[i].arm(cut)
+    scene.wait(scene.rng.uniform(0.02, 0.15) * scene.target.ttl)
+    if scene.rng.random() < 0.3:
+        for proxy in scene.target.proxies:
+            proxy.reset()
+    _heal(scene)
+
+
+def hole_requests(scene: Scene) -> None:
+    _hole(scene, "request")
+
+
+def hole_replies(scene: Scene) -> None:
+    _hole(scene, "reply")
+
+
+def _hole(scene: Scene, direction: Direction) -> None:
+    _shape(scene, f"no {direction} passes", direction, Shape(held=True))
+    scene.wait(scene.rng.uniform(0.3, 1.5) * scene.target.ttl)
+    _heal(scene)
+
+
+def _shape(scene: Scene, what: str, direction: Direction, shape: Shape) -> None:
+    for i in scene.target.struck(scene.rng):
+        scene.note(what, _lane(scene, i))
+        scene.target.proxies[i].shape(direction, shape)
+
+
+def _heal(scene: Scene) -> None:
+    for proxy in scene.target.proxies:
+        proxy.heal()
+
+
+# ── servers ──────────────────────────────────────────────────────────────────────────
+
+
+def freeze(scene: Scene) -> None:
+    with ExitStack() as stack:
+        for i in scene.target.struck(scene.rng):
+            scene.note("server stopped", _lane(scene, i))
+            stack.enter_context(scene.target.nodes[i].stopped())
+        scene.wait(scene.rng.uniform(0.2, 1.2) * scene.target.ttl)
+
+
+def restart(scene: Scene) -> None:
+    _restart(scene, wiped=False)
+
+
+def wipe(scene: Scene) -> None:
+    _restart(scene, wiped=True)
+
+
+def _restart(scene: Scene, *, wiped: bool) -> None:
+    target = scene.target
+    # A member of an etcd cluster that lost its data cannot come back as itself: all of them go.
+    whole = isinstance(target, Etcd) and (wiped or scene.rng.random() < 0.5)
+    struck = list(range(len(target.nodes))) if whole else target.struck(scene.rng)
+    for i in struck:
+        scene.note("killed, data lost" if wiped else "server killed", _lane(scene, i))
+        target.nodes[i].kill()
+    scene.wait(scene.rng.uniform(0.02, 0.4) * target.ttl)
+    for i in struck:
+        if wiped:
+            target.wipe(i)
+        target.nodes[i].start()
+    scene.wait(scene.rng.uniform(0.3, 0.8) * target.ttl)
+
+
+def leader(scene: Scene) -> None:
+    assert isinstance(scene.target, Etcd)
+    cluster, how = scene.target.cluster, scene.rng.choice(("moved", "killed", "stopped"))
+    first = cluster.leader()
+    scene.note(f"leader {how}", "store")
+    if how == "moved":
+        other = scene.rng.choice([member for member in cluster.members if member is not first])
+        whose = other.call("/v3/maintenance/status", {})["header"]["member_id"]
+        first.call("/v3/maintenance/transfer-leadership", {"targetID": whose})
+    elif how == "killed":
+        first.kill()
+        scene.wait(scene.rng.uniform(0.2, 0.8) * scene.target.ttl)
+        first.start()
+    else:
+        with first.stopped():
+            scene.wait(scene.rng.uniform(0.3, 1.0) * scene.target.ttl)
+    scene.wait(0.3 * scene.target.ttl)
+
+
+def disk(scene: Scene) -> None:
+    """Full for a while. etcd has an alarm for it, which its quota raises."""
+    target = scene.target
+    scene.note("disk full", "store")
+    if isinstance(target, Etcd):
+        alarm: dict[str, Any] = {"memberID": _member_id(target), "alarm": "NOSPACE"}
+        target.cluster.call("/v3/maintenance/alarm", {"action": "ACTIVATE", **alarm})
+        scene.wait(scene.rng.uniform(0.3, 1.2) * target.ttl)
+        target.cluster.call("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
+        return
+    for each in target.shims:
+        each.fill_disk(True)
+    scene.wait(scene.rng.uniform(0.3, 1.2) * target.ttl)
+    for each in target.shims:
+        each.fill_disk(False)
+    for node in target.nodes:
+        # Redis exits when it cannot sync its file, as it was told to.
+        if node.has_exited():
+            node.kill()
+            node.start()
+
+
+def _member_id(target: Etcd) -> str:
+    return str(target.cluster.call("/v3/maintenance/status", {})["header"]["member_id"])
+
+
+def clock(scene: Scene) -> None:
+    """One hour forward or back, and right again. Where nodes have clocks, of those that are hit."""
+    target = scene.target
+    struck = [0] if target.workers_have_shim else target.struck(scene.rng)
+    for i in struck:
+        ahead_s = scene.rng.choice((-HOUR_S, HOUR_S))
+        scene.note(f"wall clock {ahead_s:+.0f} s", "store")
+        target.shims[i].move_clock(ahead_s)
+    scene.wait(scene.rng.uniform(0.3, 1.5) * target.ttl)
+    for i in struck:
+        target.shims[i].move_clock(0)
+    scene.wait(scene.rng.uniform(0.1, 0.5) * target.ttl)
+
+
+def _lane(scene: Scene, node: int) -> str:
+    return "store" if len(scene.target.nodes) == 1 else f"node {node}"
+
+
+# ── the list ─────────────────────────────────────────────────────────────────────────
+
+
+class Fault(NamedTuple):
+    """A kind of fault, and why a store may not have it (an empty text if it has)."""
+
+    strike: Callable[[Scene], None] | None
+    text: str
+    lacks: Callable[[Target], str]
+
+
+def _always(target: Target) -> str:
+    return ""
+
+
+def _proxy(target: Target) -> str:
+    return "" if target.proxies else "it has no connections"
+
+
+def _server(target: Target) -> str:
+    return "" if target.nodes else "it has no server"
+
+
+def _etcd(target: Target) -> str:
+    return "" if isinstance(target, Etcd) else "it has no leader"
+
+
+def _shim(target: Target) -> str:
+    return shim.missing()
+
+
+def _disk(target: Target) -> str:
+    return "" if isinstance(target, Etcd) else shim.missing()
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "calm": Fault(None, "nothing happens", _always),
+    "kill": Fault(kill, "kill -9 of a worker", _always),
+    "stop": Fault(stop, "SIGSTOP of a worker, for up to 1.7 TTLs", _always),
+    "delay": Fault(delay, "requests or replies come late", _proxy),
+    "drop": Fault(drop, "connections fall silent for good", _proxy),
+    "reset": Fault(reset, "connections are reset at any byte", _proxy),
+    "hole-requests": Fault(hole_requests, "requests do not pass, replies do", _proxy),
+    "hole-replies": Fault(hole_replies, "replies do not pass, requests do", _proxy),
+    "freeze": Fault(freeze, "SIGSTOP of a server", _server),
+    "restart": Fault(restart, "kill -9 of a server, which comes back with its data", _server),
+    "wipe": Fault(wipe, "kill -9 of a server, which comes back without its data", _server),
+    "leader": Fault(leader, "the leader is moved, killed or stopped", _etcd),
+    "disk": Fault(disk, "no file grows", _disk),
+    "clock": Fault(clock, "the wall clock moves an hour and back", _shim),
+}
+MIX: Final = "mix"
+"""Any of those that the store survives with all of its promises."""
+
+
+def possible(target: Target, fault: str) -> str:
+    """Why a fault cannot be tried on a store; empty if it can."""
+    if fault == MIX:
+        return ""
+    return FAULTS[fault].lacks(target) or target.lacks(fault)
+
+
+def mixed(target: Target) -> list[str]:
+    """The faults of a mix."""
+    harmless = target.unpromised("calm")
+    return [
+        name
+        for name, fault in FAULTS.items()
+        if fault.strike and not possible(target, name) and target.unpromised(name) == harmless
+    ]

@@ -1,0 +1,168 @@
+"""What a run shows: rows in a terminal, an HTML page with timelines, a table for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+from chaos.case import NAMES, Result
+from lockfast.sim.checker import Grant, grants_of
+from lockfast.sim.history import Entry
+from lockfast.sim.timeline import STYLE, svg
+
+GRANTS_MAX: Final = 60
+"""In one picture."""
+BEFORE_US: Final = 500_000
+PROBLEMS_MAX: Final = 20
+
+HEADER: Final = (
+    f"{'store':<12}{'fault':<15}{'strikes':>7}{'grants':>8}{'overlaps':>9}{'stale':>7}{'lost':>6}"
+    f"{'outage':>9}{'back in':>9}  verdict"
+)
+LEGEND: Final = """\
+strikes   how often the fault happened
+grants    leases that their holders proved
+overlaps  two proved holders at once
+stale     stale writes that the fenced register refused
+lost      updates that the unfenced register lost
+outage    the longest time in which some lock was not entered
+back in   from the repair until every lock had been entered again"""
+
+
+def row(result: Result) -> str:
+    """A line of the table."""
+    return (
+        f"{result.store:<12}{result.fault:<15}{result.strikes:>7}{result.grants:>8}"
+        f"{result.overlaps:>9}{result.refused:>7}{result.unfenced_lost:>6}"
+        f"{_seconds(result.outage_ms):>9}{_seconds(result.recovery_ms):>9}  {verdict(result)}"
+    )
+
+
+def verdict(result: Result) -> str:
+    if result.problems:
+        return f"BROKEN: {len(result.problems)}"
+    return "kept" if result.promised else "kept (tokens and register; exclusion is not promised)"
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s"
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────
+
+
+class Page:
+    """Grows case by case, so that no history has to be kept."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._results: list[Result] = []
+        self._parts: list[str] = []
+
+    def add(self, result: Result) -> None:
+        self._results.append(result)
+        anchor = f"{result.store}-{result.fault}"
+        problems = "".join(
+            f"<li><pre>{escape(problem)}</pre></li>" for problem in result.problems[:PROBLEMS_MAX]
+        )
+        self._parts.append(
+            f'<h2 id="{anchor}">{escape(result.store)}: {escape(result.fault)}</h2>'
+            f"<p>{escape(verdict(result))}. What calls ended with: {escape(_outcomes(result))}.</p>"
+            f"<ul>{problems}</ul>{svg(window(result.entries))}"
+        )
+
+    def text(self, summary: str) -> str:
+        broken = sum(bool(result.problems) for result in self._results)
+        said = f"{broken} cases broke a promise." if broken else "All promises were kept."
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width">'
+            f"<title>{escape(self._title)}</title>"
+            f"<style>{STYLE} table {{ border-collapse: collapse }} td, th {{ padding: .2rem .7rem; "
+            "text-align: right } td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left } "
+            "tr.broken { background: #d6283922 }</style></head>"
+            f"<body><h1>{escape(self._title)}</h1><p>{escape(summary)}</p>"
+            f'<p class="verdict {"broken" if broken else "good"}">{said}</p>{self._table()}'
+            f"<pre>{escape(LEGEND)}</pre>{''.join(self._parts)}</body></html>\n"
+        )
+
+    def _table(self) -> str:
+        names = ("store", "fault", "strikes", "grants", "overlaps", "stale", "lost")
+        head = "".join(f"<th>{name}</th>" for name in (*names, "outage", "back in", "verdict"))
+        return f"<table><tr>{head}</tr>{''.join(map(self._row, self._results))}</table>"
+
+    @staticmethod
+    def _row(result: Result) -> str:
+        cells = (
+            *(result.strikes, result.grants, result.overlaps, result.refused),
+            *(result.unfenced_lost, _seconds(result.outage_ms), _seconds(result.recovery_ms)),
+            verdict(result),
+        )
+        link = f'<a href="#{result.store}-{result.fault}">{escape(result.fault)}</a>'
+        shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
+        kind = "broken" if result.problems else "kept"
+        return f'<tr class="{kind}"><td>{escape(result.store)}</td><td>{link}</td>{shown}</tr>'
+
+
+def _outcomes(result: Result) -> str:
+    found = sorted(result.outcomes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} × {outcome}" for outcome, count in found) or "nothing"
+
+
+def window(entries: Sequence[Entry]) -> list[Entry]:
+    """What a picture can show: one lock, from just before the first fault on."""
+    start = next((e["at"] for e in entries if "fault" in e), 0) - BEFORE_US
+    shown = [
+        grant
+        for grant in grants_of(entries)
+        if grant.asked >= start
+        and grant.places[0].name == NAMES[0]
+        and grant.places[0].kind == "lock"
+    ][:GRANTS_MAX]
+    if not shown:
+        return []
+    ops = {grant.op for grant in shown}
+    end = max(map(_end_of, shown))
+    lanes = {grant.by for grant in shown}
+    return [entry for entry in entries if _is_shown(entry, ops, lanes, start, end)]
+
+
+def _end_of(grant: Grant) -> int:
+    return min(grant.over, grant.answered or grant.asked) if grant.granted else grant.asked
+
+
+def _is_shown(entry: Entry, ops: set[int], lanes: set[str], start: int, end: int) -> bool:
+    if "op" in entry:
+        return entry["op"] in ops or entry.get("of") in ops
+    if not start <= entry["at"] <= end:
+        return False
+    if "write" in entry:
+        return bool(entry["write"] == NAMES[0])
+    if entry.get("fault") == "pause":
+        return entry["on"] in lanes
+    return "fault" in entry or "lives" in entry or "resumed" in entry
+
+
+# ── the documentation ────────────────────────────────────────────────────────────────
+
+
+def matrix(results: Iterable[Result], stores: Sequence[str], faults: Sequence[str]) -> str:
+    """Markdown: a row for each fault, a column for each store."""
+    found = {(result.store, result.fault): result for result in results}
+    lines = [f"| fault | {' | '.join(stores)} |", "|---" * (len(stores) + 1) + "|"]
+    for fault in faults:
+        cells = [_cell(found.get((store, fault))) for store in stores]
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {fault} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "–"
+    overlaps = str(result.overlaps) if result.promised else f"{result.overlaps}\\*"
+    broken = " **BROKEN**" if result.problems else ""
+    return (
+        f"{result.grants} · {overlaps} · {result.refused} · {result.outage_ms / 1000:.1f} s{broken}"
+    )

@@ -1,0 +1,319 @@
+"""The stores under test: each with its servers, the proxies in front of them, and what it promises.
+
+A new store is one class: start the servers in `start`, give the URL of its clients, and say which
+checks do not apply. Faults use what they find: proxies, nodes, shims.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from chaos import shim
+from tests.quorum.nodes import FiveNodes
+from tests.servers.etcd import EtcdCluster
+from tests.servers.postgresql import PostgresServer
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer
+
+NOTHING: Final[frozenset[str]] = frozenset()
+FORGETS: Final = frozenset(["exclusion", "order"])
+"""After a loss of state, or of time, a store promises tokens and the fenced register only."""
+
+
+class Node(Protocol):
+    """One server process."""
+
+    def has_exited(self) -> bool: ...
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+    def stopped(self) -> AbstractContextManager[None]: ...
+
+
+class Target:
+    """A store with its servers, gone when the block is left."""
+
+    name = ""
+    ttl = 2.0
+    workers = 4
+    lanes = 1
+    """Threads or tasks of each worker."""
+    shares = True
+    """It has shared locks and semaphores, and lists what there is."""
+    outlives_workers = True
+    """It is there when all workers have ended."""
+    per_name = False
+    """Tokens of different locks are not comparable."""
+
+    def __init__(self) -> None:
+        self.stack = ExitStack()
+        self.proxies: list[Proxy] = []
+        self.nodes: Sequence[Node] = []
+        self.shims: list[shim.Shim] = []
+        """One for each node, or one for all workers."""
+        self.workers_have_shim = False
+
+    def __enter__(self) -> Self:
+        try:
+            # Not below the directory of a user: PostgreSQL may run as another.
+            made = tempfile.TemporaryDirectory(prefix="lf-chaos-", ignore_cleanup_errors=True)
+            self.directory = Path(self.stack.enter_context(made))
+            self.directory.chmod(0o755)
+            self.start()
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stack.close()
+
+    # ── what a store says of itself ──────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Start the servers, and the proxies in front of them."""
+
+    def url(self, namespace: str) -> str:
+        """For workers: through the proxies."""
+        raise NotImplementedError
+
+    def direct_url(self, namespace: str) -> str:
+        """Past the proxies."""
+        return self.url(namespace)
+
+    def prepare(self, namespace: str) -> None:
+        """Before the first worker of a case."""
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        """The checks that do not apply after this fault."""
+        return NOTHING
+
+    def lacks(self, fault: str) -> str:
+        """Why a fault that its parts would allow makes no sense here; empty if it does."""
+        return ""
+
+    def wipe(self, node: int) -> None:
+        """Delete what a node that is down has stored."""
+        raise NotImplementedError
+
+    def rows(self) -> int | None:
+        """How many rows, keys or pages there are; None: cannot be counted."""
+        return None
+
+    # ── what faults ask ──────────────────────────────────────────────────────────────
+
+    def struck(self, rng: random.Random) -> list[int]:
+        """The nodes that a fault hits: no more than the store is said to survive."""
+        return [rng.randrange(len(self.nodes))]
+
+    def worker_environment(self) -> dict[str, str]:
+        return self.shims[0].environment() if self.workers_have_shim else {}
+
+    def add_shim(self, disk: Path) -> shim.Shim | None:
+        if shim.missing():
+            return None
+        place = self.directory / f"shim-{len(self.shims)}"
+        place.mkdir(mode=0o755)
+        place.chmod(0o755)
+        self.shims.append(shim.Shim(place, disk))
+        return self.shims[-1]
+
+    def restart_with_shim(self, server: RedisServer | PostgresServer) -> None:
+        made = self.add_shim(server.directory)
+        if made is not None:
+            server.kill()
+            server.environment = made.environment()
+            server.start()
+
+
+class Memory(Target):
+    """`memory://` lives in one process: four threads or tasks of one worker."""
+
+    name = "memory"
+    workers, lanes = 1, 4
+    outlives_workers = False
+
+    def start(self) -> None:
+        self.workers_have_shim = self.add_shim(self.directory) is not None
+
+    def url(self, namespace: str) -> str:
+        return f"memory://{namespace}"
+
+    def lacks(self, fault: str) -> str:
+        return "it has no disk" if fault == "disk" else ""
+
+
+class Sqlite(Target):
+    """A file that all workers open."""
+
+    name = "sqlite"
+
+    def start(self) -> None:
+        self._files = self.directory / "files"
+        self._files.mkdir(mode=0o700)
+        self.workers_have_shim = self.add_shim(self._files) is not None
+
+    def url(self, namespace: str) -> str:
+        return f"sqlite://{self._files}/{namespace}.db"
+
+    def rows(self) -> int | None:
+        """Pages on disk: only the store's own library may open the file."""
+        return sum(path.stat().st_size for path in self._files.iterdir()) // 4096
+
+
+class Redis(Target):
+    """One server that syncs its append-only file before it answers."""
+
+    name = "redis"
+
+    def start(self) -> None:
+        keeps = ("--appendonly", "yes", "--appendfsync", "always")
+        self._server = self.stack.enter_context(RedisServer(None, *keeps))
+        self.restart_with_shim(self._server)
+        self.nodes = [self._server]
+        self.proxies = [self.stack.enter_context(Proxy(self._server.socket))]
+
+    def url(self, namespace: str) -> str:
+        return f"redis://{self.proxies[0].address}?namespace={namespace}"
+
+    def direct_url(self, namespace: str) -> str:
+        return self._server.url(namespace)
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        return FORGETS if fault in ("wipe", "clock") else NOTHING
+
+    def wipe(self, node: int) -> None:
+        (self._server.directory / "appendonly.aof").unlink(missing_ok=True)
+
+    def rows(self) -> int | None:
+        return int(self._server.run("DBSIZE"))
+
+
+class Postgresql(Target):
+    """One server with synchronous commits."""
+
+    name = "postgresql"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(PostgresServer())
+        self.restart_with_shim(self._server)
+        self.nodes = [self._server]
+        self.proxies = [self.stack.enter_context(Proxy(("127.0.0.1", self._server.port)))]
+
+    def url(self, namespace: str) -> str:
+        return f"postgresql://postgres@{self.proxies[0].address}/postgres?namespace={namespace}"
+
+    def direct_url(self, namespace: str) -> str:
+        return self._server.url(namespace)
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        return FORGETS if fault == "clock" else NOTHING
+
+    def lacks(self, fault: str) -> str:
+        return "a database without its files is another database" if fault == "wipe" else ""
+
+    def rows(self) -> int | None:
+        found = self._server.run(
+            "SELECT coalesce(sum(n_live_tup), 0) FROM pg_stat_user_tables WHERE schemaname LIKE %s",
+            "lockfast%",
+        )
+        return int(found[0][0])
+
+
+class Etcd(Target):
+    """Three members; the wall clock that matters is that of the clients."""
+
+    name = "etcd"
+    ttl = 3.0
+
+    def start(self) -> None:
+        self.cluster = self.stack.enter_context(EtcdCluster(3))
+        self.nodes = self.cluster.members
+        self.proxies = [
+            self.stack.enter_context(Proxy(("127.0.0.1", member.port)))
+            for member in self.cluster.members
+        ]
+        self.workers_have_shim = self.add_shim(self.directory / "nothing") is not None
+
+    def url(self, namespace: str) -> str:
+        places = ",".join(proxy.address for proxy in self.proxies)
+        return f"etcd://{places}?namespace={namespace}"
+
+    def direct_url(self, namespace: str) -> str:
+        return self.cluster.url(namespace)
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        if fault == "wipe":
+            return FORGETS
+        # Places in the queue go by the clients' wall clocks.
+        return frozenset(["order"]) if fault == "clock" else NOTHING
+
+    def wipe(self, node: int) -> None:
+        self.cluster.members[node].wipe()
+
+    def rows(self) -> int | None:
+        everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
+        return int(self.cluster.leader().call("/v3/kv/range", everything).get("count", 0))
+
+
+class Quorum(Target):
+    """Five Redis servers without persistence; faults hit one or two of them at a time."""
+
+    name = "quorum"
+    shares = False
+    per_name = True
+    silence_s = 2.5
+
+    def start(self) -> None:
+        self._servers = [self.stack.enter_context(RedisServer()) for _ in range(5)]
+        for server in self._servers:
+            self.restart_with_shim(server)
+        self.nodes = self._servers
+        self.proxies = [self.stack.enter_context(Proxy(server.socket)) for server in self._servers]
+
+    def url(self, namespace: str) -> str:
+        return self._url("quorum+redis", [proxy.address for proxy in self.proxies], namespace)
+
+    def direct_url(self, namespace: str) -> str:
+        return self._url("quorum+unix", [str(server.socket) for server in self._servers], namespace)
+
+    def _url(self, scheme: str, places: list[str], namespace: str) -> str:
+        options = f"namespace={namespace}&skew=0.25&silence={self.silence_s}"
+        return f"{scheme}://{','.join(places)}?{options}"
+
+    def prepare(self, namespace: str) -> None:
+        """As if the servers had been up for long: no silence before the first grant."""
+        for server in self._servers:
+            FiveNodes.make_known(server, namespace)
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        return frozenset(["order"])  # there is no queue
+
+    def lacks(self, fault: str) -> str:
+        if fault == "restart":
+            return "its nodes keep nothing on disk: see `wipe`"
+        return "its nodes keep nothing on disk" if fault == "disk" else ""
+
+    def wipe(self, node: int) -> None:
+        pass  # nothing was saved
+
+    def struck(self, rng: random.Random) -> list[int]:
+        return rng.sample(range(5), rng.choice((1, 2)))
+
+    def rows(self) -> int | None:
+        return sum(int(server.run("DBSIZE")) for server in self._servers)
+
+
+TARGETS: Final[dict[str, Callable[[], Target]]] = {
+    kind.name: kind for kind in (Memory, Sqlite, Redis, Postgresql, Etcd, Quorum)
+}
