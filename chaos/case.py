@@ -37,7 +37,7 @@ from chaos.faults import FAULTS, MIX, mixed
 from chaos.targets import Target
 from chaos.witness import Witness
 from chaos.worker import ACQUIRE_S, CLOSING_S, Orders
-from lockfast.runtimes.clock import now_us
+from lockfast.runtimes.platform import now_us
 from lockfast.sim.checker import Problem, check_history
 from lockfast.sim.history import Entry, read_history
 

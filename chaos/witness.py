@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from lockfast.errors import StaleTokenError
 from lockfast.guards.memory import MemoryGuard
-from lockfast.runtimes.clock import now_us
+from lockfast.runtimes.platform import now_us
 from lockfast.sim.history import Entry
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import lockfast
 from chaos.witness import Register
 from lockfast import aio
-from lockfast.runtimes.clock import now_us
+from lockfast.runtimes.platform import now_us
 from lockfast.runtimes.threads import run
 
 ACQUIRE_S: Final = 8.0
