@@ -27,6 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": {"api", "errors", "flow"},
     # Beside them. The resource's side knows nothing of clients:
     "guards": {"errors", "core"},
+    # The public API, in a framework's clothes:
+    "integrations": {"", "aio", "api", "errors", "guards"},
     "cli": {"", "api", "errors", "core", "flow", "runtimes", "sim", "stores"},
     "__main__": {"cli"},
     "sim": {"errors", "core", "ports", "flow", "runtimes", "stores", "guards", "conformance"},
@@ -59,7 +61,7 @@ NEVER: dict[str, set[str]] = {
 }
 """What must not be imported from the standard library; the runtime gives it instead."""
 
-STANDARD_ONLY = set(MAY_IMPORT) - {"stores", "sim", "cli", "conformance"}
+STANDARD_ONLY = set(MAY_IMPORT) - {"stores", "integrations", "sim", "cli", "conformance"}
 """Parts that import nothing but the standard library, not even when used."""
 
 

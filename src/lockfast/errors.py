@@ -25,7 +25,20 @@ __all__ = [
 
 
 class LockfastError(Exception):
-    """Base class of all exceptions that Lockfast raises."""
+    """Base class of all exceptions that Lockfast raises. They can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception would call the class with the message, which is not what it takes.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[LockfastError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> LockfastError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class AcquireTimeoutError(LockfastError, TimeoutError):

@@ -1,8 +1,8 @@
-"""Name templates for decorators: in `report:{day}`, `{day}` is the argument `day`."""
+"""Name templates: in `report:{day}`, `{day}` is filled in for each call or request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
 
@@ -10,51 +10,67 @@ from lockfast.core.names import check_name, escape_field
 from lockfast.errors import InvalidNameError
 
 
-def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
-    """Return a function that computes the lock's name from the arguments of a call.
+class Template:
+    """A lock's name with fields. A field is a plain name; write a literal brace twice.
 
-    A field is the plain name of an argument. Its value is escaped, so that different values
-    never produce the same name. Write a literal brace twice.
+    Values are escaped, so that different values never produce the same name.
     """
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        raise InvalidNameError(template, f"the template does not parse: {error}") from None
-    if not any(field is not None for _, field, _, _ in parts):
-        name = check_name("".join(text for text, *_ in parts))
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self._parts = list(Formatter().parse(text))
+        except ValueError as error:
+            raise InvalidNameError(text, f"the template does not parse: {error}") from None
+        self.fields: list[str] = []
+        # Values escape these separators, so that a separator always ends a field.
+        self._separators = ""
+        between: str | None = None
+        for literal, field, spec, conversion in self._parts:
+            if between is not None:
+                between += literal
+            if field is None:
+                continue
+            if spec or conversion or not field.isidentifier():
+                raise InvalidNameError(text, f"{{{field}}} must be a plain name in braces")
+            if between is not None and not marks_in(between):
+                raise InvalidNameError(
+                    text, "two fields need a separator between them, such as `:`"
+                )
+            self.fields.append(field)
+            self._separators += marks_in(between or "")
+            between = ""
+        if not self.fields:
+            self.name({})  # raises if no name can come of it
+
+    def name(self, values: Mapping[str, object]) -> str:
+        """Return the name with its fields filled in; raises InvalidNameError."""
+        return check_name(
+            "".join(
+                literal + ("" if field is None else escape_field(values[field], self._separators))
+                for literal, field, _, _ in self._parts
+            )
+        )
+
+
+def namer(text: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """Return a function that computes the lock's name from the arguments of a call."""
+    template = Template(text)
+    if not template.fields:
+        name = template.name({})
         return lambda *args, **kwargs: name
 
     import inspect
 
     signature = inspect.signature(function)
-    separators = ""
-    between: str | None = None
-    for text, field, spec, conversion in parts:
-        if between is not None:
-            between += text
-        if field is None:
-            continue
-        if spec or conversion or field not in signature.parameters:
-            raise InvalidNameError(
-                template, f"{{{field}}} is not an argument of {title(function)}()"
-            )
-        if between is not None and not marks_in(between):
-            raise InvalidNameError(
-                template, "two fields need a separator between them, such as `:`"
-            )
-        # Values escape these separators, so that a separator always ends a field.
-        separators += marks_in(between or "")
-        between = ""
+    for field in template.fields:
+        if field not in signature.parameters:
+            raise InvalidNameError(text, f"{{{field}}} is not an argument of {title(function)}()")
 
     def name_of(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return check_name(
-            "".join(
-                text + ("" if field is None else escape_field(bound.arguments[field], separators))
-                for text, field, _, _ in parts
-            )
-        )
+        return template.name(bound.arguments)
 
     return name_of
 

@@ -1,0 +1,40 @@
+"""Errors cross process borders: multiprocessing, concurrent.futures and Celery pickle them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import lockfast
+from lockfast import errors
+from lockfast.guards import InvalidTokenError
+
+EXAMPLES = [
+    errors.AcquireTimeoutError("a", 5.0, holders=("x",), ahead=2),
+    errors.LeaseLostError("a", 17, "it expired", session="s", by="bob", ago_ms=3),
+    errors.StaleTokenError("a", 16, 17, once=True),
+    errors.DeadlockError("a", ("b held by c",)),
+    errors.UnsupportedError("what", "why", "advice"),
+    errors.InvalidNameError("", "it is empty"),
+    errors.LimitError("what", 2, 1, "advice"),
+    errors.WatchGapError(1, 2, 3, ()),
+    errors.StoreError("redis", "what", "advice"),
+    errors.StoreUnavailableError("redis", "what", "advice"),
+    errors.OutcomeUnknownError("redis", "what", "advice"),
+    errors.StoreMisconfiguredError("redis", "what", "advice"),
+    InvalidTokenError(0, "tokens begin at 1"),
+]
+
+
+def test_there_is_an_example_of_every_public_error() -> None:
+    public = {getattr(lockfast, name) for name in errors.__all__} - {errors.LockfastError}
+    assert public <= {type(example) for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error: errors.LockfastError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
