@@ -75,7 +75,7 @@ def guard(using: str = "default", *, tree: bool = False) -> Guard:
         )
     connection.ensure_connection()
     if connection.vendor == "postgresql":
-        return PostgresGuard(connection.connection, tree=tree)
+        return PostgresGuard(connection, tree=tree)
     if connection.vendor == "sqlite":
         return SqliteGuard(connection.connection, tree=tree)
     raise UnsupportedError(
