@@ -10,6 +10,8 @@ from lockfast.core.lines import Lines
 from lockfast.sim.search import failures, first_failure, try_seed
 from tests.sim.planted.bugs import Bug, MisfitError, bugs, planted, replace
 
+pytestmark = pytest.mark.timeout(600)  # a minute of one core, on a machine that is shared
+
 SCHEDULES = {"memory": 4000, "redis": 1000, "etcd": 400}
 """What a core does in a minute, or less; counted, for a busy machine does fewer."""
 ENOUGH = {"memory": 20, "redis": 6, "etcd": 6}

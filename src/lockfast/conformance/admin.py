@@ -161,7 +161,7 @@ class WatchStories(Contract):
     async def test_a_position_too_long_ago_is_an_error_with_a_snapshot(self, stage: Stage) -> None:
         client = stage.client()
         await begin_log(stage)
-        (caller,) = stage.callers("busy")
+        (caller,) = stage.callers("busy", ttl_ms=600_000)  # longer than the loop on any machine
         held = await client.lock("held").acquire()
         for n in range(1, stage.harness.log_kept // 2 + 200):
             await caller.hold(n, Place("lock", "a", "exclusive"))
