@@ -30,7 +30,7 @@ def note(*words: object) -> None:
         journal.write(" ".join(map(str, words)) + "\n")
 
 
-@app.task(bind=True, base=LockedTask, lock="report:{day}", busy="retry", busy_countdown=0.2)
+@app.task(bind=True, base=LockedTask, lock="report:{day}", busy="retry", busy_countdown=0.2)  # type: ignore[untyped-decorator]
 def report(self: Any, day: str, n: int, seconds: float = 0.05) -> int:
     token: int = self.request.lease.token
     note("start", day, n, token, os.getpid())
@@ -39,17 +39,17 @@ def report(self: Any, day: str, n: int, seconds: float = 0.05) -> int:
     return token
 
 
-@app.task(base=LockedTask, lock="import", busy="skip")
+@app.task(base=LockedTask, lock="import", busy="skip")  # type: ignore[untyped-decorator]
 def skipping() -> str:
     return "ran"
 
 
-@app.task(base=LockedTask, lock="import", busy="fail")
+@app.task(base=LockedTask, lock="import", busy="fail")  # type: ignore[untyped-decorator]
 def failing() -> str:
     return "ran"
 
 
-@app.task(bind=True, base=LockedTask, lock="hold", lock_timeout=30)
+@app.task(bind=True, base=LockedTask, lock="hold", lock_timeout=30)  # type: ignore[untyped-decorator]
 def die_once(self: Any) -> int:
     """Kill the worker's process in the middle of the first run."""
     token: int = self.request.lease.token

@@ -100,7 +100,7 @@ def test_the_lock_of_a_killed_process_ends_with_its_ttl(tasks: Any, journal: Pat
 def test_a_task_without_a_lock_is_refused(tasks: Any) -> None:
     from lockfast.integrations.celery import LockedTask
 
-    @tasks.app.task(base=LockedTask, name="bare")
+    @tasks.app.task(base=LockedTask, name="bare")  # type: ignore[untyped-decorator]
     def bare() -> None: ...
 
     with pytest.raises(TypeError, match="task bare has no lock"):
