@@ -48,6 +48,8 @@ ALLOWANCE_S: Final = 10.0
 START_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.02
 TICK_S: Final = 0.5
+HOLDERS: Final = 0.7
+"""How often a fault of a worker hits one that holds a lock."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,8 @@ class Case:
     def _recover(self) -> None:
         for proxy in self.target.proxies:
             proxy.heal()
+        for shim in self.target.shims:
+            shim.move_clock(0)
         self.witness.note(heal=True)
         healed = time.monotonic()
         bound_s = 3 * self.target.ttl + ALLOWANCE_S
@@ -330,7 +334,7 @@ class Case:
         self.witness.note(resumed=on)
 
     def kill_worker(self) -> None:
-        i = self.rng.choice(self.mortal())
+        i = self._victim()
         worker = self.workers[i]
         self.note("kill -9", worker.label)
         worker.kill()
@@ -339,7 +343,7 @@ class Case:
         self.workers[i] = Worker(int(worker.label[1:]), life, self)
 
     def stop_worker(self, seconds: float) -> None:
-        worker = self.workers[self.rng.choice(self.mortal())]
+        worker = self.workers[self._victim()]
         self.note("pause", worker.label)
         worker.process.send_signal(signal.SIGSTOP)
         try:
@@ -347,6 +351,13 @@ class Case:
         finally:
             worker.process.send_signal(signal.SIGCONT)
         self.resumed(worker.label)
+
+    def _victim(self) -> int:
+        """Mostly one that holds a lock, or did just now."""
+        mortal = self.mortal()
+        holding = {by.partition(".")[0] for by in self.witness.holders.values()}
+        holders = [i for i in mortal if self.workers[i].label in holding]
+        return self.rng.choice(holders if holders and self.rng.random() < HOLDERS else mortal)
 
     def mortal(self) -> Sequence[int]:
         """The workers that may be killed or stopped."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Protocol
 
 from chaos import shim
-from chaos.targets import Etcd, Target
+from chaos.targets import Etcd, Quorum, Target
 from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
 
 HOUR_S: Final = 3600.0
@@ -197,6 +197,15 @@ def clock(scene: Scene) -> None:
     scene.wait(scene.rng.uniform(0.1, 0.5) * target.ttl)
 
 
+def askew(scene: Scene) -> None:
+    """While the clocks of two of five nodes are wrong, nodes are killed and connections cut."""
+    for i, ahead_s in enumerate(scene.rng.sample((-HOUR_S, HOUR_S), 2)):
+        scene.note(f"wall clock {ahead_s:+.0f} s", _lane(scene, i))
+        scene.target.shims[i].move_clock(ahead_s)
+    strike = scene.rng.choice((wipe, reset, reset, drop, hole_requests, hole_replies, freeze))
+    strike(scene)
+
+
 def _lane(scene: Scene, node: int) -> str:
     return "store" if len(scene.target.nodes) == 1 else f"node {node}"
 
@@ -228,6 +237,10 @@ def _etcd(target: Target) -> str:
     return "" if isinstance(target, Etcd) else "it has no leader"
 
 
+def _minority(target: Target) -> str:
+    return shim.missing() if isinstance(target, Quorum) else "it is no majority of nodes"
+
+
 def _shim(target: Target) -> str:
     return shim.missing()
 
@@ -251,6 +264,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "leader": Fault(leader, "the leader is moved, killed or stopped", _etcd),
     "disk": Fault(disk, "no file grows", _disk),
     "clock": Fault(clock, "the wall clock moves an hour and back", _shim),
+    "askew": Fault(askew, "clocks of a minority an hour off, and nodes killed and cut", _minority),
 }
 MIX: Final = "mix"
 """Any of those that the store survives with all of its promises."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -33,6 +34,9 @@ def main() -> int:
         parser.error("--soak chooses its faults: leave out --fault, --strikes and --write-docs")
     if arguments.write_docs and arguments.fault:
         parser.error("--write-docs needs every fault: leave out --fault")
+    # However it is ended, servers and workers go with it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     run = Run(arguments)
     try:
         run.all()

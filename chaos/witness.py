@@ -71,6 +71,8 @@ class Witness:
         self.refused = 0
         self.entered: dict[str, int] = {}
         """Of each lock, when it was entered last."""
+        self.holders: dict[str, str] = {}
+        """Of each lock, who entered it last."""
         self.longest_gap_us: dict[str, int] = defaultdict(int)
         self.grants = 0
         self._guard = MemoryGuard()
@@ -132,6 +134,7 @@ class Witness:
                 gap = now - self.entered[name]
                 self.longest_gap_us[name] = max(gap, self.longest_gap_us[name])
             self.entered[name] = now
+            self.holders[name] = proof.by
             self._proofs[name][key] = proof
         else:
             self._proofs[name][key] = former._replace(until=max(former.until, proof.until))
