@@ -14,6 +14,7 @@ from lockfast.guards.sqlite import SqliteGuard
 
 if TYPE_CHECKING:
     from lockfast.guards.etcd import EtcdGuard
+    from lockfast.guards.files import FileGuard
     from lockfast.guards.postgresql import AsyncPostgresGuard, PostgresGuard
     from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
 
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncPostgresGuard",
     "AsyncRedisGuard",
     "EtcdGuard",
+    "FileGuard",
     "Guard",
     "InvalidTokenError",
     "MemoryGuard",
@@ -44,4 +46,8 @@ def __getattr__(name: str) -> Any:
         from lockfast.guards.etcd import EtcdGuard
 
         return EtcdGuard
+    if name == "FileGuard":
+        from lockfast.guards.files import FileGuard
+
+        return FileGuard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
