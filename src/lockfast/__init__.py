@@ -1,11 +1,14 @@
 """Lockfast: distributed locks with leases, fair queues and fencing tokens."""
 
 from lockfast.api.blocking import (
+    Changes,
     Client,
     Election,
     Lease,
     Lock,
+    Lost,
     Membership,
+    Observation,
     Once,
     Party,
     Permit,
@@ -13,6 +16,7 @@ from lockfast.api.blocking import (
     Semaphore,
     Term,
     Tree,
+    Watch,
     connect,
     lock,
 )
@@ -39,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeoutError",
+    "Changes",
     "ClaimInfo",
     "Client",
     "DeadlockError",
@@ -53,8 +58,10 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockfastError",
+    "Lost",
     "Member",
     "Membership",
+    "Observation",
     "Once",
     "OutcomeUnknownError",
     "Party",
@@ -69,6 +76,7 @@ __all__ = [
     "Term",
     "Tree",
     "UnsupportedError",
+    "Watch",
     "WatchEvent",
     "WatchGapError",
     "connect",

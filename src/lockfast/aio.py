@@ -1,11 +1,15 @@
 """The asyncio API: the names of `lockfast`, with `await`, `async with` and `async for`."""
 
 from lockfast.api.aio import (
+    Acquiring,
+    Changes,
     Client,
     Election,
     Lease,
     Lock,
+    Lost,
     Membership,
+    Observation,
     Once,
     Party,
     Permit,
@@ -13,16 +17,21 @@ from lockfast.api.aio import (
     Semaphore,
     Term,
     Tree,
+    Watch,
     connect,
     lock,
 )
 
 __all__ = [
+    "Acquiring",
+    "Changes",
     "Client",
     "Election",
     "Lease",
     "Lock",
+    "Lost",
     "Membership",
+    "Observation",
     "Once",
     "Party",
     "Permit",
@@ -30,6 +39,7 @@ __all__ = [
     "Semaphore",
     "Term",
     "Tree",
+    "Watch",
     "connect",
     "lock",
 ]

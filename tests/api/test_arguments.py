@@ -23,7 +23,7 @@ from lockfast.runtimes.threads import ThreadsRuntime
 from lockfast.stores.memory import MemoryStore, MemoryTable
 
 FACES = {"threads": blocking, "asyncio": aio}
-OPTIONS = {"ttl": 7.0, "priority": 3, "max_hold": 50.0}
+OPTIONS = {"ttl": 7.0, "priority": 3, "max_hold": 50.0, "timeout": 0.5}
 
 
 class _RecordingWire:
@@ -217,8 +217,15 @@ def of_lock(scene: Scene, made: Any) -> dict[str, Any]:
         "lock_delay": entered.lock_delay_ms / 1000,
         "retain": entered.block > 1,
         "reentrant": made._reentrant,
+        "timeout": made._options.timeout_ms / 1000,
         **of_enter(entered),
     }
+
+
+@case("Client.lock", "lock", renew=False)
+def fixed_lock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
+    scene.take(scene.client().lock("a", **arguments))
+    return {"renew": not scene.kept[-1]._holding.fixed_ms}
 
 
 @case("Client.rwlock", name="a", lock_delay=9.0, retain=True, **OPTIONS)
@@ -235,18 +242,21 @@ def rwlock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
         "name": first.places[0].name,
         "lock_delay": first.lock_delay_ms / 1000,
         "retain": first.block > 1,
+        "timeout": made.read()._options.timeout_ms / 1000,
         **of_enter(first),
     }
 
 
 @case("Client.tree", name="a/b", **OPTIONS)
 def tree(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
-    entered = scene.take(scene.client().tree(**arguments).write())
+    made = scene.client().tree(**arguments).write()
+    entered = scene.take(made)
     assert [place[:3] for place in entered.places] == [
         ("tree", "a", "intent_exclusive"),
         ("tree", "a/b", "exclusive"),
     ]
-    return {"name": entered.places[-1].name, **of_enter(entered)}
+    timeout = made._options.timeout_ms / 1000
+    return {"name": entered.places[-1].name, "timeout": timeout, **of_enter(entered)}
 
 
 @case("Client.semaphore", name="a", limit=11, **OPTIONS)
@@ -254,14 +264,20 @@ def semaphore(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     made = scene.client().semaphore(**arguments)
     entered = scene.take(made)
     assert made.limit == 11
-    return {"name": made.name, "limit": entered.places[0].limit, **of_enter(entered)}
+    timeout, limit = made._options.timeout_ms / 1000, entered.places[0].limit
+    return {"name": made.name, "limit": limit, "timeout": timeout, **of_enter(entered)}
 
 
 @case("Client.all", names_or_locks=("a", "b"), **OPTIONS)
 def several(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     names = arguments.pop("names_or_locks")
-    entered = scene.take(scene.client().all(*names, **arguments))
-    return {"names_or_locks": tuple(place.name for place in entered.places), **of_enter(entered)}
+    made = scene.client().all(*names, **arguments)
+    entered = scene.take(made)
+    return {
+        "names_or_locks": tuple(place.name for place in entered.places),
+        "timeout": made._options.timeout_ms / 1000,
+        **of_enter(entered),
+    }
 
 
 @case("Client.election", name="a", ttl=7.0, priority=3)
@@ -406,6 +422,15 @@ def upgrade(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"timeout": caught.value.timeout}
 
 
+@case("Lease.extend", seconds=40.0)
+def extend(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
+    scene.take(scene.client().lock("a", renew=False))
+    lease = scene.kept[-1]
+    before_ms = lease._holding.hold_deadline_ms
+    scene.do(lease.extend, **arguments)
+    return {"seconds": (lease._holding.hold_deadline_ms - before_ms) / 1000}
+
+
 @case("Lost.wait", timeout=0.05)
 def wait(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     scene.take(scene.client().lock("a"))
@@ -497,6 +522,7 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
         thing = getattr(thing, part)
     found = dict(inspect.signature(thing).parameters)
     found.pop("self", None)
+    found.pop("positional", None)  # refused, whatever it is
     return found
 
 

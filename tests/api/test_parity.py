@@ -48,6 +48,9 @@ NOT_AWAITED = {
 }
 """Functions of the asyncio face that are not coroutines, since they send nothing."""
 
+ACQUIRING = {"Election.campaign", "Lock.acquire", "Party.join", "Semaphore.acquire"}
+"""Those that return an `Acquiring`, to be awaited or entered with `async with`."""
+
 WORDS: dict[str, list[tuple[str, str]]] = {
     "Client": [("of a `with` block", "of an `async with` block")],
     "Lease": [
@@ -99,14 +102,15 @@ def own_name(name: str) -> str:
 
 
 def test_the_faces_have_the_same_names() -> None:
-    aio_only = {"Lease.__init__"}  # it keeps the blocks that a loss must cancel
+    # Lease keeps the blocks that a loss must cancel.
+    aio_only = {name for name in AIO if name.startswith("Acquiring")} | {"Lease.__init__"}
     assert set(BLOCKING) == set(AIO) - aio_only
-    assert blocking.__all__ == aio.__all__
+    assert ["Acquiring", *blocking.__all__] == aio.__all__
     assert len(FUNCTIONS) > 60
 
 
 def test_what_is_public_of_the_package_is_public_of_both() -> None:
-    shared = set(lockfast.aio.__all__)
+    shared = set(lockfast.aio.__all__) - {"Acquiring"}
     assert shared <= set(blocking.__all__)
     assert shared == set(blocking.__all__) & set(lockfast.__all__)
     for name in shared:
@@ -139,14 +143,16 @@ def test_parameters_defaults_and_annotations_are_alike(name: str) -> None:
 
 
 def as_blocking(annotation: object) -> str:
-    """What a decorator takes and returns, without the coroutine around the result."""
-    return re.sub(r"Coroutine\[Any, Any, ([^]]*)\]", r"\1", str(annotation))
+    """An annotation without the coroutine around a result."""
+    return re.sub(r"(?:Coroutine\[Any, Any, |Acquiring\[)([^]]*)\]", r"\1", str(annotation))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_may_wait_is_awaited(name: str) -> None:
     assert not inspect.iscoroutinefunction(BLOCKING[name])
-    waits = own_name(name) not in NOT_AWAITED and not name.endswith(".__init__")
+    waits = own_name(name) not in NOT_AWAITED | ACQUIRING and not name.endswith(".__init__")
+    if own_name(name) in ACQUIRING:
+        assert "Acquiring[" in str(inspect.signature(AIO[name]).return_annotation)  # type: ignore[arg-type]
     assert inspect.iscoroutinefunction(AIO[name]) == waits
 
 

@@ -1,6 +1,6 @@
 """The blocking face as if it were awaited, so that each story is told once for both.
 
-A method is awaited here if its twin in the asyncio face is a coroutine function: the
+A method is awaited here if what its twin in the asyncio face returns is to be awaited: the
 wrapper is derived from the twin, so a face that lacks a method fails the stories.
 """
 
@@ -39,7 +39,7 @@ class Awaited:
         value = getattr(self.it, name)
         if not callable(value) or type(value).__name__ in _TWINS:
             return _wrap(value)
-        if inspect.iscoroutinefunction(getattr(self._twin, name)):
+        if _is_awaited(getattr(self._twin, name)):
 
             async def awaited(*args: Any, **kwargs: Any) -> Any:
                 return _wrap(value(*map(_unwrap, args), **kwargs))
@@ -93,6 +93,13 @@ def connect(face: str, url: str, **settings: Any) -> Any:
     if face == "asyncio":
         return lockfast.aio.connect(url, **settings)
     return Awaited(lockfast.connect(url, **settings))
+
+
+def _is_awaited(function: Any) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
+    returned = getattr(function, "__annotations__", {}).get("return", "")
+    return str(returned).startswith("Acquiring[")
 
 
 def _wrap(value: Any) -> Any:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
             assert_type(lease.token, int)
             assert_type(lease.deadline, float)
             assert_type(lease.state, lockfast.LeaseState)
+            assert_type(lease.lost, lockfast.Lost)
             assert_type(lease.lost.wait(1), bool)
+            lease.extend(5)
+        assert_type(client.lock("a", timeout=5, renew=False).locked(), bool)
+        lock.acquire(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         with client.rwlock("catalogue").read() as lease, client.tree("a/b").write() as other:
             assert_type(lease, lockfast.Lease)
             assert_type(other, lockfast.Lease)
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
         assert_type(client.sessions(), list[SessionInfo])
         assert_type(client.deadlocks(), list[DeadlockInfo])
         assert_type(client.revoke("a", reason="x"), int)
+        assert_type(client.watch("a/"), lockfast.Watch)
+        assert_type(client.election("a").observe(), lockfast.Observation)
+        assert_type(client.party("a").watch(), lockfast.Changes)
         for event in client.watch("a/"):
             assert_type(event, WatchEvent)
 
@@ -49,7 +56,16 @@ if TYPE_CHECKING:
 
     async def awaited(client: lockfast.aio.Client) -> None:
         lock = client.lock("orders/42")
-        assert_type(await lock.acquire(timeout=5), lockfast.aio.Lease)
+        acquiring: lockfast.aio.Acquiring[lockfast.aio.Lease] = lock.acquire(timeout=5)
+        assert_type(await acquiring, lockfast.aio.Lease)
+        async with lock.acquire(timeout=5) as lease:
+            assert_type(lease, lockfast.aio.Lease)
+        async with client.semaphore("a", 2).acquire(permits=2) as permit:
+            assert_type(permit, lockfast.aio.Permit)
+        async with client.election("a").campaign("me") as term:
+            assert_type(term, lockfast.aio.Term)
+        assert_type(await lock.locked(), bool)
+        await lease.extend(5)
         assert_type(await lock.try_acquire(), lockfast.aio.Lease | None)
         async with lock as lease:
             assert_type(lease.token, int)

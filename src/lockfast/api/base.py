@@ -38,6 +38,7 @@ from lockfast.stores.registry import Face, open_store
 L = TypeVar("L", bound="LeaseBase")
 
 EXIT_MS = 2000
+HOLDING_STATES = (LeaseState.HELD, LeaseState.UNCERTAIN)
 LIMIT_MAX = 1_000_000_000
 
 
@@ -177,8 +178,16 @@ class LeaseBase:
             last.__context__ = lost
 
     def __repr__(self) -> str:
-        token = self._holding.token if self._use is None else self._use.token
-        return f"<{type(self).__name__} {self.name!r} token={token} {self.state}>"
+        holding = self._holding
+        if holding.session is None:
+            return f"<{type(self).__name__} {self.name!r} not acquired>"
+        if holding.mode == PERMIT:
+            what = f"permits={holding.ask.places[0].weight}"
+        else:
+            what = f"token={holding.token if self._use is None else self._use.token}"
+        state = self.state
+        left = f", {self.remaining:.1f} s left" if state in HOLDING_STATES else ""
+        return f"<{type(self).__name__} {self.name!r} {what} {state}{left}>"
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
@@ -221,6 +230,10 @@ class Options(NamedTuple):
     priority: int
     max_hold_ms: int
     lock_delay_ms: int
+    timeout_ms: int | None = None
+    """How long acquire() waits unless it is told otherwise; None: for ever."""
+    fixed_ms: int = 0
+    """How long a lease lasts that is not renewed; 0: it is renewed."""
 
 
 PlacesOf = Callable[[str], tuple[Place, ...]]
@@ -264,7 +277,28 @@ def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
     return tuple(joined.values())
 
 
-class RecipeBase:
+class Named:
+    """What recipes have in common: they can be printed, but not pickled."""
+
+    _core: Core
+    _name: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} on {self._core.store.label}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(f"{type(self).__name__} {self._name!r}", "it belongs to a client")
+
+
+def not_picklable(what: str, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"pickling {what}",
+        f"{why}, and a client has connections and threads of its process",
+        "connect in the other process and create it there",
+    )
+
+
+class RecipeBase(Named):
     """A recipe: the name and options of a lock. It holds nothing and may be shared."""
 
     def __init__(
@@ -294,6 +328,18 @@ class RecipeBase:
     def _ask(self) -> Ask:
         return self._own_ask
 
+    def _timeout_ms(self, timeout: settings.Timeout) -> int | None:
+        if timeout is settings.DEFAULT:
+            return self._options.timeout_ms
+        return settings.timeout_to_ms(timeout)
+
+    def _new_holding(self, ask: Ask) -> Holding:
+        """Create a claim before anything is sent."""
+        holding = self._core.holding(ask)
+        if self._options.fixed_ms:
+            holding.fixed_ms = self._options.fixed_ms
+        return holding
+
     def _ask_for_names(self, names: Sequence[str]) -> Ask:
         options = self._options
         parts = zip(self._parts, names, strict=True)
@@ -317,9 +363,6 @@ class RecipeBase:
         if ask is self._own_ask:
             self._own_retained = found
         return found
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r} on {self._core.store.label}>"
 
 
 def lease_of_block(entered: dict[str, list[L]], actor: str) -> L:
@@ -415,12 +458,17 @@ class ClientBase:
         priority: int = 0,
         max_hold: settings.Seconds | None = None,
         lock_delay: settings.Seconds | None = None,
+        timeout: settings.Seconds | None = None,
+        renew: bool = True,
     ) -> Options:
+        ttl_ms = self._core.ttl_ms if ttl is None else settings.ttl_to_ms(ttl)
         return Options(
-            self._core.ttl_ms if ttl is None else settings.ttl_to_ms(ttl),
+            ttl_ms,
             settings.check_priority(priority),
             settings.max_hold_to_ms(max_hold),
             0 if lock_delay is None else settings.to_ms(lock_delay, "lock_delay"),
+            settings.timeout_to_ms(timeout),
+            0 if renew else ttl_ms,
         )
 
     @property
@@ -435,6 +483,9 @@ class ClientBase:
 
     def __repr__(self) -> str:
         return f"<Client of {self._core.store.label}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("a client", "its leases are valid only in this process")
 
 
 open_cores: weakref.WeakSet[Core] = weakref.WeakSet()

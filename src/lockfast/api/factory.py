@@ -44,6 +44,8 @@ class RecipeFactory(
         max_hold: Seconds | None = None,
         lock_delay: Seconds | None = None,
         retain: bool = False,
+        timeout: Seconds | None = None,
+        renew: bool = True,
     ) -> LockT:
         """Create the recipe of a lock with this name; nothing is sent yet.
 
@@ -53,8 +55,13 @@ class RecipeFactory(
         holder is alive but stuck. After a holder has lost the lock, `lock_delay` delays the
         next grant, for resources that cannot check tokens. With `retain`, the client keeps
         the lock after release and reuses it without a request until another client waits.
+        `timeout` is how long `acquire`, `with` and the decorator wait unless told otherwise;
+        they then raise AcquireTimeoutError. A lease with `renew=False` ends `ttl` seconds
+        after it was granted, unless `lease.extend()` moves its end.
         """
-        options = self._options(ttl, priority, max_hold, lock_delay)
+        if retain and not renew:
+            raise ValueError("retain=True needs renew=True: a retained lock has no fixed end")
+        options = self._options(ttl, priority, max_hold, lock_delay, timeout, renew)
         part = Part(check_name(name), lock_places(EXCLUSIVE))
         return self._lock_type(self, (part,), options, reentrant=reentrant, retain=retain)
 
@@ -67,13 +74,14 @@ class RecipeFactory(
         max_hold: Seconds | None = None,
         lock_delay: Seconds | None = None,
         retain: bool = False,
+        timeout: Seconds | None = None,
     ) -> RWLockT:
         """Create a read-write lock with this name: `.read()`, `.write()`, `.update()`.
 
         It shares its resource with `lock(name)`, which excludes readers and writers. With
         `retain`, the client reuses a read lock without a request until a writer waits.
         """
-        options = self._options(ttl, priority, max_hold, lock_delay)
+        options = self._options(ttl, priority, max_hold, lock_delay, timeout)
         return self._rwlock_type(self, check_name(name), options, retain)
 
     def tree(
@@ -83,9 +91,11 @@ class RecipeFactory(
         ttl: Seconds | None = None,
         priority: int = 0,
         max_hold: Seconds | None = None,
+        timeout: Seconds | None = None,
     ) -> TreeT:
         """Create a lock on a node and all its descendants: `.read()`, `.write()`."""
-        return self._tree_type(self, check_name(name), self._options(ttl, priority, max_hold))
+        options = self._options(ttl, priority, max_hold, timeout=timeout)
+        return self._tree_type(self, check_name(name), options)
 
     def semaphore(
         self,
@@ -95,9 +105,10 @@ class RecipeFactory(
         ttl: Seconds | None = None,
         priority: int = 0,
         max_hold: Seconds | None = None,
+        timeout: Seconds | None = None,
     ) -> SemaphoreT:
         """Create a semaphore that all clients of the store share, with `limit` permits."""
-        options = self._options(ttl, priority, max_hold)
+        options = self._options(ttl, priority, max_hold, timeout=timeout)
         return self._semaphore_type(self, check_name(name), limit, options)
 
     def all(
@@ -106,6 +117,7 @@ class RecipeFactory(
         ttl: Seconds | None = None,
         priority: int = 0,
         max_hold: Seconds | None = None,
+        timeout: Seconds | None = None,
     ) -> LockT:
         """Combine several locks into one that is granted all at once or not at all.
 
@@ -120,7 +132,8 @@ class RecipeFactory(
                 parts += item._parts
             else:
                 parts.append(Part(check_name(item), lock_places(EXCLUSIVE)))
-        return self._lock_type(self, tuple(parts), self._options(ttl, priority, max_hold))
+        options = self._options(ttl, priority, max_hold, timeout=timeout)
+        return self._lock_type(self, tuple(parts), options)
 
     def election(self, name: str, *, ttl: Seconds | None = None, priority: int = 0) -> ElectionT:
         """Create an election of one leader among all candidates for this name."""

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from datetime import timedelta
+from enum import Enum
 from typing import Final
 
 from lockfast.core.modes import MODES_OF_KIND
@@ -13,6 +14,17 @@ from lockfast.core.names import has_controls
 from lockfast.errors import LimitError, StoreMisconfiguredError
 
 Seconds = float | timedelta
+
+
+class Default(Enum):
+    """Marks an argument that was not given, where None has a meaning of its own."""
+
+    TIMEOUT = "the timeout of the recipe"
+
+
+DEFAULT: Final = Default.TIMEOUT
+Timeout = Seconds | None | Default
+"""How long to wait: seconds, None for ever, or by default the timeout of the recipe."""
 
 TTL_DEFAULT: Final = 30.0
 TTL_MS_MIN: Final = 100
@@ -52,6 +64,13 @@ def _span_ms(value: object, what: str) -> int:
 def timeout_to_ms(timeout: object) -> int | None:
     """Convert a timeout; None waits without limit, 0 does not wait."""
     return None if timeout is None else min(_span_ms(timeout, "timeout"), SPAN_MS_MAX)
+
+
+def refuse_positional(method: str, given: tuple[object, ...], *keywords: str) -> None:
+    """Raise TypeError, with what to write instead, if there are positional arguments."""
+    if given:
+        instead = " or ".join(f"{method}({keyword}={given[0]!r})" for keyword in keywords)
+        raise TypeError(f"{method}() takes no positional arguments: write {instead}")
 
 
 def ttl_to_ms(ttl: object) -> int:

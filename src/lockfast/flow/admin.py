@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import (
@@ -11,6 +12,7 @@ from lockfast.core.commands import (
     Inspect,
     Listing,
     ListingReply,
+    Place,
     ResourceView,
     Revoke,
     RevokeSession,
@@ -19,7 +21,7 @@ from lockfast.core.commands import (
     SessionView,
 )
 from lockfast.core.deadlock import Cycle
-from lockfast.core.modes import SEMAPHORE
+from lockfast.core.modes import CONFLICTS, SEMAPHORE
 from lockfast.errors import StoreError
 from lockfast.flow.client import Core
 from lockfast.flow.ending import end_session
@@ -114,6 +116,15 @@ class DeadlockInfo(NamedTuple):
 
 async def inspect(core: Core, kind: str, name: str) -> LockInfo:
     return lock_info(await core.ask(Inspect(kind, name), ResourceView))
+
+
+async def is_locked(core: Core, places: Sequence[Place]) -> bool:
+    """Return True if a holder conflicts with a claim on these places."""
+    for place in places:
+        found = await inspect(core, place.kind, place.name)
+        if any(claim.mode in CONFLICTS[place.mode] for claim in found.holders):
+            return True
+    return False
 
 
 async def list_locks(core: Core, kind: str, prefix: str) -> list[LockInfo]:

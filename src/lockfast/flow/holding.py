@@ -82,6 +82,8 @@ class Holding:
     looked_ms = 0
     """When the claim was last checked for a deadlock."""
     hold_deadline_ms: int | None = None
+    fixed_ms = 0
+    """How long a lease lasts that is not renewed; 0 if it is renewed."""
     may_be_stored = False
     """An `Enter` may have reached the store, so the claim must be removed there."""
     leaving = False
@@ -107,6 +109,12 @@ class Holding:
         self.ask = ask
         self.actor = actor
         self.mode = ask.places[0].mode
+
+    @property
+    def bound_ms(self) -> int:
+        """How long the claim may be held at most; 0 if there is no bound."""
+        bounds = (self.ask.max_hold_ms, self.fixed_ms)
+        return min((bound for bound in bounds if bound), default=0)
 
     def enter(self, queue: bool, opening: Open | None) -> Enter:
         """Return the command that enters this claim into the queue."""

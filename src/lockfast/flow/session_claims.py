@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from lockfast.flow.retained import RetainedLock, Use
 
 DEADLOCK_AFTER_MS: Final = 1000
+NEVER_MS: Final = 1 << 60
+FIXED_TERM_ELAPSED: Final = "its fixed term elapsed"
 IS_HELD, IS_LOST = LeaseState.HELD, LeaseState.LOST
 
 
@@ -200,8 +202,8 @@ class SessionClaims(SessionLife):
             holding.wanted = True
         if mode:
             holding.mode = mode
-        if holding.ask.max_hold_ms and holding.hold_deadline_ms is None:
-            span_ms = holding.ask.max_hold_ms
+        if (holding.ask.max_hold_ms or holding.fixed_ms) and holding.hold_deadline_ms is None:
+            span_ms = holding.bound_ms
             holding.hold_deadline_ms = holding.granted_at_ms + span_ms - margin_ms(span_ms)
             self._bounded[holding.n] = holding
             self._look_by(holding.hold_deadline_ms)
@@ -282,7 +284,7 @@ class SessionClaims(SessionLife):
         return deadline_ms if bound is None else min(deadline_ms, bound)
 
     def expire(self, holding: Holding) -> None:
-        """Lose a claim whose max_hold has elapsed, and let the keeper send `Leave`."""
+        """Lose a claim whose max_hold or fixed term is over; the keeper sends `Leave`."""
         ask = holding.ask
         with self.mutex:
             if holding.phase is not HELD or holding.hold_deadline_ms is None:
@@ -290,11 +292,28 @@ class SessionClaims(SessionLife):
             # The holder may work until it checks the lease, so this is a loss, not a release:
             # admit the successor after the margin, or once the holder has stopped.
             leave = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
-            not_before_ms = holding.hold_deadline_ms + margin_ms(ask.max_hold_ms)
+            not_before_ms = holding.hold_deadline_ms + margin_ms(holding.bound_ms)
+            is_fixed = holding.hold_deadline_ms < self._max_hold_end_ms(holding)
             self._outbox.put(holding.n, leave, not_before_ms)
-            effects = self._lose(holding, MAX_HOLD_ELAPSED)
+            effects = self._lose(holding, FIXED_TERM_ELAPSED if is_fixed else MAX_HOLD_ELAPSED)
         carry_out(effects)
         self.listener.interrupt()
+
+    def extend(self, holding: Holding, by_ms: int) -> bool:
+        """Move the end of a fixed lease, up to its max_hold. Return False if it is lost."""
+        if self.state_of(holding) in (IS_LOST, LeaseState.RELEASED):
+            return False
+        with self.mutex:
+            if holding.phase is not HELD or holding.hold_deadline_ms is None:
+                return False
+            end_ms = holding.hold_deadline_ms + by_ms
+            holding.hold_deadline_ms = min(end_ms, self._max_hold_end_ms(holding))
+            return True
+
+    @staticmethod
+    def _max_hold_end_ms(holding: Holding) -> int:
+        span_ms = holding.ask.max_hold_ms
+        return holding.granted_at_ms + span_ms - margin_ms(span_ms) if span_ms else NEVER_MS
 
     def work_has_stopped(self, holding: Holding) -> None:
         """Record that the holder of a lost lease has stopped, so its successor may enter.

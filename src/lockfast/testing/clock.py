@@ -27,7 +27,7 @@ class Clock:
         """Let this much time pass at once, for the store and for all its clients.
 
         Timeouts, TTLs, `max_hold` and the windows of `once` that are over by then have
-        passed when this returns. An advance by less than a TTL loses no lease: clients renew
+        passed when this returns. An advance by up to 90 % of a TTL loses no lease: clients renew
         before this returns, unless the store is down. An advance by a TTL or more loses every
         lease, as if the whole machine had been suspended.
         """

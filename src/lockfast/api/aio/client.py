@@ -208,6 +208,8 @@ def lock(
     max_hold: Seconds | None = None,
     lock_delay: Seconds | None = None,
     retain: bool = False,
+    timeout: Seconds | None = None,
+    renew: bool = True,
 ) -> Lock:
     """Create a lock in this user's lock file (or at `LOCKFAST_URL`); see `Client.lock`."""
     return default_client().lock(
@@ -218,4 +220,6 @@ def lock(
         max_hold=max_hold,
         lock_delay=lock_delay,
         retain=retain,
+        timeout=timeout,
+        renew=renew,
     )

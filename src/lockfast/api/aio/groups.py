@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lockfast.api import settings
+from lockfast.api.aio.acquiring import Acquiring
 from lockfast.api.aio.lease import Lease, Membership, Term
 from lockfast.api.aio.recipes import Recipe
-from lockfast.api.base import Options, Part
+from lockfast.api.base import Named, Options, Part
 from lockfast.api.blocking.recipes import is_async
 from lockfast.api.settings import Seconds
 from lockfast.api.template import title
@@ -56,14 +57,14 @@ class Election(Recipe[Term]):
         part = Part(name, lambda name: (Place(ELECTION, name, EXCLUSIVE),))
         super().__init__(client, (part,), options)
 
-    async def campaign(
+    def campaign(
         self,
         value: str = "",
         *,
         timeout: Seconds | None = None,
         on_elected: Callable[[Term], None] | None = None,
         on_lost: Callable[[Term], None] | None = None,
-    ) -> Term:
+    ) -> Acquiring[Term]:
         """Wait to be elected and return the term.
 
         Others read `value` from `leader()`; it may be an address, for example. `on_elected`
@@ -71,7 +72,16 @@ class Election(Recipe[Term]):
         at `term.deadline`. The next leader has a higher epoch.
         """
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
-        term = await self._wait_for(self._ask()._replace(value=value), timeout)
+        elected = self._wait_for(self._ask()._replace(value=value), timeout)
+        return Acquiring(self._call_back(elected, on_elected, on_lost))
+
+    async def _call_back(
+        self,
+        elected: Coroutine[Any, Any, Term],
+        on_elected: Callable[[Term], None] | None,
+        on_lost: Callable[[Term], None] | None,
+    ) -> Term:
+        term = await elected
         if on_lost is not None:
             term.on_lost(on_lost)
         if on_elected is not None:
@@ -120,10 +130,10 @@ class Party(Recipe[Membership]):
         part = Part(name, lambda name: (Place(PARTY, name, SHARED),))
         super().__init__(client, (part,), options)
 
-    async def join(self, value: str = "") -> Membership:
+    def join(self, value: str = "") -> Acquiring[Membership]:
         """Join with a value that others can read. `Membership.leave()` leaves the party."""
         settings.check_text(value, "value", settings.METADATA_BYTES_MAX)
-        return await self._wait_for(self._ask()._replace(value=value), None)
+        return Acquiring(self._wait_for(self._ask()._replace(value=value), None))
 
     async def members(self) -> tuple[Member, ...]:
         """Return the current members, in the order in which they joined."""
@@ -134,7 +144,7 @@ class Party(Recipe[Membership]):
         return Changes(PartyWatcher(self._core, self._name))
 
 
-class Once:
+class Once(Named):
     """A decorator that runs a function at most once per window across all clients."""
 
     def __init__(self, client: Client, name: str, window: Window) -> None:

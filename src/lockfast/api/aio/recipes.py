@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from lockfast.api import settings
+from lockfast.api.aio.acquiring import Acquiring
 from lockfast.api.aio.lease import Lease, Permit
 from lockfast.api.base import (
+    Named,
     Options,
     Part,
     RecipeBase,
@@ -20,12 +22,13 @@ from lockfast.api.base import (
     tree_places,
 )
 from lockfast.api.blocking.recipes import is_async
-from lockfast.api.settings import Seconds
+from lockfast.api.settings import DEFAULT, Timeout
 from lockfast.api.template import namer, title
 from lockfast.core.commands import Done, Place, Resize
 from lockfast.core.modes import EXCLUSIVE, PERMIT, SEMAPHORE, SHARED, UPDATE
 from lockfast.errors import AcquireTimeoutError
 from lockfast.flow import acquire as claims
+from lockfast.flow import admin
 from lockfast.flow.holding import Ask
 from lockfast.flow.retained import Use
 
@@ -66,7 +69,7 @@ class Recipe(RecipeBase, Generic[L]):
         else:
             # Create the lease before sending anything: from here on it is either returned to
             # the caller or released, at the latest by its finalizer.
-            lease = self._lease(core, core.holding(ask))
+            lease = self._lease(core, self._new_holding(ask))
             if not await claims.acquire(core, lease._holding, timeout_ms):
                 holders, ahead = claims.who_is_ahead(lease._holding)
                 raise AcquireTimeoutError(ask.name, 0.0, holders=holders, ahead=ahead)
@@ -88,8 +91,8 @@ class Recipe(RecipeBase, Generic[L]):
         lease._holding = use.holding
         return lease
 
-    def _wait_for(self, ask: Ask, timeout: Seconds | None) -> Coroutine[Any, Any, L]:
-        return self._take(ask, settings.timeout_to_ms(timeout))
+    def _wait_for(self, ask: Ask, timeout: Timeout) -> Coroutine[Any, Any, L]:
+        return self._take(ask, self._timeout_ms(timeout))
 
     async def _try(self, ask: Ask) -> L | None:
         try:
@@ -98,7 +101,7 @@ class Recipe(RecipeBase, Generic[L]):
             return None
 
     async def __aenter__(self) -> L:
-        lease = await self._wait_for(self._ask(), None)
+        lease = await self._wait_for(self._ask(), DEFAULT)
         lease._open_block()
         self._entered.setdefault(self._core.runtime.actor(), []).append(lease)
         return lease
@@ -121,21 +124,30 @@ class Lock(Recipe[Lease]):
 
     _lease = Lease
 
-    async def acquire(self, *, timeout: Seconds | None = None) -> Lease:
+    def acquire(self, *positional: Never, timeout: Timeout = DEFAULT) -> Acquiring[Lease]:
         """Wait for the lock and return the lease that proves we hold it.
 
         Claims are served in order of arrival. The lease ends at `lease.deadline` unless
         its session is renewed. After that another client may hold the lock, so send
         `lease.token` with each write.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), after leaving
-        the queue.
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
+        timeout of the lock), after leaving the queue.
         """
-        return await self._wait_for(self._ask(), timeout)
+        settings.refuse_positional("acquire", positional, "timeout")
+        return Acquiring(self._wait_for(self._ask(), timeout))
 
     async def try_acquire(self) -> Lease | None:
         """Acquire the lock if it is available immediately, else return None."""
         return await self._try(self._ask())
+
+    async def locked(self) -> bool:
+        """Return True if holders would make `acquire` wait now.
+
+        The answer may be outdated when you get it: to act only if the lock is free, use
+        `try_acquire`.
+        """
+        return await admin.is_locked(self._core, self._ask().places)
 
     def __call__(self, function: F) -> F:
         """Wrap `function` so that each call runs under this lock.
@@ -149,17 +161,18 @@ class Lock(Recipe[Lease]):
         @functools.wraps(function)
         async def locked(*args: Any, **kwargs: Any) -> Any:
             names = [name_of(*args, **kwargs) for name_of in namers]
-            async with await self._wait_for(self._ask_for_names(names), None):
+            async with Acquiring(self._wait_for(self._ask_for_names(names), DEFAULT)):
                 return await function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
 
 
-class RWLock:
+class RWLock(Named):
     """Many readers or one writer, granted in order of arrival so that neither starves."""
 
     def __init__(self, client: Client, name: str, options: Options, retain: bool) -> None:
         self._client = client
+        self._core = client._core
         self._name = name
         self._options = options
         self._retain = retain
@@ -185,11 +198,12 @@ class RWLock:
         return Lock(self._client, (part,), self._options, retain=retain)
 
 
-class Tree:
+class Tree(Named):
     """A node in a tree of names. Its lock covers the node and all its descendants."""
 
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self._client = client
+        self._core = client._core
         self._name = name
         self._options = options
 
@@ -230,13 +244,16 @@ class Semaphore(Recipe[Permit]):
         """The total number of permits, as set on this recipe."""
         return self._limit
 
-    async def acquire(self, *, permits: int = 1, timeout: Seconds | None = None) -> Permit:
+    def acquire(
+        self, *positional: Never, permits: int = 1, timeout: Timeout = DEFAULT
+    ) -> Acquiring[Permit]:
         """Wait for permits. A large request is served before smaller ones that came later.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), and
-        LimitError if the semaphore is in use with another limit.
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
+        timeout of the semaphore), and LimitError if the semaphore is in use with another limit.
         """
-        return await self._wait_for(self._ask_for(permits), timeout)
+        settings.refuse_positional("acquire", positional, "permits", "timeout")
+        return Acquiring(self._wait_for(self._ask_for(permits), timeout))
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Acquire permits if they are available immediately, else return None."""

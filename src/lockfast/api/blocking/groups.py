@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lockfast.api import settings
-from lockfast.api.base import Options, Part
+from lockfast.api.base import Named, Options, Part
 from lockfast.api.blocking.lease import Lease, Membership, Term
 from lockfast.api.blocking.recipes import Recipe, is_async, refuse_generator
 from lockfast.api.settings import Seconds
@@ -134,7 +134,7 @@ class Party(Recipe[Membership]):
         return Changes(PartyWatcher(self._core, self._name))
 
 
-class Once:
+class Once(Named):
     """A decorator that runs a function at most once per window across all clients."""
 
     def __init__(self, client: Client, name: str, window: Window) -> None:

@@ -14,6 +14,7 @@ from lockfast.core.commands import Adopt
 from lockfast.core.modes import EXCLUSIVE, SHARED
 from lockfast.errors import LeaseLostError, OutcomeUnknownError, UnsupportedError
 from lockfast.flow import acquire as claims
+from lockfast.flow import fixed
 from lockfast.flow.convert import convert, proclaim
 from lockfast.flow.holding import LeaseState
 from lockfast.flow.log import logger
@@ -81,6 +82,14 @@ class Lease(LeaseBase):
             run(self._retained.release(self._use))
         else:
             run(claims.release(self._core, self._holding))
+
+    def extend(self, seconds: Seconds) -> None:
+        """Move the end of a lease with `renew=False` by `seconds`, after asking the store.
+
+        Raises LeaseLostError if the lease is lost, and UnsupportedError for a lease that is
+        renewed in the background: it needs no extension.
+        """
+        run(fixed.extend(self._core, self._holding, settings.to_ms(seconds, "seconds")))
 
     def upgrade(self, *, timeout: Seconds | None = None) -> None:
         """Become the writer, with a new token. The lease keeps its mode while it waits.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from lockfast.api import settings
 from lockfast.api.base import (
+    Named,
     Options,
     Part,
     RecipeBase,
@@ -19,12 +20,13 @@ from lockfast.api.base import (
     tree_places,
 )
 from lockfast.api.blocking.lease import Lease, Permit
-from lockfast.api.settings import Seconds
+from lockfast.api.settings import DEFAULT, Timeout
 from lockfast.api.template import namer, title
 from lockfast.core.commands import Done, Place, Resize
 from lockfast.core.modes import EXCLUSIVE, PERMIT, SEMAPHORE, SHARED, UPDATE
 from lockfast.errors import AcquireTimeoutError
 from lockfast.flow import acquire as claims
+from lockfast.flow import admin
 from lockfast.flow.holding import Ask
 from lockfast.flow.retained import Use
 from lockfast.runtimes.threads import run
@@ -89,7 +91,7 @@ class Recipe(RecipeBase, Generic[L]):
         else:
             # Create the lease before sending anything: from here on it is either returned to
             # the caller or released, at the latest by its finalizer.
-            lease = self._lease(core, core.holding(ask))
+            lease = self._lease(core, self._new_holding(ask))
             if not run(claims.acquire(core, lease._holding, timeout_ms)):
                 holders, ahead = claims.who_is_ahead(lease._holding)
                 raise AcquireTimeoutError(ask.name, 0.0, holders=holders, ahead=ahead)
@@ -111,8 +113,8 @@ class Recipe(RecipeBase, Generic[L]):
         lease._holding = use.holding
         return lease
 
-    def _wait_for(self, ask: Ask, timeout: Seconds | None) -> L:
-        return self._take(ask, settings.timeout_to_ms(timeout))
+    def _wait_for(self, ask: Ask, timeout: Timeout) -> L:
+        return self._take(ask, self._timeout_ms(timeout))
 
     def _try(self, ask: Ask) -> L | None:
         try:
@@ -122,7 +124,7 @@ class Recipe(RecipeBase, Generic[L]):
 
     def __enter__(self) -> L:
         actor = self._core.runtime.actor()
-        lease = self._wait_for(self._ask(), None)
+        lease = self._wait_for(self._ask(), DEFAULT)
         # Python raises KeyboardInterrupt after a call returns. After the last call here only
         # this frame refers to the lease, so its finalizer releases it; from the assignment
         # on, __exit__ does.
@@ -147,21 +149,30 @@ class Lock(Recipe[Lease]):
 
     _lease = Lease
 
-    def acquire(self, *, timeout: Seconds | None = None) -> Lease:
+    def acquire(self, *positional: Never, timeout: Timeout = DEFAULT) -> Lease:
         """Wait for the lock and return the lease that proves we hold it.
 
         Claims are served in order of arrival. The lease ends at `lease.deadline` unless
         its session is renewed. After that another client may hold the lock, so send
         `lease.token` with each write.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), after leaving
-        the queue.
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
+        timeout of the lock), after leaving the queue.
         """
+        settings.refuse_positional("acquire", positional, "timeout")
         return self._wait_for(self._ask(), timeout)
 
     def try_acquire(self) -> Lease | None:
         """Acquire the lock if it is available immediately, else return None."""
         return self._try(self._ask())
+
+    def locked(self) -> bool:
+        """Return True if holders would make `acquire` wait now.
+
+        The answer may be outdated when you get it: to act only if the lock is free, use
+        `try_acquire`.
+        """
+        return run(admin.is_locked(self._core, self._ask().places))
 
     def __call__(self, function: F) -> F:
         """Wrap `function` so that each call runs under this lock.
@@ -176,17 +187,18 @@ class Lock(Recipe[Lease]):
         @functools.wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             names = [name_of(*args, **kwargs) for name_of in namers]
-            with self._wait_for(self._ask_for_names(names), None):
+            with self._wait_for(self._ask_for_names(names), DEFAULT):
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
 
 
-class RWLock:
+class RWLock(Named):
     """Many readers or one writer, granted in order of arrival so that neither starves."""
 
     def __init__(self, client: Client, name: str, options: Options, retain: bool) -> None:
         self._client = client
+        self._core = client._core
         self._name = name
         self._options = options
         self._retain = retain
@@ -212,11 +224,12 @@ class RWLock:
         return Lock(self._client, (part,), self._options, retain=retain)
 
 
-class Tree:
+class Tree(Named):
     """A node in a tree of names. Its lock covers the node and all its descendants."""
 
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self._client = client
+        self._core = client._core
         self._name = name
         self._options = options
 
@@ -257,12 +270,13 @@ class Semaphore(Recipe[Permit]):
         """The total number of permits, as set on this recipe."""
         return self._limit
 
-    def acquire(self, *, permits: int = 1, timeout: Seconds | None = None) -> Permit:
+    def acquire(self, *positional: Never, permits: int = 1, timeout: Timeout = DEFAULT) -> Permit:
         """Wait for permits. A large request is served before smaller ones that came later.
 
-        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout), and
-        LimitError if the semaphore is in use with another limit.
+        Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
+        timeout of the semaphore), and LimitError if the semaphore is in use with another limit.
         """
+        settings.refuse_positional("acquire", positional, "permits", "timeout")
         return self._wait_for(self._ask_for(permits), timeout)
 
     def try_acquire(self, *, permits: int = 1) -> Permit | None:
