@@ -152,7 +152,14 @@ class Store(Protocol):
         """Create the wire for a keeper, which has its own thread and connection."""
         ...
 
-    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener: ...
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        """Create the listener of a session, before the session is opened.
+
+        If `listens_for_all` is an attribute of the store and true, session="" creates a listener
+        for a server: it receives the wakes of every session opened with its inbox, and may
+        receive those of others. A wake that names no session tells that wakes may be lost.
+        """
+        ...
 
     def close(self) -> None: ...
 

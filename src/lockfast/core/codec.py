@@ -57,6 +57,40 @@ def decode_reply(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Reply:
     return cast("c.Reply", _decode(text, REPLIES, bytes_max))
 
 
+def fields_of(message: c.Command | c.Reply) -> dict[str, Any]:
+    """Return the fields of a message as plain values, without those that have their default."""
+    return _fields(message)
+
+
+def command_of(kind: type, fields: Any) -> c.Command:
+    """Return the command of this kind with these fields, as JSON has them. Raises CodecError."""
+    return cast("c.Command", _message(fields, kind, kind.__name__))
+
+
+def encode_fields(fields: dict[str, Any]) -> bytes:
+    """Encode the result of `fields_of`, or any other plain values."""
+    return _dumps(fields).encode()
+
+
+def reply_of(value: Any) -> c.Reply:
+    """Return the reply in an object like {"Granted": {"token": 17}}. Raises CodecError."""
+    return cast("c.Reply", _chosen(value, REPLIES, "message"))
+
+
+def parse(text: str | bytes, bytes_max: int = BYTES_MAX) -> Any:
+    """Parse JSON strictly: UTF-8, no duplicate members, no NaN. Raises CodecError."""
+    try:
+        raw = text.encode() if isinstance(text, str) else bytes(text)
+        if len(raw) > bytes_max:
+            _refuse("message", f"is too long: {len(raw)} bytes, the limit is {bytes_max}")
+        return json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
+    except CodecError:
+        raise
+    # ValueError: malformed, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"the message is not valid JSON: {error}") from None
+
+
 # ── writing ──────────────────────────────────────────────────────────────────────────
 
 
@@ -90,17 +124,7 @@ def _plain(value: Any, hint: Any) -> Any:
 
 
 def _decode(text: str | bytes, kinds: dict[str, type], bytes_max: int) -> Any:
-    try:
-        raw = text.encode() if isinstance(text, str) else bytes(text)
-        if len(raw) > bytes_max:
-            _refuse("message", f"is too long: {len(raw)} bytes, the limit is {bytes_max}")
-        found = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
-    except (UnicodeError, RecursionError, json.JSONDecodeError) as error:
-        raise CodecError(f"the message is not valid JSON: {error}") from None
-    except CodecError:
-        raise
-    except ValueError as error:  # a number of thousands of digits
-        raise CodecError(f"the message is not valid JSON: {error}") from None
+    found = parse(text, bytes_max)
     if not isinstance(found, dict) or found.get("v") != VERSION or found["v"] is True:
         version = found.get("v") if isinstance(found, dict) else None
         _refuse(

@@ -112,6 +112,7 @@ class MemoryStore:
     """A client's access to a table in its own process."""
 
     capabilities = Capabilities()
+    listens_for_all = True
 
     def __init__(self, table: MemoryTable, runtime: Runtime, label: str = "memory://") -> None:
         self.label = label
@@ -157,11 +158,11 @@ class MemoryWakeListener:
     def __init__(
         self, source: WakeSource, runtime: Runtime, session: str, deliver: Deliver
     ) -> None:
-        self.inbox = session
+        self.inbox = session or f"all of {id(self)}"
         self._source = source
         self._runtime = runtime
         self._reader: Signal = runtime.signal()
-        source.attach(session, deliver)
+        source.attach(self.inbox, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         await self._reader.wait(timeout_ms)

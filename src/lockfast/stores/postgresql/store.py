@@ -13,6 +13,8 @@ class PostgresStore:
 
     capabilities = Capabilities()
 
+    listens_for_all = True
+
     def __init__(self, address: Address) -> None:
         self.label = address.label
         self.server = Server(address)

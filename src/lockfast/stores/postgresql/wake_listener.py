@@ -28,7 +28,7 @@ from lockfast.errors import StoreError
 from lockfast.ports import Deliver
 from lockfast.runtimes import platform
 from lockfast.stores.postgresql.connection import Connection
-from lockfast.stores.postgresql.wire import Server
+from lockfast.stores.postgresql.wire import ALL_SESSIONS, Server
 from lockfast.stores.waker import Waker
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,8 @@ class PostgresWakeListener:
             wake = Wake(self.inbox, session, int(n), what, int(token))
         except ValueError:
             return  # not ours: any role may notify
-        if session != self._session or not hmac.compare_digest(secret, self._secret):
+        is_ours = self._session in (session, ALL_SESSIONS)
+        if not is_ours or not hmac.compare_digest(secret, self._secret):
             return
         if what in _BELIEVED:
             self._deliver(wake)

@@ -36,6 +36,10 @@ def _after_fork_in_child() -> None:
 at_fork(after_in_child=_after_fork_in_child)
 
 
+ALL_SESSIONS: Final = ""
+"""The session of a server's listener, which hears for every session with its inbox."""
+
+
 class Server:
     """What the wires and listeners of one client share."""
 
@@ -86,8 +90,9 @@ class Server:
 
     def deliver(self, wakes: list[Wake]) -> None:
         """Hand wakes to the sessions of this client; the others were notified."""
+        of_all = self._listeners.get(ALL_SESSIONS)
         for wake in wakes:
-            deliver = self._listeners.get(wake.session)
+            deliver = self._listeners.get(wake.session, of_all)
             if deliver is not None:
                 deliver(wake)
 

@@ -13,6 +13,7 @@ class RedisStore:
     """A client's connections to one namespace, for the blocking API."""
 
     capabilities = Capabilities()
+    listens_for_all = True
 
     def __init__(self, address: Address) -> None:
         self.label = address.label

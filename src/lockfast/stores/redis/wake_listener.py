@@ -57,7 +57,9 @@ class RedisWakeListener:
     def __init__(self, address: Address, session: str, deliver: Deliver) -> None:
         self.inbox = os.urandom(16).hex()
         self._address = address
-        self._channel = channel_of(address.namespace, session)
+        # A server listens for all sessions; no namespace has characters of a pattern.
+        self._subscription = "SUBSCRIBE" if session else "PSUBSCRIBE"
+        self._channel = channel_of(address.namespace, session or "*")
         self._session = session
         self._deliver = deliver
         self._process = os.getpid()
@@ -94,7 +96,7 @@ class RedisWakeListener:
         try:
             connection = Connection(self._address, give_up_s, checked=False)
             try:
-                answer = connection.exchange(pack("SUBSCRIBE", self._channel), give_up_s)
+                answer = connection.exchange(pack(self._subscription, self._channel), give_up_s)
                 if isinstance(answer, Exception):
                     raise translate(str(answer), self._address.label)
             except BaseException:
@@ -178,22 +180,23 @@ class RedisWakeListener:
 
     def _authentic(self, message: Any) -> Wake | None:
         """Return the wake in a message of a script of ours; None for any other message."""
-        if type(message) is not list or len(message) != 3 or message[0] != "message":
+        if type(message) is not list or message[:1] not in (["message"], ["pmessage"]):
             return None
-        text = message[2]
+        text = message[-1]
         if type(text) is not str:
             return None
         said, _, code = text.rpartition(" ")
-        if not hmac.compare_digest(code.encode(), self._code(said).encode()):
-            return None
         try:
             session, n, what, token = said.split(" ")
             wake = Wake(self.inbox, session, int(n), what, int(token))
         except ValueError:
             return None
-        if session != self._session or not 0 <= wake.token <= TOKEN_MAX:
+        if not 0 <= wake.token <= TOKEN_MAX:
             return None
-        return wake
+        if not hmac.compare_digest(code.encode(), self._code(said).encode()):
+            # Perhaps for a session that another server opened: a reason to look, no more.
+            return None if self._session else wake._replace(what=WAKE_LOOK, token=0)
+        return wake if self._session in (session, "") else None
 
     def _code(self, said: str) -> str:
         """As `wake_code` in writing.lua computes it."""

@@ -74,6 +74,10 @@ def open_file(path: Path, driver_name: str, *, group: bool = False) -> SqliteFil
         return opened
 
 
+ALL_INBOXES = "*"
+"""The listener that a server attaches: it receives the wakes of every step of this process."""
+
+
 class SqliteFile:
     """A database of lock rows and the right to write to it."""
 
@@ -247,14 +251,22 @@ class SqliteFile:
         deliver = self._listeners.get(wake.inbox)
         if deliver is not None:
             deliver(wake)
-        else:
-            self._wake_sender.tell(wake)
+            return
+        deliver_all = self._listeners.get(ALL_INBOXES)
+        if deliver_all is not None:
+            deliver_all(wake)
+        self._wake_sender.tell(wake)
 
     def attach(self, inbox: str, deliver: Deliver) -> None:
         self._listeners[inbox] = deliver
 
     def detach(self, inbox: str) -> None:
         self._listeners.pop(inbox, None)
+
+    def detach_all(self, inbox: str) -> None:
+        """Detach the listener of a server."""
+        self.detach(inbox)
+        self.detach(ALL_INBOXES)
 
     def _busy(self) -> StoreUnavailableError:
         """Why another thread of ours has not come back from its transaction."""

@@ -7,12 +7,14 @@ from pathlib import Path
 from lockfast.core.commands import Command, Reply
 from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.stores.sqlite import processes
-from lockfast.stores.sqlite.file import SqliteFile, open_file
-from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
+from lockfast.stores.sqlite.file import ALL_INBOXES, SqliteFile, open_file
+from lockfast.stores.sqlite.wake_listener import ALL_SESSIONS, SqliteWakeListener
 
 
 class SqliteStore:
     """A client's access to a lock database."""
+
+    listens_for_all = True
 
     def __init__(
         self,
@@ -44,7 +46,12 @@ class SqliteStore:
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         file = self.file()
-        listener = SqliteWakeListener(session, self._death_watch, deliver, file.detach)
+        if session:
+            listener = SqliteWakeListener(session, self._death_watch, deliver, file.detach)
+        else:
+            # A server also wakes the sessions that it opened before it was restarted.
+            file.attach(ALL_INBOXES, deliver)
+            listener = SqliteWakeListener(ALL_SESSIONS, False, deliver, file.detach_all)
         file.attach(listener.inbox, deliver)
         return listener
 

@@ -38,6 +38,10 @@ _WATCHED_IDLE_MAX = 32
 _KNOWN = frozenset({WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, WAKE_ENDED, WAKE_EVENTS})
 
 
+ALL_SESSIONS = ""
+"""The session of a server's listener, which hears for every session with its inbox."""
+
+
 class WakeSender:
     """Sends wakes to other processes. If one is lost, the next keep-alive finds the grant."""
 
@@ -120,7 +124,9 @@ class SqliteWakeListener:
                 return
             with contextlib.suppress(ValueError):
                 secret, session, n, what, token = message.decode().split(" ")
-                if secret != self._secret or session != self._session or what not in _KNOWN:
+                if secret != self._secret or what not in _KNOWN:
+                    continue
+                if self._session not in (session, ALL_SESSIONS):
                     continue
                 if 0 <= int(token) <= _TOKEN_MAX:
                     self._deliver(Wake(self.inbox, session, int(n), what, int(token)))

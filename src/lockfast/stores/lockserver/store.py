@@ -1,0 +1,42 @@
+"""The store object of both APIs."""
+
+from __future__ import annotations
+
+from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
+from lockfast.stores.lockserver.address import Address
+from lockfast.stores.lockserver.network import HttpNetwork
+from lockfast.stores.lockserver.transport import Network, Transport
+from lockfast.stores.lockserver.wake_listener import ServerWakeListener
+from lockfast.stores.lockserver.wire import ServerWire
+
+
+class ServerStore:
+    """A client's connections to one namespace of a server."""
+
+    capabilities = Capabilities()
+    """Of a server over a full store. What its store cannot do, the server refuses."""
+
+    def __init__(self, address: Address, network: Network | None = None) -> None:
+        self.label = address.label
+        self._address = address
+        self._network = network if network is not None else HttpNetwork(address)
+        self._wires: set[ServerWire] = set()
+
+    def caller_wire(self) -> Wire:
+        return self._wire(self._network.caller_transport())
+
+    def keeper_wire(self) -> Wire:
+        return self._wire(self._network.keeper_transport())
+
+    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
+        stream, now_ms = self._network.wake_stream(), self._network.now_ms
+        return ServerWakeListener(self._address, stream, now_ms, session, deliver)
+
+    def close(self) -> None:
+        for wire in list(self._wires):
+            wire.close()
+
+    def _wire(self, transport: Transport) -> Wire:
+        wire = ServerWire(self._address, transport, self._wires.discard)
+        self._wires.add(wire)
+        return wire
