@@ -1,7 +1,7 @@
 """The arrows between the layers, kept true by reading every import.
 
 errors ← core ← ports ← flow · runtimes · stores ← api
-         beside them: guards, cli, sim, conformance
+         beside them: guards, server, cli, sim, conformance
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guards": {"errors", "core"},
     # The public API, in a framework's clothes:
     "integrations": {"", "aio", "api", "errors", "guards"},
-    "cli": {"", "api", "errors", "core", "flow", "runtimes", "sim", "stores"},
+    "server": {"", "errors", "core", "ports", "flow", "runtimes", "stores"},
+    "cli": {"", "api", "errors", "core", "flow", "runtimes", "server", "sim", "stores"},
     "__main__": {"cli"},
     "sim": {"errors", "core", "ports", "flow", "runtimes", "stores", "guards", "conformance"},
     "testing": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores"},
@@ -61,7 +62,7 @@ NEVER: dict[str, set[str]] = {
 }
 """What must not be imported from the standard library; the runtime gives it instead."""
 
-STANDARD_ONLY = set(MAY_IMPORT) - {"stores", "integrations", "sim", "cli", "conformance"}
+STANDARD_ONLY = set(MAY_IMPORT) - {"stores", "integrations", "server", "sim", "cli", "conformance"}
 """Parts that import nothing but the standard library, not even when used."""
 
 

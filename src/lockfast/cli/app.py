@@ -30,6 +30,8 @@ COMMANDS: Final = {
     "schema": "lockfast.cli.schema:schema",
     "simulate": "lockfast.cli.simulate:simulate",
     "check": "lockfast.cli.check:check",
+    "serve": "lockfast.cli.serve:serve",
+    "token": "lockfast.cli.token:token",
     "completion": "lockfast.cli.completion:completion",
 }
 """Each is imported when it is called: `run` must not load what it does not use."""

@@ -14,6 +14,7 @@ from lockfast.cli import help_texts
 from lockfast.cli.formatting import safe_text
 from lockfast.core.modes import LOCK
 from lockfast.flow.watch import KINDS
+from lockfast.stores.lockserver.paths import server_directory
 from lockfast.stores.registry import label_of
 
 T = TypeVar("T")
@@ -141,9 +142,69 @@ def make_parser() -> Parser:
     schema.add_argument("store", choices=("postgresql",))
     schema.add_argument("--schema", default="lockfast", metavar="NAME", help="instead of lockfast")
     schema.add_argument("--guards", action="store_true", help="only what guards need")
+    _add_serve_options(tool("serve", "serve a store over HTTP", help_texts.SERVE))
+    _add_token_options(tool("token", "manage the tokens of a server", help_texts.TOKEN))
     completion = tool("completion", "print a completion script for a shell", help_texts.COMPLETION)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
+
+
+def _add_serve_options(parser: Parser) -> None:
+    store = parser.add_mutually_exclusive_group()
+    store.add_argument(
+        "--store", metavar="URL", help="the store (default: LOCKFAST_URL, else a local file)"
+    )
+    store.add_argument("--store-file", metavar="FILE", help="a file that holds the store's URL")
+    parser.add_argument(
+        "--listen",
+        action="append",
+        metavar="PLACE",
+        help="HOST:PORT, or the path of a Unix socket; may be repeated (default: 127.0.0.1:7601)",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="TOML: hosts, TLS, rights, quotas, JWT, audit log"
+    )
+    _add_state_directory(parser)
+    parser.add_argument(
+        "--drain",
+        type=types.seconds,
+        default=1.0,
+        metavar="S",
+        help="serve on for S after SIGTERM, so that load balancers notice (default: 1)",
+    )
+    parser.add_argument(
+        "--insecure-dev",
+        action="store_true",
+        help="let everybody on this machine use every lock without a token",
+    )
+
+
+def _add_token_options(parser: Parser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    create = actions.add_parser("create", help="print a new token", allow_abbrev=False)
+    create.add_argument("principal", metavar="PRINCIPAL", help="whom it authenticates")
+    create.add_argument(
+        "--expires",
+        type=types.seconds,
+        metavar="S",
+        help="how long it is valid (default: for ever)",
+    )
+    shown = actions.add_parser("list", help="list tokens, not their secrets", allow_abbrev=False)
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    revoke = actions.add_parser("revoke", help="make a token invalid", allow_abbrev=False)
+    revoke.add_argument("id", metavar="ID", help="as `lockfast token list` shows it")
+    for action in (create, shown, revoke):
+        _add_state_directory(action)
+        action.add_argument("--audit-log", metavar="FILE", help="note the change there")
+
+
+def _add_state_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir",
+        default=server_directory(),
+        metavar="DIR",
+        help="where the server keeps its tokens (default: %(default)s)",
+    )
 
 
 def _add_doctor_options(parser: Parser) -> None:

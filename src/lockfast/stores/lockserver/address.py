@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.http.members import Member
+from lockfast.stores.lockserver.paths import default_token_file
 from lockfast.stores.registry import StoreUrl
 from lockfast.stores.tls import tls_context
 
@@ -101,14 +102,3 @@ def _read(url: StoreUrl, path: str) -> str:
         raise StoreMisconfiguredError(
             url.label, f"cannot read its token from {path} ({reason})", "check ?token_file="
         ) from None
-
-
-def server_directory() -> str:
-    """Where `lockfast serve` keeps tokens and its socket, unless it is told otherwise."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "lockfast", "server")
-
-
-def default_token_file() -> str:
-    """The token that the first `lockfast serve` of this user has written."""
-    return os.path.join(server_directory(), "token")

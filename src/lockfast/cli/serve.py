@@ -1,0 +1,41 @@
+"""`lockfast serve`: the lock server."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+from lockfast.api import settings
+from lockfast.cli import exit_codes
+
+NEEDED = ("starlette", "uvicorn", "jwt")
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    if any(importlib.util.find_spec(name) is None for name in NEEDED):
+        raise exit_codes.CommandError(
+            exit_codes.USAGE, "the server needs more packages: pip install 'lockfast[server]'"
+        )
+    from lockfast.server.listening import parse_place
+    from lockfast.server.running import Options
+    from lockfast.server.running import serve as run
+
+    try:
+        places = tuple(parse_place(text) for text in arguments.listen or ["127.0.0.1:7601"])
+    except ValueError as error:
+        raise exit_codes.CommandError(exit_codes.USAGE, str(error)) from None
+    if arguments.store_file:
+        store_url = settings.read_url_file(arguments.store_file, "--store-file")
+    else:
+        store_url = arguments.store or settings.default_url()
+    run(
+        Options(
+            store_url,
+            arguments.state_dir,
+            places,
+            arguments.config or "",
+            arguments.insecure_dev,
+            arguments.drain,
+        )
+    )
+    return 0

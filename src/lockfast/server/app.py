@@ -1,0 +1,233 @@
+"""The ASGI application: routes, and around each the same steps in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Scope
+
+from lockfast.core import commands as c
+from lockfast.errors import StoreMisconfiguredError
+from lockfast.flow.capabilities import checked_wire
+from lockfast.server.audit import AuditLog
+from lockfast.server.border import LOOPBACK_HOSTS, Border
+from lockfast.server.config import Config, Policy
+from lockfast.server.endpoints import Endpoints
+from lockfast.server.event_log import EventLog
+from lockfast.server.identity import Authentication, Identity, Refusal
+from lockfast.server.problems import (
+    INVALID,
+    NOT_FOUND,
+    Problem,
+    forbidden,
+    over_quota,
+    problem_of,
+    unauthorized,
+)
+from lockfast.server.quotas import UsageTable
+from lockfast.server.rights import EVERYTHING
+from lockfast.server.service import Caller, Service
+from lockfast.stores.lockserver.routes import ROUTES, Route
+from lockfast.stores.registry import open_store, parse_url
+
+logger = logging.getLogger(__name__)
+
+NAMESPACES_MAX: Final = 1024
+UPKEEP: Final = frozenset({c.Renew, c.Leave, c.Close})
+"""Commands that a client needs in order not to lose, or not to keep, what it holds."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class LockServer:
+    """A server over one store: its namespaces, principals and streams."""
+
+    def __init__(self, store_url: str, config: Config, authentication: Authentication) -> None:
+        self._store_url = store_url
+        parsed = parse_url(store_url)
+        if parsed.scheme.startswith("http"):
+            raise StoreMisconfiguredError(
+                parsed.label, "is a Lockfast server itself", "name its store with --store"
+            )
+        self._own_namespace = parsed.namespace
+        self.label = parsed.label
+        self._authentication = authentication
+        self._policy = config.policy
+        self._usages = UsageTable(lambda principal: self._policy.quotas_of(principal))
+        self.audit = AuditLog(config.audit_log)
+        self.draining = asyncio.Event()
+        self._services: dict[str, Service] = {}
+        self._logs: dict[str, EventLog] = {}
+        endpoints = Endpoints(self)
+        routes = [self._route(route, endpoints) for route in ROUTES]
+        routes += [
+            StarletteRoute(path, self._guarded(endpoint, method in ("GET",)), methods=[method])
+            for method, path, endpoint in endpoints.others()
+        ]
+        routes += [
+            StarletteRoute(path, self._open(endpoint), methods=["GET"])
+            for path, endpoint in endpoints.public()
+        ]
+        app = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: self._not_found, Exception: self._failed},
+            lifespan=self._lifespan,
+        )
+        hosts = (*LOOPBACK_HOSTS, *config.hosts)
+        self.app: ASGIApp = Border(
+            app, hosts, self._note_refusal, insecure=authentication.anonymous
+        )
+
+    # ── namespaces ───────────────────────────────────────────────────────────────────
+
+    def service(self, namespace: str) -> Service:
+        """Return the service of a namespace; its store is opened at first use."""
+        namespace = self._checked(namespace)
+        found = self._services.get(namespace)
+        if found is None:
+            if len(self._services) >= NAMESPACES_MAX:
+                raise over_quota(f"more than {NAMESPACES_MAX} namespaces on this server")
+            store = open_store(self._url_of(namespace), "asyncio")
+            wire = checked_wire(store.caller_wire(), store.capabilities)
+            found = self._services[namespace] = Service(store, wire.send)
+        return found
+
+    def event_log(self, namespace: str) -> EventLog:
+        namespace = self._checked(namespace)
+        found = self._logs.get(namespace)
+        if found is None:
+            url = self._url_of(namespace)
+            found = EventLog(lambda: open_store(url, "asyncio"), "lockfast serve (event log)")
+            self._logs[namespace] = found
+        return found
+
+    def _checked(self, namespace: str) -> str:
+        try:
+            wanted = parse_url(self._store_url).in_namespace(namespace).namespace
+        except StoreMisconfiguredError:
+            raise Problem(422, INVALID, "namespace is malformed") from None
+        if self._own_namespace and wanted not in ("", self._own_namespace):
+            raise Problem(404, NOT_FOUND, "this server serves one namespace only")
+        return wanted
+
+    def _url_of(self, namespace: str) -> str:
+        if self._own_namespace or not namespace:
+            return self._store_url
+        mark = "&" if "?" in self._store_url else "?"
+        return f"{self._store_url}{mark}namespace={namespace}"
+
+    # ── callers ──────────────────────────────────────────────────────────────────────
+
+    def caller(self, request: Request) -> Caller:
+        """Return who sends a request. Raises Problem."""
+        identity = self._identify(request)
+        if self._authentication.anonymous:
+            return Caller("", EVERYTHING, self._usages.of(""))
+        namespace = self._checked(request.query_params.get("namespace", ""))
+        rights = self._policy.rights.of(identity.principal, namespace or self._own_namespace)
+        if not rights.any():
+            raise forbidden(f"{identity.principal} has no rights in this namespace")
+        return Caller(identity.principal, rights, self._usages.of(identity.principal))
+
+    def _identify(self, request: Request) -> Identity:
+        try:
+            return self._authentication.identify(request)
+        except Refusal as refusal:
+            self.audit.write("login refused", why=str(refusal), **_origin(request.scope))
+            raise unauthorized() from None
+
+    def set_policy(self, policy: Policy) -> None:
+        """Use other rights and quotas from now on."""
+        self._policy = policy
+        self._usages = UsageTable(policy.quotas_of)
+        self.audit.write("rights reloaded")
+
+    # ── requests ─────────────────────────────────────────────────────────────────────
+
+    def _route(self, route: Route, endpoints: Endpoints) -> StarletteRoute:
+        path = route.path.replace("{name}", "{name:path}")
+        is_upkeep = route.command in UPKEEP
+        endpoint = self._guarded(endpoints.command(route), is_upkeep)
+        return StarletteRoute(path, endpoint, methods=[route.method])
+
+    def _guarded(
+        self, endpoint: Callable[[Request, Caller], Awaitable[Response]], is_upkeep: bool
+    ) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            try:
+                caller = self.caller(request)
+                with caller.usage.request(is_upkeep):
+                    return await endpoint(request, caller)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Exception as error:
+                return self._refused(request, error)
+
+        return guarded
+
+    def _open(self, endpoint: Endpoint) -> Endpoint:
+        """For what needs no credentials."""
+
+        async def opened(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except Exception as error:
+                return self._refused(request, error)
+
+        return opened
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem.status == 403:
+            self._note_refusal(request.scope, problem)
+        elif problem.status >= 500:
+            logger.warning("%s: %s", request.url.path, error, exc_info=problem.status == 500)
+        return problem.response()
+
+    def _note_refusal(self, scope: Scope, problem: Problem) -> None:
+        self.audit.write("request refused", kind=problem.kind, why=problem.detail, **_origin(scope))
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            headers = dict(error.headers or {})
+            return Problem(405, NOT_FOUND, "this method is not allowed", headers=headers).response()
+        return Problem(error.status_code, NOT_FOUND).response()
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return self._refused(request, error)
+
+    # ── start and end ────────────────────────────────────────────────────────────────
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.close()
+
+    def drain(self) -> None:
+        """Be no longer ready, and ask streams to reconnect elsewhere."""
+        self.draining.set()
+
+    async def close(self) -> None:
+        """Close the stores. Sessions stay alive: they are in the store."""
+        for log in self._logs.values():
+            await log.close()
+        for service in self._services.values():
+            service.wakes.close()
+            service.store.close()
+        self._services.clear()
+        self.audit.close()
+
+
+def _origin(scope: Scope) -> dict[str, Any]:
+    client = scope.get("client")
+    return {"from": client[0] if client else "unix", "path": scope.get("path", "")[:200]}

@@ -1,0 +1,309 @@
+"""What each address does, once the caller is known."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from lockfast import __version__
+from lockfast.core import commands as c
+from lockfast.core.codec import CodecError, command_of, encode_fields, parse
+from lockfast.flow import deadlock
+from lockfast.flow.admin import deadlock_info
+from lockfast.runtimes.clock import now_ms
+from lockfast.server import streams
+from lockfast.server.openapi import document
+from lockfast.server.problems import DRAINING, INVALID, SLOW, TOO_LARGE, Problem
+from lockfast.server.replies import response_to
+from lockfast.server.rights import READ
+from lockfast.server.service import Caller, Service
+from lockfast.server.wait_graph import wait_graph
+from lockfast.stores.lockserver.routes import BODY_MAX, ROOT, Route, command_from
+
+if TYPE_CHECKING:
+    from lockfast.server.app import LockServer
+
+BODY_S: Final = 30.0
+"""How long a body may take to arrive."""
+DEPTH_MAX: Final = 32
+WAIT_S_MAX: Final = 60
+READY_S: Final = 2.0
+
+Guarded = Callable[[Request, Caller], Awaitable[Response]]
+
+
+class Endpoints:
+    def __init__(self, server: LockServer) -> None:
+        self._server = server
+
+    def others(self) -> Iterable[tuple[str, str, Guarded]]:
+        """What is not one command: method, path, endpoint."""
+        yield "POST", f"{ROOT}/sessions", self._new_session
+        yield "GET", f"{ROOT}/sessions/{{session}}/wakes", self._wakes
+        yield "POST", f"{ROOT}/revocations", self._revoke_by_name
+        yield "GET", f"{ROOT}/deadlocks", self._deadlocks
+        yield "GET", f"{ROOT}/wait-graph", self._wait_graph
+        yield "GET", f"{ROOT}/whoami", self._whoami
+        yield "GET", "/metrics", self._metrics
+
+    def public(self) -> Iterable[tuple[str, Callable[[Request], Awaitable[Response]]]]:
+        """What needs no credentials."""
+        yield "/healthz", self._healthy
+        yield "/readyz", self._ready
+        yield "/openapi.json", self._openapi
+
+    # ── commands ─────────────────────────────────────────────────────────────────────
+
+    def command(self, route: Route) -> Guarded:
+        """Return the endpoint that executes the command of a route."""
+
+        async def execute(request: Request, caller: Caller) -> Response:
+            if route.command is c.Events and streams.SSE in request.headers.get("accept", ""):
+                return self._events(request, caller)
+            body = None if route.uses_query else await _body(request)
+            command = command_from(route, request.path_params, _query(request), body)
+            service = self._service(request)
+            wait_s = _wait_s(request) if route.command in (c.Enter, c.Look, c.Convert) else 0
+            if not wait_s:
+                reply = await service.execute(caller, command)
+            else:
+                reply = await self._wait(service, caller, command, wait_s)
+            self._note(request, caller, command, reply)
+            response = response_to(reply)
+            if wait_s:
+                response.headers["preference-applied"] = f"wait={wait_s}"
+            return response
+
+        return execute
+
+    async def _wait(
+        self, service: Service, caller: Caller, command: c.Command, wait_s: int
+    ) -> c.Reply:
+        """Execute a command, and while its claim waits, answer only when that changes."""
+        assert isinstance(command, c.Enter | c.Look | c.Convert)
+        look = c.Look(command.session, command.n)
+        changed = asyncio.Event()
+
+        def hear(wake: c.Wake) -> None:
+            if wake.n in (0, look.n):
+                changed.set()
+
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        with service.wakes.hearing(command.session, hear):
+            reply = await service.execute(caller, command)
+            while isinstance(reply, c.Queued) and not self._server.draining.is_set():
+                left_s = until_s - loop.time()
+                if left_s <= 0:
+                    break
+                # Look again when those ahead expire: nobody tells of that.
+                at_most_s = min(left_s, reply.look_ms / 1000 + 0.01)
+                await streams.first_of(changed, self._server.draining, at_most_s)
+                changed.clear()
+                reply = await service.execute(caller, look)
+        return reply
+
+    async def _new_session(self, request: Request, caller: Caller) -> Response:
+        """Open a session whose id the server chooses."""
+        session = f"s-{secrets.token_hex(16)}"
+        body = await _body(request)
+        if not isinstance(body, dict):
+            body = {}
+        fields = {"ttl_ms": 30_000, "owner": "", **body, "session": session}
+        reply = await self._service(request).execute(caller, command_of(c.Open, fields))
+        if not isinstance(reply, c.Done):
+            return response_to(reply)
+        made = {"session": session, "ttl_ms": fields["ttl_ms"]}
+        location = f"{ROOT}/sessions/{session}"
+        return Response(encode_fields(made), 201, {"location": location}, "application/json")
+
+    async def _revoke_by_name(self, request: Request, caller: Caller) -> Response:
+        """Take a lock from all its holders."""
+        body = await _body(request)
+        if not isinstance(body, dict) or not {"name", "reason"} <= set(body) <= _REVOCATION:
+            raise Problem(422, INVALID, "the body needs name and reason, and may have kind and by")
+        if not all(isinstance(value, str) for value in body.values()):
+            raise Problem(422, INVALID, "all members have to be strings")
+        service = self._service(request)
+        kind, name = body.get("kind", "lock"), body["name"]
+        view = await service.execute(caller, c.Inspect(kind, name, 0))
+        revoked = 0
+        for holder in view.holders if isinstance(view, c.ResourceView) else ():
+            command = c.Revoke(holder.session, holder.n, body.get("by", ""), body["reason"])
+            reply = await service.execute(caller, command)
+            self._note(request, caller, command, reply)
+            revoked += isinstance(reply, c.Done) and reply.found
+        return _json({"revoked": revoked})
+
+    def _note(self, request: Request, caller: Caller, command: c.Command, reply: c.Reply) -> None:
+        if isinstance(command, c.Revoke | c.RevokeSession) and isinstance(reply, c.Done):
+            self._server.audit.write(
+                "revoked",
+                principal=caller.principal,
+                session=command.session,
+                n=getattr(command, "n", None),
+                reason=command.reason,
+                found=reply.found,
+            )
+
+    # ── streams ──────────────────────────────────────────────────────────────────────
+
+    async def _wakes(self, request: Request, caller: Caller) -> Response:
+        if self._server.draining.is_set():
+            raise Problem(503, DRAINING)
+        service = self._service(request)
+        session = request.path_params["session"]
+        service.check_session(session)
+        if await service.is_foreign(caller, session):
+            return response_to(c.Ended("unknown session"))
+        media, write = streams.format_for(request.headers.get("accept", ""))
+        lines = streams.wakes(
+            service, session, write, lambda: self._server.caller(request), self._server.draining
+        )
+        return _stream(lines, media)
+
+    def _events(self, request: Request, caller: Caller) -> Response:
+        if self._server.draining.is_set():
+            raise Problem(503, DRAINING)
+        query = _query(request)
+        after = request.headers.get("last-event-id") or query.get("after") or ""
+        if after and not (after.isascii() and after.isdigit() and len(after) < 17):
+            raise Problem(422, INVALID, "Last-Event-ID has to be a position of the log")
+        log = self._server.event_log(query.get("namespace", ""))
+        lines = streams.events(
+            log,
+            int(after) if after else None,
+            query.get("prefix", ""),
+            streams.as_sse,
+            lambda: self._server.caller(request),
+            self._server.draining,
+        )
+        return _stream(lines, streams.SSE)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    async def _deadlocks(self, request: Request, caller: Caller) -> Response:
+        service = self._service(request)
+        cycles = await deadlock.all_deadlocks(service.send, now_ms)
+        shown = [
+            deadlock_info(cycle)._asdict()
+            for cycle in cycles
+            if caller.rights.everything
+            or all(caller.rights.allow(READ, place.name) for place in cycle.victim.places)
+        ]
+        if not caller.rights.everything:
+            for found in shown:
+                found["lines"] = ()  # they name other locks
+        return _json({"deadlocks": shown})
+
+    async def _wait_graph(self, request: Request, caller: Caller) -> Response:
+        service = self._service(request)
+
+        async def send(command: c.Command) -> c.Reply:
+            return await service.execute(caller, command)
+
+        return _json(await wait_graph(send))
+
+    async def _whoami(self, request: Request, caller: Caller) -> Response:
+        return _json({"principal": caller.principal or None, "version": __version__})
+
+    async def _healthy(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _ready(self, request: Request) -> Response:
+        """Whether the store answers, and the server is not shutting down."""
+        if self._server.draining.is_set():
+            raise Problem(503, DRAINING)
+        async with asyncio.timeout(READY_S):
+            await self._server.service("").send(c.Sessions("", 1))
+        return _json({"status": "ready"})
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(_OPENAPI, media_type="application/json")
+
+    async def _metrics(self, request: Request, caller: Caller) -> Response:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def _service(self, request: Request) -> Service:
+        return self._server.service(request.query_params.get("namespace", ""))
+
+
+_REVOCATION: Final = {"kind", "name", "reason", "by"}
+_OPENAPI: Final = encode_fields(document())
+
+
+def _json(value: Any) -> Response:
+    return Response(encode_fields(value), media_type="application/json")
+
+
+def _stream(lines: Any, media: str) -> Response:
+    return StreamingResponse(lines, headers={"x-accel-buffering": "no"}, media_type=media)
+
+
+def _query(request: Request) -> dict[str, str]:
+    found = dict(request.query_params)
+    if len(request.query_params.multi_items()) > len(found):
+        raise CodecError("a query parameter is given twice")
+    found.pop("namespace", None)
+    return found
+
+
+def _wait_s(request: Request) -> int:
+    """The seconds of `Prefer: wait=10` (RFC 7240), at most WAIT_S_MAX."""
+    for preference in ",".join(request.headers.getlist("prefer")).split(","):
+        name, _, value = preference.strip().partition("=")
+        if name.lower() == "wait":
+            value = value.partition(";")[0].strip().strip('"')
+            if not (value.isascii() and value.isdigit() and len(value) < 9):
+                raise Problem(422, INVALID, "write Prefer: wait=10")
+            return min(int(value), WAIT_S_MAX)
+    return 0
+
+
+async def _body(request: Request) -> Any:
+    """The JSON of a body, bounded in size, depth and time; None if there is none."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                data += piece
+                if len(data) > BODY_MAX:
+                    raise Problem(413, TOO_LARGE, f"a body has at most {BODY_MAX} bytes")
+    except TimeoutError:
+        raise Problem(
+            408, SLOW, f"a body has to arrive within {BODY_S:g} s", headers={"connection": "close"}
+        ) from None
+    if not data:
+        return None
+    raw = bytes(data)
+    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
+        raise Problem(422, INVALID, f"the body is nested deeper than {DEPTH_MAX}")
+    return parse(raw, BODY_MAX)
+
+
+def _depth(raw: bytes) -> int:
+    depth = deepest = 0
+    in_text = escaped = False
+    for byte in raw:
+        if in_text:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_text = False
+        elif byte == 0x22:
+            in_text = True
+        elif byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest

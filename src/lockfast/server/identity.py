@@ -1,0 +1,104 @@
+"""Who sends a request: a principal, by a bearer token, a client certificate or a JWT.
+
+Every way to fail looks the same to the client: 401, whatever was wrong. The audit log has the
+reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from starlette.requests import Request
+
+from lockfast.server.tokens import PREFIX
+
+PEER: Final = "lockfast.peer"
+"""The scope's key for the name in a verified client certificate."""
+
+
+class Refusal(Exception):
+    """Why a credential is not accepted; for the audit log only."""
+
+
+class Identity(NamedTuple):
+    principal: str
+    by: str
+    """How it was established: token, certificate, jwt, or none."""
+
+
+ANONYMOUS: Final = Identity("", "none")
+
+
+class Verifier(Protocol):
+    """Checks one kind of bearer credential."""
+
+    def principal_of(self, credential: str) -> str:
+        """Raises Refusal."""
+        ...
+
+
+class Authentication:
+    """The credentials that this server accepts."""
+
+    def __init__(
+        self,
+        tokens: Verifier | None = None,
+        jwt: Verifier | None = None,
+        *,
+        certificates: bool = False,
+        proxies: frozenset[str] = frozenset(),
+        proxy_header: str = "",
+        anonymous: bool = False,
+    ) -> None:
+        self._tokens = tokens
+        self._jwt = jwt
+        self._certificates = certificates
+        self._proxies = proxies
+        self._proxy_header = proxy_header
+        self.anonymous = anonymous
+
+    def identify(self, request: Request) -> Identity:
+        """Return who sends a request. Raises Refusal."""
+        if self.anonymous:
+            return ANONYMOUS
+        values = request.headers.getlist("authorization")
+        if len(values) > 1:
+            raise Refusal("several Authorization headers")
+        if values:
+            scheme, _, credential = values[0].partition(" ")
+            if scheme.lower() != "bearer":
+                raise Refusal("the Authorization header is not a bearer token")
+            return self._bearer(credential.strip())
+        peer = request.scope.get(PEER)
+        if self._certificates and peer:
+            return Identity(peer, "certificate")
+        return self._proxied(request)
+
+    def _bearer(self, credential: str) -> Identity:
+        if credential.startswith(PREFIX):
+            if self._tokens is None:
+                raise Refusal("tokens are not accepted here")
+            return Identity(self._tokens.principal_of(credential), "token")
+        if self._jwt is None:
+            raise Refusal("not a token of this server")
+        return Identity(self._jwt.principal_of(credential), "jwt")
+
+    def _proxied(self, request: Request) -> Identity:
+        if not self._proxy_header:
+            raise Refusal("no credentials")
+        names = request.headers.getlist(self._proxy_header)
+        client = request.client.host if request.client is not None else ""
+        if not names:
+            raise Refusal("no credentials")
+        if client not in self._proxies:
+            raise Refusal(f"a proxy header from {client}, which is not a listed proxy")
+        if len(names) > 1:
+            raise Refusal("several proxy headers")
+        return Identity(clean(names[0]), "proxy")
+
+
+def clean(name: str) -> str:
+    """A principal's name as it may stand in an owner label. Raises Refusal."""
+    if not 1 <= len(name) <= 128 or not name.isprintable() or any(c in " []" for c in name):
+        raise Refusal("the name of the principal has spaces, brackets or is too long")
+    return name

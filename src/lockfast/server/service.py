@@ -1,0 +1,439 @@
+"""One command of one principal: validate it, complete it, execute it, filter the reply.
+
+The store answers commands; it knows nothing of principals. This is the only module that decides
+what a principal may do with sessions and locks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from lockfast.core import commands as c
+from lockfast.core.codec import TOKEN_MAX
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.names import check_name, check_prefix, has_controls
+from lockfast.core.reading import UNKNOWN_SESSION
+from lockfast.flow import deadlock
+from lockfast.flow.silent_sessions import just_before
+from lockfast.ports import Store
+from lockfast.runtimes.clock import now_ms
+from lockfast.server.problems import INVALID, Problem, forbidden
+from lockfast.server.quotas import Usage
+from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Rights
+from lockfast.server.wakes import Wakes
+
+SEND_MS: Final = 4000
+"""How long the store may take; clients wait for about that long."""
+SESSION: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+REASON_MAX: Final = 1024
+TTL_MS_MAX: Final = 24 * 3600 * 1000
+BOUNDS_MAX_MS: Final = 366 * 24 * 3600 * 1000
+"""Of every duration in a command; a year is as good as for ever."""
+KIND_MAX: Final = 64
+PAGE_MAX: Final = 1000
+BLOCK_MAX: Final = 1 << 40
+BOUND_MAX: Final = 100_000
+"""How many sessions are remembered with their principals; the store knows the others."""
+
+_PRINCIPAL: Final = re.compile(r" \[([^\[\]]*)\]$")
+
+
+class Caller(NamedTuple):
+    """Who sends a command, and what it may do in this namespace."""
+
+    principal: str
+    """"" only for the anonymous user of --insecure-dev, to whom everything belongs."""
+    rights: Rights
+    usage: Usage
+
+
+class Service:
+    """The commands of one namespace."""
+
+    def __init__(self, store: Store, send: Callable[[c.Command, int], Awaitable[c.Reply]]) -> None:
+        self.store = store
+        self.wakes = Wakes(store)
+        self._send = send
+        self._bound: dict[str, str] = {}
+
+    async def execute(self, caller: Caller, command: c.Command) -> c.Reply:
+        """Execute a command. Raises Problem for what the principal may not do."""
+        _validate(command)
+        handler = _HANDLERS.get(type(command))
+        if handler is not None:
+            return await handler(self, caller, command)
+        return await self._own(caller, command)
+
+    @staticmethod
+    def check_session(session: str) -> None:
+        if not SESSION.fullmatch(session):
+            raise _invalid("a session id has 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+
+    async def send(self, command: c.Command) -> c.Reply:
+        return await self._send(command, SEND_MS)
+
+    # ── sessions and their principals ────────────────────────────────────────────────
+
+    async def principal_of(self, session: str) -> str | None:
+        """Return who opened a session; None if the store does not have it."""
+        found = self._bound.get(session)
+        if found is None:
+            reply = await self.send(c.Sessions(just_before(session), 1))
+            views = reply.sessions if isinstance(reply, c.SessionsReply) else ()
+            for view in views:
+                if view.session == session:
+                    found = principal_in(view.owner)
+                    self._bind(session, found)
+        return found
+
+    def bound(self, session: str) -> str | None:
+        """As far as this server knows it."""
+        return self._bound.get(session)
+
+    def _bind(self, session: str, principal: str) -> None:
+        if len(self._bound) >= BOUND_MAX:
+            self._bound.clear()
+        self._bound[session] = principal
+
+    async def is_foreign(self, caller: Caller, session: str) -> bool:
+        """Whether a session belongs to another principal."""
+        if not caller.principal:
+            return False
+        principal = await self.principal_of(session)
+        return principal is not None and principal != caller.principal
+
+    async def _own(self, caller: Caller, command: c.Command) -> c.Reply:
+        """A command on a session of the caller's. Those of others do not exist for it."""
+        session: str = command.session  # type: ignore[union-attr]
+        if await self.is_foreign(caller, session):
+            return c.Ended(UNKNOWN_SESSION)
+        reply = await self.send(command)
+        if isinstance(command, c.Leave):
+            caller.usage.left(session, command.n)
+        elif isinstance(reply, c.Ended) or isinstance(command, c.Close):
+            self._ended(caller, session)
+        elif isinstance(reply, c.Renewed):
+            caller.usage.renewed(session)
+            for n, look in reply.looks:
+                if isinstance(look, c.Granted):
+                    caller.usage.granted(session, n)
+        elif isinstance(command, c.Look) and isinstance(reply, c.Granted):
+            caller.usage.granted(session, command.n)
+        return self._filtered(caller, command, reply)
+
+    def _ended(self, caller: Caller, session: str) -> None:
+        caller.usage.ended(session)
+        self.wakes.forget(session)
+
+    def _completed(self, caller: Caller, command: c.Open) -> c.Open:
+        """Replace what no client may choose."""
+        command = command._replace(inbox=self.wakes.inbox_of(command.session))
+        if not caller.principal:
+            return command
+        owner = f"{_PRINCIPAL.sub('', command.owner)} [{caller.principal}]"
+        return command._replace(owner=owner, process="")
+
+    async def _open(self, caller: Caller, command: c.Open) -> c.Reply:
+        caller.usage.may_open(command.session)
+        if await self.is_foreign(caller, command.session):
+            return c.Ended(UNKNOWN_SESSION)
+        reply = await self.send(self._completed(caller, command))
+        if isinstance(reply, c.Done):
+            # Another principal may have opened the same id since we looked.
+            if await self.is_foreign(caller, command.session):
+                return c.Ended(UNKNOWN_SESSION)
+            caller.usage.opened(command.session, command.ttl_ms)
+        return reply
+
+    # ── claims ───────────────────────────────────────────────────────────────────────
+
+    async def _enter(self, caller: Caller, command: c.Enter) -> c.Reply:
+        for place in command.places:
+            _need(caller, ACQUIRE, place.name)
+        caller.usage.may_enter(command.session, command.n)
+        opening = command.open
+        if opening is not None and caller.principal:
+            # First settle whose session it is; only then may a claim enter it.
+            if self.bound(command.session) != caller.principal:
+                opened = await self._open(caller, opening)
+                if not isinstance(opened, c.Done):
+                    return opened
+            command = command._replace(open=None)
+        elif opening is not None:
+            caller.usage.may_open(command.session)
+            command = command._replace(open=self._completed(caller, opening))
+        if await self.is_foreign(caller, command.session):
+            return c.Ended(UNKNOWN_SESSION)
+        reply = await self.send(command)
+        if opening is not None and not isinstance(reply, c.Ended):
+            caller.usage.opened(command.session, opening.ttl_ms)
+        if isinstance(reply, c.Granted | c.Queued):
+            names = tuple(place.name for place in command.places)
+            waits = isinstance(reply, c.Queued)
+            caller.usage.entered(command.session, command.n, names, waits)
+        return self._filtered(caller, command, reply)
+
+    async def _contend(self, caller: Caller, command: c.Contend) -> c.Reply:
+        for place in command.enter.places:
+            _need(caller, ACQUIRE, place.name)
+        session = command.enter.session
+        opening = command.enter.open
+        if opening is not None:
+            opened = await self._open(caller, opening)
+            if not isinstance(opened, c.Done):
+                return opened
+        if await self.is_foreign(caller, session):
+            return c.Ended(UNKNOWN_SESSION)
+        caller.usage.may_enter(session, command.enter.n)
+        entering = command.enter._replace(open=None)
+        return self._filtered(caller, command, await self.send(command._replace(enter=entering)))
+
+    async def _resize(self, caller: Caller, command: c.Resize) -> c.Reply:
+        _need(caller, ADMIN, command.name)
+        return await self.send(command)
+
+    # ── other clients' claims ────────────────────────────────────────────────────────
+
+    async def _revoke(self, caller: Caller, command: c.Revoke) -> c.Reply:
+        if not caller.rights.everything:
+            claim = await self._claim(command.session, command.n)
+            if claim is None or not _sees(caller, claim.places):
+                return c.Done(found=False)
+            for place in claim.places:
+                _need(caller, REVOKE, place.name)
+        return await self.send(command._replace(by=caller.principal or command.by))
+
+    async def _revoke_session(self, caller: Caller, command: c.RevokeSession) -> c.Reply:
+        if not caller.rights.everything and await self.is_foreign(caller, command.session):
+            raise forbidden("only an administrator ends sessions of others")
+        self.wakes.forget(command.session)
+        return await self.send(command._replace(by=caller.principal or command.by))
+
+    async def _expel(self, caller: Caller, command: c.Expel) -> c.Reply:
+        if not caller.rights.everything and await self.is_foreign(caller, command.session):
+            raise forbidden("only an administrator expels sessions of others")
+        return await self.send(command)
+
+    async def _break(self, caller: Caller, command: c.Break) -> c.Reply:
+        """Break a deadlock that the server finds too: a client may name any claim as a victim."""
+        if caller.rights.everything or not await self.is_foreign(caller, command.session):
+            return await self.send(command)
+        claim = await self._claim(command.session, command.n)
+        if claim is None or not _sees(caller, claim.places):
+            return c.Done(found=False)
+        start = [place[:2] for place in claim.places]
+        for cycle in await deadlock.look(self.send, start, now_ms):
+            if cycle.victim[:2] == command[:2] or (
+                cycle.passing is not None and cycle.passing[0][:2] == command[:2]
+            ):
+                await deadlock.end(self.send, cycle)
+                return c.Done()
+        return c.Done(found=False)
+
+    async def _claim(self, session: str, n: int) -> c.ClaimView | None:
+        reply = await self.send(c.Claims(session))
+        claims = reply.claims if isinstance(reply, c.ClaimsReply) else ()
+        return next((claim for claim in claims if claim.n == n), None)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    async def _claims(self, caller: Caller, command: c.Claims) -> c.Reply:
+        foreign = await self.is_foreign(caller, command.session)
+        reply = await self.send(command)
+        if not foreign or caller.rights.everything or not isinstance(reply, c.ClaimsReply):
+            return reply
+        return c.ClaimsReply(
+            tuple(_seen(caller, claim) for claim in reply.claims if _sees(caller, claim.places))
+        )
+
+    async def _inspect(self, caller: Caller, command: c.Inspect) -> c.Reply:
+        if not caller.rights.allow(READ, command.name):
+            return c.ResourceView(command.kind, command.name, (), (), 0, 0, 0, 0)
+        return _seen_resource(caller, await self.send(command))
+
+    async def _listing(self, caller: Caller, command: c.Listing) -> c.Reply:
+        reply = await self.send(command)
+        if caller.rights.everything or not isinstance(reply, c.ListingReply):
+            return reply
+        # Pages may be short or empty: `after` continues behind the last name of the store's
+        # page, so read on until something may be shown or there is no more.
+        while True:
+            shown = tuple(
+                _seen_resource(caller, view)
+                for view in reply.resources
+                if caller.rights.allow(READ, view.name)
+            )
+            if not reply.more or (shown and shown[-1].name == reply.resources[-1].name):
+                return c.ListingReply(shown, reply.more)
+            if shown:
+                return c.ListingReply(shown, True)
+            command = command._replace(after=reply.resources[-1].name)
+            following = await self.send(command)
+            if not isinstance(following, c.ListingReply):
+                return following
+            reply = following
+
+    async def _sessions(self, caller: Caller, command: c.Sessions) -> c.Reply:
+        reply = await self.send(command)
+        while not caller.rights.everything and isinstance(reply, c.SessionsReply):
+            shown = tuple(
+                view for view in reply.sessions if principal_in(view.owner) == caller.principal
+            )
+            if shown or not reply.more:
+                return c.SessionsReply(shown, reply.more)
+            reply = await self.send(command._replace(after=reply.sessions[-1].session))
+        return reply
+
+    async def _events(self, caller: Caller, command: c.Events) -> c.Reply:
+        reply = await self.send(command)
+        if caller.rights.everything or not isinstance(reply, c.EventsReply):
+            return reply
+        shown = tuple(event for event in reply.events if caller.rights.allow(READ, event.name))
+        return reply._replace(events=shown)
+
+    def _filtered(self, caller: Caller, command: c.Command, reply: c.Reply) -> c.Reply:
+        """Hide who is ahead from a principal that may acquire but not read."""
+        if isinstance(reply, c.Queued) and isinstance(command, c.Enter | c.Look | c.Convert):
+            self.wakes.is_waiting(command.session, command.n, reply.ahead)
+        if caller.rights.everything:
+            return reply
+        if isinstance(reply, c.Queued | c.Busy):
+            entering = command.enter if isinstance(command, c.Contend) else command
+            if isinstance(entering, c.Enter):
+                names = tuple(place.name for place in entering.places)
+            else:
+                assert isinstance(entering, c.Look | c.Convert)
+                names = caller.usage.names_of(entering.session, entering.n)
+            return reply if _reads(caller, names) else reply._replace(ahead=())
+        if isinstance(reply, c.Renewed):
+            assert isinstance(command, c.Renew)
+            session, looks = command.session, []
+            for n, look in reply.looks:
+                if isinstance(look, c.Queued):
+                    names = caller.usage.names_of(session, n)
+                    look = look if _reads(caller, names) else look._replace(ahead=())
+                looks.append((n, look))
+            return reply._replace(looks=tuple(looks))
+        return reply
+
+
+def _reads(caller: Caller, names: tuple[str, ...]) -> bool:
+    """Whether the caller may read all of these; not if the server does not know the names."""
+    return bool(names) and all(caller.rights.allow(READ, name) for name in names)
+
+
+def principal_in(owner: str) -> str:
+    """Return the principal that a server has appended to an owner label; "" if none has."""
+    found = _PRINCIPAL.search(owner)
+    return found[1] if found is not None else ""
+
+
+def _need(caller: Caller, verb: str, name: str) -> None:
+    if not caller.rights.allow(verb, name):
+        raise forbidden(f"{caller.principal} has no right to {verb} {name!r}")
+
+
+def _sees(caller: Caller, places: tuple[c.Place, ...]) -> bool:
+    return any(caller.rights.allow(READ, place.name) for place in places)
+
+
+def _seen(caller: Caller, claim: c.ClaimView) -> c.ClaimView:
+    """A claim without the places that the caller may not read."""
+    if caller.rights.everything:
+        return claim
+    places = tuple(p for p in claim.places if caller.rights.allow(READ, p.name))
+    return claim._replace(places=places)
+
+
+def _seen_resource(caller: Caller, view: c.Reply) -> c.ResourceView:
+    assert isinstance(view, c.ResourceView)
+    return view._replace(
+        holders=tuple(_seen(caller, claim) for claim in view.holders),
+        waiting=tuple(_seen(caller, claim) for claim in view.waiting),
+    )
+
+
+# ── validation ───────────────────────────────────────────────────────────────────────
+
+
+def _validate(command: c.Command) -> None:
+    """Check everything again that a client checks. Raises Problem or InvalidNameError."""
+    session = getattr(command, "session", None)
+    if session is not None:
+        Service.check_session(session)
+    if isinstance(command, c.Contend):
+        _range("waited_ms", command.waited_ms, 0, BOUNDS_MAX_MS)
+        _validate(command.enter)
+    elif isinstance(command, c.Enter):
+        _validate_enter(command)
+    elif isinstance(command, c.Open):
+        _range("ttl_ms", command.ttl_ms, 1, TTL_MS_MAX)
+        if has_controls(command.owner):
+            raise _invalid("owner must not have control characters")
+    elif isinstance(command, c.Leave):
+        _range("n", command.n, 0, TOKEN_MAX)
+        _range("close_ms", command.close_ms, 0, BOUNDS_MAX_MS)
+    elif isinstance(command, c.Inspect | c.Resize):
+        check_name(command.name)
+        _kind(command.kind)
+        if isinstance(command, c.Inspect):
+            _range("waiting_max", command.waiting_max, 0, PAGE_MAX)
+    elif isinstance(command, c.Listing):
+        check_prefix(command.prefix)
+        check_prefix(command.after)
+        _kind(command.kind)
+        _range("limit", command.limit, 1, PAGE_MAX)
+    elif isinstance(command, c.Sessions | c.Events):
+        _range("limit", command.limit, 1, PAGE_MAX)
+        if isinstance(command, c.Events):
+            _range("after", command.after or 0, 0, TOKEN_MAX)
+    elif isinstance(command, c.Revoke | c.RevokeSession | c.Expel) and not (
+        0 < len(command.reason.encode()) <= REASON_MAX
+    ):
+        raise _invalid(f"reason has 1 to {REASON_MAX} bytes")
+
+
+def _validate_enter(command: c.Enter) -> None:
+    _range("n", command.n, 0, TOKEN_MAX)
+    _range("block", command.block, 1, BLOCK_MAX)
+    for name in ("head_start_ms", "max_hold_ms", "lock_delay_ms", "window_ms"):
+        _range(name, getattr(command, name), -BOUNDS_MAX_MS, BOUNDS_MAX_MS)
+    for place in command.places:
+        check_name(place.name)  # the store checks kinds, modes and weights itself
+    if command.open is not None:
+        _validate(command.open)
+
+
+def _kind(kind: str) -> None:
+    # A kind that does not exist is harmless: the store has nothing of it.
+    if len(kind) > KIND_MAX or has_controls(kind):
+        raise _invalid(f"kind is one of {', '.join(MODES_OF_KIND)}")
+
+
+def _range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise _invalid(f"{name} has to be from {least} to {most}")
+
+
+def _invalid(detail: str) -> Problem:
+    return Problem(422, INVALID, detail)
+
+
+_HANDLERS: Final[dict[type, Callable[..., Awaitable[c.Reply]]]] = {
+    c.Open: Service._open,
+    c.Enter: Service._enter,
+    c.Contend: Service._contend,
+    c.Resize: Service._resize,
+    c.Revoke: Service._revoke,
+    c.RevokeSession: Service._revoke_session,
+    c.Expel: Service._expel,
+    c.Break: Service._break,
+    c.Claims: Service._claims,
+    c.Inspect: Service._inspect,
+    c.Listing: Service._listing,
+    c.Sessions: Service._sessions,
+    c.Events: Service._events,
+}
+"""Every other command concerns a session of the caller's."""

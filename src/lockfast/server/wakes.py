@@ -1,0 +1,135 @@
+"""Wakes from the store to whoever waits in this server: streams, and requests that wait.
+
+A store calls `deliver` on a thread of its own. What it delivers is passed to the event loop in
+batches: one call of the loop for all wakes that arrived meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from lockfast.core.commands import Blocker, Wake
+from lockfast.errors import LockfastError
+from lockfast.ports import WAKE_MISSED, Store, WakeListener
+from lockfast.runtimes.threads import run
+
+logger = logging.getLogger(__name__)
+
+LISTEN_MS: Final = 60_000
+RETRY_S: Final = 0.5
+
+Hear = Callable[[Wake], None]
+MISSED: Final = Wake("", "", 0, WAKE_MISSED)
+
+
+class Wakes:
+    """Who listens for which session. Used on the event loop only, but for `_deliver`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._hearers: dict[str, list[Hear]] = {}
+        self._arrived: deque[Wake] = deque()
+        self._scheduled = False
+        self._closed = False
+        self._shared: _Listening | None = None
+        self._separate: dict[str, _Listening] = {}
+        if getattr(store, "listens_for_all", False):
+            self._shared = _Listening(store, "", self._deliver)
+
+    def inbox_of(self, session: str) -> str:
+        """Return the inbox to open a session with."""
+        return self._listening(session).listener.inbox
+
+    def _listening(self, session: str) -> _Listening:
+        if self._shared is not None:
+            return self._shared
+        found = self._separate.get(session)
+        if found is None:
+            found = self._separate[session] = _Listening(self._store, session, self._deliver)
+        return found
+
+    @contextlib.contextmanager
+    def hearing(self, session: str, hear: Hear) -> Iterator[None]:
+        """Call `hear` for each wake of a session, on the event loop."""
+        self._listening(session)
+        hearers = self._hearers.setdefault(session, [])
+        hearers.append(hear)
+        try:
+            yield
+        finally:
+            hearers.remove(hear)
+            if not hearers and self._hearers.get(session) is hearers:
+                del self._hearers[session]
+
+    def is_waiting(self, session: str, n: int, ahead: Sequence[Blocker]) -> None:
+        """Note which claims are ahead of one; some stores watch them while it waits."""
+        if self._shared is None and session in self._separate:
+            self._separate[session].listener.watch_over(n, ahead)
+
+    def forget(self, session: str) -> None:
+        """Stop listening for a session that has ended."""
+        separate = self._separate.pop(session, None)
+        if separate is not None:
+            separate.close()
+
+    def _deliver(self, wake: Wake) -> None:
+        self._arrived.append(wake)
+        if not self._scheduled:
+            self._scheduled = True
+            # The loop may be closed while the server shuts down.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._arrived:
+            wake = self._arrived.popleft()
+            if not wake.session:
+                for hearers in list(self._hearers.values()):
+                    for hear in list(hearers):
+                        hear(MISSED)
+            else:
+                for hear in list(self._hearers.get(wake.session, ())):
+                    hear(wake)
+
+    def close(self) -> None:
+        self._closed = True
+        for listening in (self._shared, *self._separate.values()):
+            if listening is not None:
+                listening.close()
+        self._separate.clear()
+
+
+class _Listening:
+    """A listener of the store, and the thread on which it listens."""
+
+    def __init__(self, store: Store, session: str, deliver: Hear) -> None:
+        self._session = session
+        self._deliver = deliver
+        self._closed = threading.Event()
+        self.listener: WakeListener = store.wake_listener(session, deliver)
+        name = f"lockfast-wakes-{session}" if session else "lockfast-wakes"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                for wake in run(self.listener.listen(LISTEN_MS)):
+                    self._deliver(wake)
+            except (LockfastError, OSError, ValueError) as error:
+                if not self._closed.is_set():
+                    logger.warning("listening for wakes failed: %s", error)
+                self._closed.wait(RETRY_S)
+        self.listener.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        with contextlib.suppress(OSError, ValueError):
+            self.listener.interrupt()
