@@ -1,4 +1,4 @@
-"""A client of a server keeps the contract of every store, command by command and as users see it."""
+"""A client of a server keeps the contract of every store, by commands and as users see it."""
 
 from __future__ import annotations
 

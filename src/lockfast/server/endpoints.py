@@ -15,7 +15,7 @@ from lockfast.core import commands as c
 from lockfast.core.codec import CodecError, command_of, encode_fields, parse
 from lockfast.flow import deadlock
 from lockfast.flow.admin import deadlock_info
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.server import streams
 from lockfast.server.openapi import document
 from lockfast.server.problems import DRAINING, INVALID, SLOW, TOO_LARGE, Problem

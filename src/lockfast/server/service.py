@@ -14,11 +14,11 @@ from lockfast.core import commands as c
 from lockfast.core.codec import TOKEN_MAX
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.names import check_name, check_prefix, has_controls
-from lockfast.core.reading import UNKNOWN_SESSION
+from lockfast.core.reasons import UNKNOWN_SESSION
 from lockfast.flow import deadlock
 from lockfast.flow.silent_sessions import just_before
 from lockfast.ports import Store
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.server.problems import INVALID, Problem, forbidden
 from lockfast.server.quotas import Usage
 from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Rights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockfast.runtimes.clock import now_ms
+from lockfast.runtimes.platform import now_ms
 from lockfast.stores.http.blocking import LineStream, Pool, deadline
 from lockfast.stores.http.failover import HttpPool, ask
 from lockfast.stores.http.members import Members

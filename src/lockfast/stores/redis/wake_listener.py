@@ -58,7 +58,7 @@ class RedisWakeListener:
         self.inbox = os.urandom(16).hex()
         self._address = address
         # A server listens for all sessions; no namespace has characters of a pattern.
-        self._subscription = "SUBSCRIBE" if session else "PSUBSCRIBE"
+        self._subscribe_command = "SUBSCRIBE" if session else "PSUBSCRIBE"
         self._channel = channel_of(address.namespace, session or "*")
         self._session = session
         self._deliver = deliver
@@ -96,7 +96,9 @@ class RedisWakeListener:
         try:
             connection = Connection(self._address, give_up_s, checked=False)
             try:
-                answer = connection.exchange(pack(self._subscription, self._channel), give_up_s)
+                answer = connection.exchange(
+                    pack(self._subscribe_command, self._channel), give_up_s
+                )
                 if isinstance(answer, Exception):
                     raise translate(str(answer), self._address.label)
             except BaseException:
