@@ -22,9 +22,9 @@ ASK = '{"at":%s,"op":%s,"by":%s,"ask":"acquire","places":%s,"wait":true,"head_st
         b'{"at":true}\n',
         b"[]\nnull\n",
         (ASK % ("1", "[]", '"c"', "[]")).encode(),
-        (ASK % ("1", "1", "{}", '[["lock","a","exclusive",1,0]]')).encode(),
-        (ASK % ("1", "1", '"c"', '[["lock"]]')).encode(),
-        (ASK % ("1", "1", '"c"', '[["lock","a","sideways",1,0]]')).encode(),
+        (ASK % ("1", "1", "{}", '[{"kind": "lock", "name": "a", "mode": "exclusive"}]')).encode(),
+        (ASK % ("1", "1", '"c"', '[{"kind":"lock"}]')).encode(),
+        (ASK % ("1", "1", '"c"', '[{"kind": "lock", "name": "a", "mode": "sideways"}]')).encode(),
         (ASK % ("1", "1", '"c"', '"lock\\u001b"')).encode(),
         b'{"at":1,"op":1,"got":"granted","token":-5}\n',
         b'{"at":1,"op":7,"got":"\\u202e"}\n',
@@ -48,7 +48,7 @@ def test_text_in_a_history_cannot_control_the_terminal(
 ) -> None:
     """Two holders at once, with names that would clear the screen."""
     file = tmp_path / "history.jsonl"
-    places = '[["lock","a\\u202e","exclusive",1,0]]'
+    places = '[{"kind": "lock", "name": "a\\u202e", "mode": "exclusive"}]'
     lines = [ASK % (at, at, f'"c{at}\\u001b[2J"', places) for at in (1, 2)]
     lines += ['{"at":%s,"op":%s,"got":"granted","token":%s}\n' % (at + 9, at, at) for at in (1, 2)]  # noqa: UP031
     file.write_text("".join(lines))

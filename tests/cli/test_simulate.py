@@ -14,9 +14,21 @@ import pytest
 from lockfast.cli import main
 
 HISTORY = [
-    {"at": 1, "op": 1, "by": "c1", "ask": "acquire", "places": [["lock", "a", "exclusive", 1, 0]]},
+    {
+        "at": 1,
+        "op": 1,
+        "by": "c1",
+        "ask": "acquire",
+        "places": [{"kind": "lock", "name": "a", "mode": "exclusive"}],
+    },
     {"at": 2, "op": 1, "got": "granted", "token": 5},
-    {"at": 3, "op": 2, "by": "c2", "ask": "acquire", "places": [["lock", "a", "exclusive", 1, 0]]},
+    {
+        "at": 3,
+        "op": 2,
+        "by": "c2",
+        "ask": "acquire",
+        "places": [{"kind": "lock", "name": "a", "mode": "exclusive"}],
+    },
     {"at": 9, "op": 2, "got": "granted", "token": 6},
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 import lockfast
 from lockfast.cli import main
-from lockfast.sim.history import Entry, read_history
+from lockfast.sim.history import Entry, read_history, write_history
 from lockfast.sim.judge import judge_file
 from tests.history import roles
 from tests.history.together import contended, work_together
@@ -36,7 +35,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def spoil(history: Path, entries: list[Entry], to: str) -> Path:
     path = history.with_name(to)
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    write_history(entries, path)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockfast.sim.entries import HistoryError
-from lockfast.sim.history import LINE_MAX
+from lockfast.sim.history import LINE_MAX, encode_entry
 from lockfast.sim.judge import judge_file
 from lockfast.sim.mix import TEXT_MAX, Mix, MixError, mix_of_seed, read_case, write_mix
 from lockfast.sim.timeline import page
@@ -39,8 +39,8 @@ ODD: tuple[Any, ...] = (
     {},
     [[]],
     [None, None, None, None, None],
-    [["lock", "a", "exclusive", 1, 0]] * 300,
-    [["lock", "a", "permit", 10**9, 1]],
+    [{"kind": "lock", "name": "a", "mode": "exclusive"}] * 300,
+    [{"kind": "lock", "name": "a", "mode": "permit", "weight": 10**9, "limit": 1}],
     {"at": {"at": {}}},
 )
 
@@ -49,7 +49,10 @@ ODD: tuple[Any, ...] = (
 def good() -> list[list[str]]:
     """The lines of some histories that are right."""
     return [
-        [json.dumps(entry) for entry in World(Mix({workload: {}}, {"pause": {}}), 3).run().entries]
+        [
+            encode_entry(entry)
+            for entry in World(Mix({workload: {}}, {"pause": {}}), 3).run().entries
+        ]
         for workload in ("turns", "upgrades", "permits", "several", "kept", "meddling")
     ]
 
@@ -132,7 +135,7 @@ def test_a_hostile_history_is_judged_or_refused(good: list[list[str]], tmp_path:
         '{"at":1e400,"heal":true}',
         "\x00" * 100,
         "x" * (LINE_MAX + 5),
-        '{"at":1,"op":1,"ask":"acquire","places":[["lock","a","sideways",1,0]]}',
+        '{"at":1,"op":1,"ask":"acquire","places":[{"kind":"lock","name":"a","mode":"x"}]}',
         '{"at":1,"op":1,"ask":"convert","of":1,"mode":"permit"}',
         '{"at":1,"got":"granted","op":7}',
     ],

@@ -91,6 +91,16 @@ def parse(text: str | bytes, bytes_max: int = BYTES_MAX) -> Any:
         raise CodecError(f"the message is not valid JSON: {error}") from None
 
 
+def encode_place(place: c.Place) -> dict[str, Any]:
+    """Return the JSON object of a place, for histories."""
+    return _fields(place)
+
+
+def decode_place(value: Any, where: str) -> c.Place:
+    """Decode the JSON object of a place. Raises CodecError, which names `where`."""
+    return cast("c.Place", _message(value, c.Place, where))
+
+
 # ── writing ──────────────────────────────────────────────────────────────────────────
 
 

@@ -37,6 +37,7 @@ from lockfast.core.commands import (
 )
 from lockfast.core.modes import CONFLICTS, EXCLUSIVE, PERMIT
 from lockfast.core.rows import Claim, Meta, ResourceRow, Rows, Session
+from lockfast.core.tokens import next_token
 
 FAR_MS = 1 << 60
 BLOCKERS_MAX = 16
@@ -276,10 +277,7 @@ class Lines:
     # ── holding ──────────────────────────────────────────────────────────────────────
 
     def next_token(self, block: int = 1) -> int:
-        """Return the next fencing token, above all earlier ones even if the counter was lost."""
-        token = max(self.meta.token + 1, self.wall_us)
-        self.meta.token = token + block - 1
-        return token
+        return next_token(self.meta, self.wall_us, block)
 
     def _hold(self, claim: Claim) -> None:
         """Make a claim a holder at all its places."""

@@ -31,6 +31,7 @@ from lockfast.core.rows import (
     parse_ref,
     rank_of,
 )
+from lockfast.core.tokens import next_token
 
 _MODES = MODES_OF_KIND[LOCK]
 
@@ -73,10 +74,7 @@ def enter_free(
     if rows.get(key) is not None:
         return None
     meta.position = position = meta.position + 1
-    token = meta.token + 1
-    if token < wall_us:
-        token = wall_us
-    meta.token = token
+    token = next_token(meta, wall_us)
     rank = rank_of(now_ms - head_start_ms, position)
     rows.add(key, ResourceRow(kind, name, {mode: 1}, {}, 1, 0, 0, f"{rank}\x1f{session_id}\x1f{n}"))
     claim = Claim(
@@ -179,7 +177,7 @@ def _let_in(
     """Grant a waiting claim its only place."""
     kind, name, _, _, _ = claim.places[0]
     rows.delete(line_prefix("w", kind, name) + claim.rank)
-    meta.token = token = max(meta.token + 1, wall_us)
+    token = next_token(meta, wall_us)
     claim.state = HOLDING
     claim.token = token
     claim.granted_ms = now_ms

@@ -84,7 +84,7 @@ class Grant:
     until: int = FAR
     """The end of its max_hold."""
     revoked: int = FAR
-    kept: bool = False
+    retained: bool = False
     closes: bool = False
     """The resource may be closed for a while after it."""
     window: int = 0
@@ -159,7 +159,7 @@ def _asked(entry: Entry) -> Grant:
         entry.get("head_start", 0),
         entry.get("wait", True),
         entry.get("timeout"),
-        kept=entry.get("kept", False),
+        retained=entry.get("retained", False),
         closes=entry.get("closes", False),
         window=entry.get("window", 0),
     )
@@ -265,12 +265,12 @@ def check_tokens(
         for name in dict.fromkeys(grant.places[0][:2] for grant in grants):
             yield from _rising([grant for grant in grants if grant.places[0][:2] == name])
         return
-    yield from _rising([grant for grant in grants if not grant.kept])
+    yield from _rising([grant for grant in grants if not grant.retained])
     if forgets:
         return
-    for name in dict.fromkeys(g.places[0][:2] for g in grants if g.kept):
+    for name in dict.fromkeys(g.places[0][:2] for g in grants if g.retained):
         there = [grant for grant in grants if grant.places[0][:2] == name]
-        yield from _rising([g for g in there if not g.kept or (g.answered or 0) < g.revoked])
+        yield from _rising([g for g in there if not g.retained or (g.answered or 0) < g.revoked])
 
 
 def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
@@ -367,7 +367,7 @@ def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
     """
     lines: dict[tuple[str, str], list[Grant]] = {}
     for grant in grants:
-        if grant.granted and len(grant.places) == 1 and not grant.kept:
+        if grant.granted and len(grant.places) == 1 and not grant.retained:
             lines.setdefault(grant.places[0][:2], []).append(grant)
     for line in lines.values():
         line.sort(key=lambda grant: -grant.token)

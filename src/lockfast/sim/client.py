@@ -199,7 +199,7 @@ class SimClient:
             places=(place,),
             wait=True,
             timeout=None,
-            kept=True,
+            retained=True,
         )
         self._asking[op] = None
         try:

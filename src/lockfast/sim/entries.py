@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lockfast.core.codec import CodecError, decode_place
 from lockfast.core.commands import Place
 from lockfast.sim.model import COMPATIBLE
 
@@ -51,21 +52,23 @@ def _flag(value: Any) -> bool:
 
 
 def _places(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and 1 <= len(value) <= PLACES_MAX
-        and all(map(_is_place, value))
-        and len({tuple(place[:2]) for place in value}) == len(value)
-    )
+    return isinstance(value, list) and 1 <= len(value) <= PLACES_MAX
 
 
-def _is_place(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or not 3 <= len(value) <= 5:
-        return False
-    kind, name, mode = value[:3]
-    weight = value[3] if len(value) > 3 else 1
-    limit = value[4] if len(value) > 4 else 0
-    return _text(kind) and _text(name) and _MODE(mode) and _POSITIVE(weight) and _NUMBER(limit)
+def _decode_places(values: list[Any]) -> tuple[Place, ...]:
+    try:
+        places = tuple(decode_place(value, f"places[{i}]") for i, value in enumerate(values))
+    except CodecError as error:
+        raise HistoryError(str(error)) from None
+    for place in places:
+        kind, name, mode, weight, limit = place
+        if not (
+            _text(kind) and _text(name) and _MODE(mode) and _POSITIVE(weight) and _NUMBER(limit)
+        ):
+            raise HistoryError(f"places has {_shown(str(place))}")
+    if len({place[:2] for place in places}) < len(places):
+        raise HistoryError("places names a resource twice")
+    return places
 
 
 _MODE: Final = _one_of(MODES)
@@ -81,7 +84,7 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "got": _one_of(OUTCOMES),
     "places": _places,
     "wait": _flag,
-    "kept": _flag,
+    "retained": _flag,
     "closes": _flag,
     "window": _NUMBER,
     "timeout": lambda value: value is None or _NUMBER(value),
@@ -156,7 +159,7 @@ class Entries:
             raise HistoryError(f"an entry is about one thing, not {kinds or 'nothing'}")
         self._check_kind(kinds[0], entry)
         if "places" in entry:
-            entry["places"] = tuple(Place(*place) for place in entry["places"])
+            entry["places"] = _decode_places(entry["places"])
         return entry
 
     def _check_kind(self, kind: str, entry: dict[str, Any]) -> None:

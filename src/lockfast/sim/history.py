@@ -2,8 +2,8 @@
 
 A history is a list of entries, in a file one JSON object per line:
 
-    {"at": 120, "op": 1, "by": "c1", "ask": "acquire", "places": [["lock", "a", "exclusive", 1, 0]],
-     "wait": true, "head_start": 0}
+    {"at": 120, "op": 1, "by": "c1", "ask": "acquire", "places": [{"kind": "lock", "name": "a",
+     "mode": "exclusive"}], "wait": true, "head_start": 0}
     {"at": 300, "op": 1, "got": "queued"}
     {"at": 950, "op": 1, "got": "granted", "token": 17}
     {"at": 990, "op": 2, "by": "c1", "ask": "release", "of": 1}
@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from lockfast.core.codec import encode_place
 from lockfast.sim.entries import Entries, HistoryError
 
 Entry: TypeAlias = dict[str, Any]
@@ -66,11 +67,18 @@ class History:
         return self._ops
 
 
+def encode_entry(entry: Entry) -> str:
+    """Encode an entry as one line of JSON."""
+    if "places" in entry:
+        entry = {**entry, "places": [encode_place(place) for place in entry["places"]]}
+    return json.dumps(entry, separators=(",", ":"))
+
+
 def write_history(entries: Iterable[Entry], path: Path) -> None:
-    """One JSON object per line."""
+    """Write a history to a file."""
     with path.open("w", encoding="utf-8") as file:
         for entry in entries:
-            file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            file.write(encode_entry(entry) + "\n")
 
 
 def read_history(path: Path) -> list[Entry]:

@@ -71,7 +71,7 @@ def _limits(
     )
     if not resized and not closed:
         return []
-    if any(grant.kept or grant.conversions for grant in grants) or any(
+    if any(grant.retained or grant.conversions for grant in grants) or any(
         "limit" not in entry for entry in resized
     ):
         return None
@@ -83,7 +83,7 @@ def _is_known(
     entries: Sequence[Entry], all_grants: Sequence[Grant], grants: Sequence[Grant]
 ) -> bool:
     """Whether the small lock knows all that happened at this name."""
-    if any(grant.kept and grant.revoked < FAR for grant in grants):
+    if any(grant.retained and grant.revoked < FAR for grant in grants):
         return False
     again = entered_again(entries)
     if any(again.get(grant.op, 0) > FORMER_MAX for grant in grants):

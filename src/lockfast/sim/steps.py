@@ -24,7 +24,7 @@ def small_lock(grants: Sequence[Grant], at: tuple[str, str], limit: int | None =
     keeper_of: dict[int, int] = {}
     for grant in grants:
         place = next(place for place in grant.places if place[:2] == at)
-        if grant.kept:
+        if grant.retained:
             keeper = keepers.setdefault(grant.by, keeper_number(len(keepers)))
             keeper_of[grant.op] = keeper
             claims[keeper] = Claim(keeper, place.mode, place.weight, place.limit)
@@ -57,7 +57,7 @@ def steps_at(
     again = entered_again(entries)
     steps: list[Step] = []
     for grant in grants:
-        if grant.kept:
+        if grant.retained:
             steps += _uses(grant, released.get(grant.op))
             continue
         for i in range(again.get(grant.op, 0)):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lockfast.core import commands as c
+from lockfast.core.codec import encode_place
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.runtimes.platform import now_us
 from lockfast.stores.private_files import open_private
@@ -150,7 +151,7 @@ class HistoryRecorder:
         op = self._ask(
             by,
             "acquire",
-            places=command.places,
+            places=[encode_place(place) for place in command.places],
             wait=command.queue,
             head_start=command.head_start_ms,
             closes=bool(command.lock_delay_ms or command.window_ms),

@@ -138,7 +138,7 @@ else
   wall_us = time[1] * 1000000 + time[2]
   now_ms = (wall_us - wall_us % 1000) / 1000
 end""",
-    # As core/lines.py has it; needs wall_us, raises `token`, the last one given.
+    # The rule of core/tokens.py; needs wall_us, raises `token`, the last one given.
     "NEXT_TOKEN": """\
 token = token + 1
 if token < wall_us then
