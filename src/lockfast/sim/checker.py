@@ -385,8 +385,11 @@ def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
                     passed[grant.head_start] = grant
 
 
-def check_windows(grants: Sequence[Grant]) -> Iterator[Problem]:
-    """Nobody is granted what is closed since an earlier grant."""
+def check_windows(grants: Sequence[Grant], reboots: Sequence[int] = ()) -> Iterator[Problem]:
+    """Nobody is granted what is closed since an earlier grant.
+
+    The embedded store counts by a clock that starts with the machine: a reboot ends windows.
+    """
     closed: dict[tuple[str, str], Grant] = {}
     for grant in sorted(grants, key=lambda grant: grant.token):
         if not grant.granted or not grant.window:
@@ -395,7 +398,10 @@ def check_windows(grants: Sequence[Grant]) -> Iterator[Problem]:
         former = closed.get(at)
         # The store granted it after it was asked, and counts by a clock of its own.
         span = (grant.answered or 0) - former.asked if former is not None else FAR
-        if former is not None and span < former.window * 1000 * (1 - RATE_MAX):
+        rebooted = former is not None and any(
+            former.asked <= reboot <= (grant.answered or 0) for reboot in reboots
+        )
+        if former is not None and span < former.window * 1000 * (1 - RATE_MAX) and not rebooted:
             text = f"{grant} was told {span} µs after {former} was asked for, "
             text += f"which closed {at[1]!r} for {former.window} ms"
             yield Problem("window", text, (grant.op, former.op), grant.answered or 0)
@@ -476,7 +482,8 @@ def check_history(
     if not forgets:
         problems += check_exclusion(grants, resizes(entries))
         problems += check_order(grants)
-        problems += check_windows(grants)
+        reboots = [entry["at"] for entry in entries if entry.get("fault") == "power_cut"]
+        problems += check_windows(grants, reboots)
     if fenced:
         problems += check_register(entries)
     if alive_us:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Knobs: TypeAlias = Mapping[str, Any]
 
-ALL: Final = frozenset(("memory", "etcd", "redis", "quorum"))
+ALL: Final = frozenset(("memory", "etcd", "redis", "quorum", "sqlite"))
 """Every store that worlds are made of."""
 
 
@@ -419,21 +419,97 @@ def client_clock(world: World, rng: random.Random, knobs: Knobs) -> None:
         )
 
 
+# ── processes of one machine ─────────────────────────────────────────────────────────
+
+
+def killed_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """A process is killed in the middle of a write to the database, and started again later."""
+
+    def begin() -> Callable[[], None]:
+        client = some_client(world, rng)
+        if client.host.dead or client.host.paused:
+            return lambda: None
+        world.note_fault("killed_in_step", client.name)
+        process = world.machine.process_of(client.host)
+        process.kill_at = rng.randrange(knobs["writes"])
+
+        def end() -> None:
+            process.kill_at = None
+            world.revive(client)
+
+        return end
+
+    episodes(world, rng, knobs, begin)
+
+
+def stopped_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """A process is stopped in the middle of a transaction, with the gate shut behind it."""
+
+    def begin() -> Callable[[], None]:
+        client = some_client(world, rng)
+        if client.host.dead or client.host.paused:
+            return lambda: None
+        process = world.machine.process_of(client.host)
+        process.stop_at = rng.randrange(knobs["writes"])
+
+        def end() -> None:
+            process.stop_at = None
+            if process.stopped is not None:
+                process.resume()
+                world.resume(client)
+
+        return end
+
+    episodes(world, rng, knobs, begin)
+
+
+def power_cut(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """All processes end, and of what was not synced the disk keeps any part."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("power_cut", world.machine.host.name)
+        for client in world.clients:
+            if not client.host.dead:
+                world.kill(client)
+        world.machine.cut_power()
+
+        def start() -> None:
+            for client in world.clients:
+                world.revive(client)
+
+        return start
+
+    episodes(world, rng, knobs, begin)
+
+
+def disk_full(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """No file can grow."""
+
+    def begin() -> Callable[[], None]:
+        world.note_fault("disk_full", world.machine.host.name)
+        world.machine.disk.full = True
+        return lambda: setattr(world.machine.disk, "full", False)
+
+    episodes(world, rng, knobs, begin)
+
+
 _TABLE: Final = frozenset(("memory",))
 _FORGETFUL: Final = frozenset(("memory", "redis"))
 _ETCD: Final = frozenset(("etcd",))
 _QUORUM: Final = frozenset(("quorum",))
+_SQLITE: Final = frozenset(("sqlite",))
+_SERVERS: Final = ALL - _SQLITE
 
 FAULTS: dict[str, Fault] = {
     "delay": Fault(delay, {"times": 2, "ms": (100, 2000), "late_ms": 250}),
     "loss": Fault(loss, {"times": 2, "ms": (50, 600), "share": 0.2}),
     "double": Fault(double, {"times": 2, "ms": (100, 1000), "share": 0.3}, stores=_TABLE | _QUORUM),
-    "reset": Fault(reset, {"times": 2, "ms": (50, 600), "share": 0.3}),
-    "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}),
-    "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}),
+    "reset": Fault(reset, {"times": 2, "ms": (50, 600), "share": 0.3}, stores=_SERVERS),
+    "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}, stores=_SERVERS),
+    "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}, stores=_SERVERS),
     "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
     "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
-    "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}),
+    "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}, stores=_SERVERS),
     "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _FORGETFUL),
     "power_loss": Fault(
         power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, True, _FORGETFUL
@@ -446,7 +522,7 @@ FAULTS: dict[str, Fault] = {
     "member_lag": Fault(member_lag, {"times": 2, "ms": (100, 900), "late_ms": 300}, stores=_ETCD),
     "compaction": Fault(compaction, {"times": 12}, stores=_ETCD),
     "no_space": Fault(no_space, {"times": 2, "ms": (20, 900)}, stores=_ETCD),
-    "drift": Fault(drift, {"ppm": 12_000}),
+    "drift": Fault(drift, {"ppm": 12_000}, stores=_SERVERS),
     # A majority of nodes with wrong clocks is no majority: they accept nothing.
     "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}, stores=ALL - _QUORUM),
     "node_crash": Fault(
@@ -454,5 +530,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "node_pause": Fault(node_pause, {"times": 3, "ms": (2, 800)}, stores=_QUORUM),
     "node_clocks": Fault(node_clocks, {"times": 1, "ms": (10, 900), "by_s": 3600}, stores=_QUORUM),
+    "killed_in_step": Fault(
+        killed_in_step, {"times": 3, "ms": (10, 900), "writes": 12}, stores=_SQLITE
+    ),
+    "stopped_in_step": Fault(
+        stopped_in_step, {"times": 3, "ms": (20, 1800), "writes": 12}, stores=_SQLITE
+    ),
+    "power_cut": Fault(power_cut, {"times": 2, "ms": (10, 300)}, stores=_SQLITE),
+    "disk_full": Fault(disk_full, {"times": 2, "ms": (20, 600)}, stores=_SQLITE),
     "client_clock": Fault(client_clock, {"times": 3, "by_s": 30}, stores=_QUORUM),
 }

@@ -16,6 +16,7 @@ from lockfast.sim.lockserver import LockServer, SimStore
 from lockfast.sim.runtime import MS, Host
 
 if TYPE_CHECKING:
+    from lockfast.sim.sqlite.service import Machine
     from lockfast.sim.world import World
 
 OnReply: TypeAlias = Callable[[Command, Reply], None]
@@ -76,6 +77,17 @@ class Forgetful(Protocol):
 
     def fail_over(self) -> None:
         """The replica takes the dead server's place, with what it has heard."""
+        ...
+
+
+@runtime_checkable
+class Embedded(Protocol):
+    """A service whose store runs in the processes of its clients, on one machine."""
+
+    machine: Machine
+
+    def client_died(self, host: Host) -> None:
+        """A client was killed, and with it whatever the store had in its process."""
         ...
 
 

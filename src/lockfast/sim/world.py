@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockfast.core.commands import (
     Command,
@@ -27,6 +27,7 @@ from lockfast.core.commands import (
     RevokeSession,
 )
 from lockfast.core.modes import MODES_OF_KIND
+from lockfast.errors import StoreError
 from lockfast.sim.checker import Problem
 from lockfast.sim.client import SimClient
 from lockfast.sim.etcd.cluster import Cluster
@@ -39,8 +40,11 @@ from lockfast.sim.network import Network
 from lockfast.sim.quorum import QuorumService, SimNode
 from lockfast.sim.register import Register
 from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
-from lockfast.sim.services import Forgetful, Service, Step, TableService
+from lockfast.sim.services import Embedded, Forgetful, Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from lockfast.sim.sqlite.service import Machine
 
 PATIENCE_TTLS = 60
 """After this many TTLs whoever has not ended never will."""
@@ -56,11 +60,20 @@ def _redis(world: World) -> Service:
     return RedisService(world)
 
 
+def _sqlite(world: World) -> Service:
+    if find_spec("apsw") is None:
+        raise MixError("worlds of SQLite need a disk below it: install the package apsw")
+    from lockfast.sim.sqlite.service import SqliteService
+
+    return SqliteService(world)
+
+
 _SERVICES: dict[str, Callable[[World], Service]] = {
     "memory": TableService,
     "etcd": EtcdService,
     "redis": _redis,
     "quorum": QuorumService,
+    "sqlite": _sqlite,
 }
 
 
@@ -248,7 +261,10 @@ class World:
                 self.problem("liveness", f"{task.host.name} could not close: {task.error!r}")
         self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
         looking = self.host("last").start(self._look_for_remains(), "last")
-        self.kernel.run_until_done(looking, self.kernel.now + 60_000 * MS)
+        try:
+            self.kernel.run_until_done(looking, self.kernel.now + 60_000 * MS)
+        except StoreError as error:
+            self.problem("readable", f"at the end the store cannot be read: {error}")
 
     async def _look_for_remains(self) -> None:
         """Whoever comes last must find no name in use."""
@@ -301,6 +317,8 @@ class World:
 
     def kill(self, client: SimClient) -> None:
         client.die()
+        if isinstance(self.service, Embedded):
+            self.service.client_died(client.host)
 
     def revive(self, client: SimClient) -> None:
         if client.host.dead:
@@ -325,6 +343,12 @@ class World:
         """The service of a world with the lock table itself."""
         assert isinstance(self.service, TableService), f"this is a world of {self.mix.store}"
         return self.service
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of a world of SQLite."""
+        assert isinstance(self.service, Embedded), f"this is a world of {self.mix.store}"
+        return self.service.machine
 
     @property
     def cluster(self) -> Cluster:

@@ -47,7 +47,7 @@ def bug(name: str, *, promise: str, store: str = "memory") -> Callable[[Plant], 
 
 def bugs() -> list[Bug]:
     """All of them."""
-    from tests.sim.planted import etcd, flow, guards, redis, table  # noqa: F401
+    from tests.sim.planted import etcd, flow, guards, redis, sqlite, table  # noqa: F401
 
     return list(_BUGS.values())
 
