@@ -7,9 +7,10 @@ from html import escape
 from typing import Final
 
 from chaos.case import NAMES, Result
+from lockfast.drawing import STYLE
 from lockfast.sim.checker import Grant, grants_of
 from lockfast.sim.history import Entry
-from lockfast.sim.timeline import STYLE, svg
+from lockfast.sim.timeline import svg
 
 GRANTS_MAX: Final = 60
 """In one picture."""

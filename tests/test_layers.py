@@ -19,20 +19,50 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors"},
     "ports": {"errors", "core"},
-    "flow": {"errors", "core", "ports"},
+    "events": {"core"},
+    "drawing": set(),
+    "process_observer": set(),
+    "flow": {"errors", "core", "ports", "events"},
     "runtimes": {"errors", "core", "ports"},
     "stores": {"errors", "core", "ports", "runtimes"},
-    "api": {"errors", "core", "ports", "flow", "runtimes", "stores"},
+    "telemetry": {"drawing", "errors", "core", "flow", "events", "runtimes"},
+    "api": {
+        "errors",
+        "core",
+        "ports",
+        "flow",
+        "runtimes",
+        "stores",
+        "events",
+        "process_observer",
+        "telemetry",
+    },
+    "metrics": {"api", "errors", "telemetry"},
+    "otel": {"api", "errors", "events", "runtimes", "telemetry"},
+    "logs": {"api", "events", "flow"},
     "aio": {"api", "errors", "flow"},
     "": {"api", "errors", "flow"},
     # Beside them. The resource's side knows nothing of clients:
-    "guards": {"errors", "core"},
+    "guards": {"errors", "core", "events", "process_observer", "runtimes"},
     # The public API, in a framework's clothes:
     "integrations": {"", "aio", "api", "errors", "guards"},
-    "server": {"", "errors", "core", "ports", "flow", "runtimes", "stores"},
-    "cli": {"", "api", "errors", "core", "flow", "runtimes", "server", "sim", "stores"},
+    "server": {"", "errors", "core", "ports", "flow", "runtimes", "stores", "telemetry"},
+    "cli": {
+        *("", "api", "errors", "core", "flow", "runtimes", "server", "sim", "stores"),
+        *("telemetry", "logs"),
+    },
     "__main__": {"cli"},
-    "sim": {"errors", "core", "ports", "flow", "runtimes", "stores", "guards", "conformance"},
+    "sim": {
+        "drawing",
+        "errors",
+        "core",
+        "ports",
+        "flow",
+        "runtimes",
+        "stores",
+        "guards",
+        "conformance",
+    },
     "testing": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores"},
     "conformance": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores", "sim"},
 }
@@ -62,7 +92,9 @@ NEVER: dict[str, set[str]] = {
 }
 """What must not be imported from the standard library; the runtime gives it instead."""
 
-STANDARD_ONLY = set(MAY_IMPORT) - {"stores", "integrations", "server", "sim", "cli", "conformance"}
+STANDARD_ONLY = set(MAY_IMPORT) - {
+    *("stores", "integrations", "server", "sim", "cli", "conformance", "metrics", "otel")
+}
 """Parts that import nothing but the standard library, not even when used."""
 
 

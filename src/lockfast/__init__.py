@@ -20,6 +20,7 @@ from lockfast.api.blocking import (
     connect,
     lock,
 )
+from lockfast.api.observing import Subscription, observe
 from lockfast.errors import (
     AcquireTimeoutError,
     DeadlockError,
@@ -73,6 +74,7 @@ __all__ = [
     "StoreError",
     "StoreMisconfiguredError",
     "StoreUnavailableError",
+    "Subscription",
     "Term",
     "Tree",
     "UnsupportedError",
@@ -81,4 +83,5 @@ __all__ = [
     "WatchGapError",
     "connect",
     "lock",
+    "observe",
 ]

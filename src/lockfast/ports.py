@@ -30,6 +30,10 @@ class Runtime(Protocol):
         """Read a monotonic clock that also advances while the machine is suspended."""
         ...
 
+    def now_us(self) -> int:
+        """Read the same clock in microseconds, to measure durations for observers."""
+        ...
+
     def signal(self) -> Signal: ...
 
     def mutex(self) -> AbstractContextManager[Any]:

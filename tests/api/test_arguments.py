@@ -159,6 +159,9 @@ def some(entered: c.Enter, *names: str) -> dict[str, Any]:
     return {name: value for name, value in of_enter(entered).items() if name in names}
 
 
+def _observer(event: object) -> None: ...
+
+
 # ── connecting ───────────────────────────────────────────────────────────────────────
 
 
@@ -174,6 +177,7 @@ def some(entered: c.Enter, *names: str) -> dict[str, Any]:
     deadlock_after=6.0,
     death_watch=False,
     debug=True,
+    observers=[_observer],
 )
 def connecting(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     client = scene.do(scene.face.connect, **arguments)
@@ -187,6 +191,7 @@ def connecting(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
         "ttl": opening.ttl_ms / 1000,
         "owner": opening.owner,
         "metadata": opening.metadata,
+        "observers": [getattr(client._core.emitter.observer, "observer", None)],
         **of_core(client._core),
     }
 
@@ -464,6 +469,12 @@ def look(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 def listing(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     scene.do(scene.client().list, **arguments)
     return {"prefix": scene.sent(c.Listing).prefix, "kind": scene.sent(c.Listing).kind}
+
+
+@case("Client.wait_graph", prefix="a")
+def wait_graph(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
+    scene.do(scene.client().wait_graph, **arguments)
+    return {"prefix": scene.sent(c.Listing).prefix}
 
 
 @case("Client.watch", prefix="a", kind="tree", after=3)

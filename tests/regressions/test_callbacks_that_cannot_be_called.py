@@ -60,4 +60,4 @@ def test_a_keeper_that_fails_says_so(
             lease.release()
         while not died:
             pass  # until its thread is over
-        assert "its keeper failed" in caplog.text
+        assert "keeper failed" in caplog.text

@@ -35,7 +35,8 @@ def test_nothing_is_sent_after_it(
     assert {type(command) for command in store.refused} == {Enter}
     client.close()
     assert {type(command) for command in store.refused} == {Enter}
-    assert not caplog.text
+    (logged,) = caplog.records
+    assert "is unreachable" in logged.getMessage()
 
 
 def test_it_works_when_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +110,9 @@ def test_an_outage_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
         await client.close()
 
     world.run(story())
-    failures = [record for record in caplog.records if "keep-alive" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records]
+    failures = [text for text in messages if "unreachable" in text]
     tried = sum(isinstance(command, Renew) for _, command in world.store.sent)
     assert tried > 100
     assert 1 <= len(failures) <= 12
+    assert "is reachable again" in messages[-1]

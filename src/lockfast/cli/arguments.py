@@ -99,12 +99,46 @@ def make_parser() -> Parser:
     sessions = command("sessions", "list the clients of the store", help_texts.SESSIONS)
     sessions.add_argument("--all", action="store_true", help="also those that ended recently")
     deadlocks = command("deadlocks", "show claims that wait for each other", help_texts.DEADLOCKS)
+    deadlocks.add_argument(
+        "--graph",
+        choices=("text", "dot", "mermaid", "json"),
+        help="print who waits for whom instead, deadlocked or not",
+    )
     watch = command("watch", "follow the events of locks", help_texts.WATCH)
     watch.add_argument(
         "--after",
         type=types.position,
         metavar="POSITION",
         help="start after this position of the event log (default: now)",
+    )
+    stats = command("stats", "show waits, holds, contention and losses", help_texts.STATS)
+    report = command("report", "write an HTML page about what happened", help_texts.REPORT)
+    report.add_argument("--html", type=Path, metavar="FILE", required=True, help="where to write")
+    report.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="a history, or the output of `lockfast watch --json` (default: the store's log)",
+    )
+    for reader in (stats, report):
+        reader.add_argument(
+            "--for",
+            dest="watch_for",
+            type=types.seconds,
+            default=5.0,
+            metavar="S",
+            help="also watch for S (default: 5s)",
+        )
+        reader.add_argument(
+            "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
+        )
+    top = command("top", "watch locks, queues and sessions live", help_texts.TOP)
+    top.add_argument(
+        "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
+    )
+    top.add_argument(
+        "--every", type=types.seconds, default=1.0, metavar="S", help="refresh (default: 1s)"
     )
     for lister in (ls, watch):
         lister.add_argument(
@@ -136,7 +170,7 @@ def make_parser() -> Parser:
         "--forgets", action="store_true", help="the store may lose data: judge the tokens only"
     )
     check.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline")
-    for reader in (ls, show, sessions, deadlocks, watch, doctor, reset, check):
+    for reader in (ls, show, sessions, deadlocks, watch, stats, doctor, reset, check):
         reader.add_argument("--json", action="store_true", help="print JSON")
     schema = tool("schema", "print the SQL that a database needs for Lockfast", help_texts.SCHEMA)
     schema.add_argument("store", choices=("postgresql",))

@@ -73,6 +73,33 @@ examples:
   lockfast watch orders/
   lockfast watch --json | jq -r 'select(.what == "expired") | .owner'
 """
+STATS: Final = """\
+The figures come from the store's event log, so they cover all clients, but only
+as far back as the log reaches; some stores write it only while it is read. They
+lack what no log has: try_acquire that found a lock taken, refused tokens, and
+the time of requests. client.stats() has those, for one client.
+
+examples:
+  lockfast stats                     every lock, after watching for 5 s
+  lockfast stats orders/ --for 1m
+  lockfast stats --json | jq '.overall["1m"].acquisition.p99'
+"""
+REPORT: Final = """\
+The page needs nothing else: no script, no network. FILE of --from is a history
+(LOCKFAST_HISTORY), or what `lockfast watch --json` has printed.
+
+examples:
+  lockfast report --html locks.html --for 1m
+  lockfast watch --json >events.jsonl; lockfast report --from events.jsonl --html locks.html
+"""
+TOP: Final = """\
+keys:
+  ↑ ↓       choose a lock            /   filter by name
+  w a c n   sort by waiters, age,    p   pause
+            contention, name         r   revoke, after asking for a reason
+  tab       holders, queue, events,  q   quit
+            graph, sessions
+"""
 REVOKE: Final = """\
 The next in the queue gets the lock at once. The holder receives your name
 and the reason with its next renewal, and may keep working until then: only a

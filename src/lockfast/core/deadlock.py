@@ -30,7 +30,7 @@ class Cycle(NamedTuple):
     actors: frozenset[str]
 
 
-class _Wait(NamedTuple):
+class Wait(NamedTuple):
     """One claim that waits at one resource."""
 
     claim: ClaimView
@@ -49,18 +49,18 @@ class _Wait(NamedTuple):
 
 def find_cycles(resources: Iterable[ResourceView]) -> list[Cycle]:
     """Return the deadlocks among these resources, at most one per group of actors."""
-    waits = [wait for resource in resources for wait in _waits_at(resource)]
+    waits = [wait for resource in resources for wait in waits_at(resource)]
     return [_cycle(group, own) for group, own in _groups(waits)]
 
 
-def _groups(waits: Sequence[_Wait]) -> list[tuple[frozenset[str], list[_Wait]]]:
+def _groups(waits: Sequence[Wait]) -> list[tuple[frozenset[str], list[Wait]]]:
     """Return groups of actors that wait only for each other, with all their waits."""
     stuck = _reduce(waits)
     edges: dict[str, set[str]] = {}
     for wait in waits:
         if wait.claim.actor in stuck:
             edges.setdefault(wait.claim.actor, set()).update(
-                other.actor for other in _blockers(wait, stuck)
+                other.actor for other in blockers_of(wait, stuck)
             )
     found = []
     for group in _knots(edges):
@@ -74,14 +74,15 @@ def _groups(waits: Sequence[_Wait]) -> list[tuple[frozenset[str], list[_Wait]]]:
     return found
 
 
-def _waits_at(resource: ResourceView) -> list[_Wait]:
+def waits_at(resource: ResourceView) -> list[Wait]:
+    """Return the claims that wait at a resource, conversions first."""
     found = []
     for claim in resource.holders:
         if claim.wants:
             place = _place_at(claim, resource)._replace(mode=claim.wants)
-            found.append(_Wait(claim, place, resource, -1))
+            found.append(Wait(claim, place, resource, -1))
     for at, claim in enumerate(resource.waiting):
-        found.append(_Wait(claim, _place_at(claim, resource), resource, at))
+        found.append(Wait(claim, _place_at(claim, resource), resource, at))
     return found
 
 
@@ -92,14 +93,14 @@ def _place_at(claim: ClaimView, resource: ResourceView) -> Place:
     raise AssertionError(f"a claim at {resource.name!r} has no place there")
 
 
-def _reduce(waits: Sequence[_Wait]) -> set[str]:
+def _reduce(waits: Sequence[Wait]) -> set[str]:
     """Return the actors that remain after removing all that can proceed.
 
     Each queue is scanned from its head, so one pass removes all actors that can proceed one
     after another, however long the queue is.
     """
     waits_of: dict[str, int] = {}
-    lines: dict[tuple[str, str], list[_Wait]] = {}
+    lines: dict[tuple[str, str], list[Wait]] = {}
     for wait in waits:
         actor = wait.claim.actor
         if actor:
@@ -145,8 +146,8 @@ class _Ahead:
         share = place.weight if place.mode == PERMIT else 1
         self._counts[place.mode] = self._counts.get(place.mode, 0) + share
 
-    def leaves_room_for(self, wait: _Wait) -> bool:
-        """Return True if no claim counted so far blocks this one; see `_blockers`."""
+    def leaves_room_for(self, wait: Wait) -> bool:
+        """Return True if no claim counted so far blocks this one; see `blockers_of`."""
         mode = wait.place.mode
         if mode == PERMIT:
             return self._counts.get(PERMIT, 0) + wait.place.weight <= self._limit
@@ -160,10 +161,12 @@ class _Ahead:
         )
 
 
-def _blockers(wait: _Wait, stuck: set[str]) -> list[ClaimView]:
-    """Return the claims of stuck actors that block this one."""
+def blockers_of(wait: Wait, stuck: set[str] | None = None) -> list[ClaimView]:
+    """Return the claims that block this one; with `stuck`, only those of these actors."""
     there = [
-        (other, _place_at(other, wait.resource)) for other in wait.ahead if other.actor in stuck
+        (other, _place_at(other, wait.resource))
+        for other in wait.ahead
+        if stuck is None or other.actor in stuck
     ]
     if wait.place.mode == PERMIT:
         weights = sum(place.weight for _, place in there)
@@ -215,12 +218,12 @@ def _knots(edges: Mapping[str, set[str]]) -> list[frozenset[str]]:
     return found
 
 
-def _cycle(group: frozenset[str], waits: Sequence[_Wait]) -> Cycle:
+def _cycle(group: frozenset[str], waits: Sequence[Wait]) -> Cycle:
     witnesses: dict[tuple[str, int], Witness] = {}
     lines = []
     passing: tuple[ClaimView, ClaimView] | None = None
     for wait in waits:
-        blockers = _blockers(wait, set(group))
+        blockers = blockers_of(wait, set(group))
         if not blockers:
             continue
         claim = wait.claim
@@ -242,7 +245,7 @@ def _cycle(group: frozenset[str], waits: Sequence[_Wait]) -> Cycle:
             and all(other.state != HOLDING for other in blockers)
         ):
             passing = (claim, reservation)
-    candidates = [wait for wait in waits if _blockers(wait, set(group))]
+    candidates = [wait for wait in waits if blockers_of(wait, set(group))]
     # Claims that entered a queue in the same millisecond are ordered by their position.
     victim = min(
         candidates,

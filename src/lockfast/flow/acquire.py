@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from lockfast.core.commands import (
     WHY_CLAIMS_FULL,
@@ -60,7 +61,16 @@ QUEUE_READ_MAX: Final = 1000
 FORKED: Final = "the process was forked, and leases stay with the parent process"
 
 
-async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
+def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> Coroutine[Any, Any, bool]:
+    """As `obtain`, and tell observers."""
+    if core.emitter.observer is None:
+        return obtain(core, holding, timeout_ms)
+    from lockfast.flow import observed
+
+    return observed.acquire(core, holding, timeout_ms)
+
+
+async def obtain(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
     """Wait until `holding` is held. Return False if `timeout_ms` is 0 and the lock is taken.
 
     On any exception the claim is removed from the store, even if its outcome is unknown.
@@ -78,14 +88,17 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
                 holding.ahead = reply.ahead
                 if not contends(core, timeout_ms):
                     return False
+                if core.emitter.observer is not None:
+                    await _report_queued(core, holding, None)
                 await _back_off(core, holding, reply, timeout_ms, until_ms)
                 was_queued = True
                 continue
             was_queued = True
-            if not isinstance(reply, Granted) and not await _wait(
-                core, holding, timeout_ms, until_ms
-            ):
-                continue
+            if not isinstance(reply, Granted):
+                if core.emitter.observer is not None:
+                    await _report_queued(core, holding, reply)
+                if not await _wait(core, holding, timeout_ms, until_ms):
+                    continue
             # While the reply was in flight the session may have ended or the claim may have
             # been revoked. Never return a lease that is already lost.
             session = holding.session
@@ -104,6 +117,12 @@ async def acquire(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
             session.released(holding)
             session.end_if_unused()
         raise
+
+
+async def _report_queued(core: Core, holding: Holding, reply: Queued | None) -> None:
+    from lockfast.flow import observed
+
+    await observed.report_queued(core, holding, reply)
 
 
 async def _enter(
@@ -128,6 +147,7 @@ async def _enter(
         give_up_ms = min(give_up_ms, until_ms)
     retry = Retry(runtime, give_up_ms)
     retry_ms = RETRY_MS
+    failed = False
     while True:
         opening = None if session.snapshot.opened else session.opening()
         was_stored = holding.may_be_stored
@@ -144,6 +164,8 @@ async def _enter(
                     session.opening_refused()
             if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
                 raise
+            failed = True
+            core.emitter.outage.failed(error)
             # Resending is safe: the store recognizes the claim by its number.
             trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
             if trouble is not None:
@@ -158,6 +180,8 @@ async def _enter(
                 session = core.enlist(holding)
             sent_ms = runtime.now_ms()
             continue
+        if failed:
+            core.emitter.outage.over()
         if isinstance(reply, Ended):
             session.ended_by_store(reply)
             logger.warning(

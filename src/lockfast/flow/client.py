@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import LimitError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.flow.capabilities import checked_wire
+from lockfast.flow.emitter import Emitter
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.keeper import Keeper
 from lockfast.flow.lock_order import LockOrder
@@ -58,6 +59,7 @@ class Core:
         self.wire: Wire = checked_wire(store.caller_wire(), store.capabilities)
         self._keeper_runtime = keeper_runtime
         self._metadata = metadata
+        self.emitter = Emitter(runtime, store.label)
         self._start()
 
     def _start(self) -> None:
@@ -66,6 +68,7 @@ class Core:
         self._process = self.runtime.process()
         self._id = self.runtime.unique()[:8]
         self._owner = self._owner_of()
+        self.emitter.start(self._owner)
         self._mutex = self.runtime.mutex()
         self._sessions: dict[int, Session] = {}
         self.closed = False
@@ -115,6 +118,7 @@ class Core:
             session = Session(self._keeper_runtime, step_ms, self.owner, self._metadata)
             session.deadlock_after_ms = self._deadlock_after_ms
             session.siblings = self.sessions
+            session.emitter = self.emitter
             try:
                 session.attach(self.store)
                 keeper = Keeper(session, self.store.keeper_wire())
@@ -152,8 +156,13 @@ class Core:
         retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                return await self.wire.send(command, retry.left_ms(runtime.now_ms()))
+                reply = await self.wire.send(command, retry.left_ms(runtime.now_ms()))
+                if self.emitter.outage.failures:
+                    self.emitter.outage.over()
+                return reply
             except (StoreUnavailableError, OutcomeUnknownError) as error:
+                if not self.closed:
+                    self.emitter.outage.failed(error)
                 trouble = error if self.closed else retry.failed(error)
                 if trouble is not None:
                     raise trouble from error.__cause__

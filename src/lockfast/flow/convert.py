@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from lockfast.core.commands import (
     WHY_DEADLOCK,
     Busy,
@@ -29,7 +32,18 @@ from lockfast.flow.client import Core
 from lockfast.flow.holding import Holding
 
 
-async def convert(core: Core, holding: Holding, mode: str, timeout_ms: int | None) -> None:
+def convert(
+    core: Core, holding: Holding, mode: str, timeout_ms: int | None
+) -> Coroutine[Any, Any, None]:
+    """As `change_mode`, and tell observers."""
+    if core.emitter.observer is None:
+        return change_mode(core, holding, mode, timeout_ms)
+    from lockfast.flow import observed
+
+    return observed.convert(core, holding, mode, timeout_ms)
+
+
+async def change_mode(core: Core, holding: Holding, mode: str, timeout_ms: int | None) -> None:
     """Convert the lease to `mode`. It keeps its current mode while it waits and on timeout.
 
     Raises AcquireTimeoutError, or DeadlockError if another holder waits for our release.

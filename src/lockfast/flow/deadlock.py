@@ -11,6 +11,7 @@ from lockfast.core.commands import (
     ClaimsReply,
     ClaimView,
     Command,
+    Done,
     Inspect,
     Listing,
     ListingReply,
@@ -74,21 +75,18 @@ def _later(view: ResourceView, ms: int) -> ResourceView:
     )
 
 
-async def end(send: Send, cycle: Cycle) -> None:
-    """Break a deadlock, provided that all its claims are unchanged."""
+async def end(send: Send, cycle: Cycle) -> bool:
+    """Break a deadlock, provided that all its claims are unchanged. Return False if not."""
     if cycle.passing is not None:
         claim, reservation = cycle.passing
-        await send(
-            Break(
-                claim.session,
-                claim.n,
-                cycle.witnesses,
-                ahead_of=(reservation.session, reservation.n),
-            )
-        )
+        ahead_of = (reservation.session, reservation.n)
+        command = Break(claim.session, claim.n, cycle.witnesses, ahead_of=ahead_of)
     else:
         victim = cycle.victim
-        await send(Break(victim.session, victim.n, cycle.witnesses, detail="\n".join(cycle.lines)))
+        detail = "\n".join(cycle.lines)
+        command = Break(victim.session, victim.n, cycle.witnesses, detail=detail)
+    reply = await send(command)
+    return isinstance(reply, Done) and reply.found
 
 
 async def all_deadlocks(send: Send, now_ms: Callable[[], int]) -> list[Cycle]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lockfast.core.commands import Blocker, Enter, Open, Place
 from lockfast.core.modes import CONFLICTS, INTENT_EXCLUSIVE, INTENT_SHARED, PERMIT
 from lockfast.ports import Signal
 
 if TYPE_CHECKING:
+    from lockfast.events import Subject
     from lockfast.flow.session import Session
 
 INTENTS: Final = (INTENT_SHARED, INTENT_EXCLUSIVE)
@@ -94,6 +95,20 @@ class Holding:
     """The claims directly ahead of this one, as the store last reported them."""
     reason = ""
     by = ""
+    why = ""
+    """Why it was lost, in one word: one of the LOST_ constants."""
+    held_us = 0
+    """When its grant was reported to an observer; 0 if it was not, or its end was too."""
+    being_granted = False
+    """Its acquire is observed and has not returned: an end is reported after the grant."""
+    contended = False
+    """It had to wait, or would have had to; known only if somebody observes."""
+    queue_length = 0
+    """The length of the queue when it entered, including itself; as above."""
+    subject: Subject | None = None
+    """What it asks for, as observers see it."""
+    trace: Any = None
+    """What the tracer attached to it."""
     lost_ms: int | None = None
     changed: Signal | None = None
     """Set when the phase changes; None unless a caller waits for that."""

@@ -32,7 +32,15 @@ from lockfast.core.commands import (
     SessionsReply,
     Wake,
 )
-from lockfast.errors import SURELY_NOT_DONE, LockfastError, StoreError
+from lockfast.core.deadlock import Cycle
+from lockfast.core.reasons import LOST_CLOSED
+from lockfast.errors import (
+    SURELY_NOT_DONE,
+    LockfastError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+)
 from lockfast.flow import deadlock
 from lockfast.flow.ending import end_session
 from lockfast.flow.log import logger
@@ -91,7 +99,7 @@ class Keeper:
                 if session.closing and self._outbox_is_done():
                     # End the leases locally first: once the store has closed the session,
                     # others may hold its locks.
-                    session.end("the client was closed")
+                    session.end("the client was closed", why=LOST_CLOSED)
                     await self._close(Close(session.id))
                     return
                 if session.snapshot.opened:
@@ -182,7 +190,14 @@ class Keeper:
         return max(1, budget_ms)
 
     def _log_failure(self, error: Exception, doing: str) -> None:
-        """Log a failure, at most once a minute while it persists."""
+        """Log a failure, at most once a minute while it persists.
+
+        If the store is unreachable, the outage is logged instead, once for all duties.
+        """
+        if isinstance(error, StoreUnavailableError | OutcomeUnknownError):
+            if not self._session.closing:
+                self._session.emitter.outage.failed(error)
+            return
         now_ms = self._runtime.now_ms()
         if now_ms >= self._log_at_ms.get(doing, 0):
             self._log_at_ms[doing] = now_ms + LOG_EVERY_MS
@@ -194,6 +209,8 @@ class Keeper:
         backoff.failed(self._runtime.now_ms())
 
     def _succeeded(self, doing: str, backoff: Backoff) -> None:
+        if self._session.emitter.outage.failures:
+            self._session.emitter.outage.over()
         self._log_at_ms.pop(doing, None)
         backoff.succeeded()
 
@@ -206,6 +223,8 @@ class Keeper:
         if self._runtime.now_ms() < self._due_ms() or not session.alive():
             return
         proof = session.proof()
+        observing = session.emitter.observer is not None
+        sent_us = self._runtime.now_us() if observing else 0
         sent_ms = self._runtime.now_ms()
         try:
             reply = await self._wire.send(
@@ -223,14 +242,32 @@ class Keeper:
                 return
             for n, look in reply.looks:
                 session.apply_view(n, look, sent_ms)
+            if observing:
+                self._report_renewed(sent_us, proof)
         except Exception as error:
-            session.unconfirmed()
+            was_confirmed = session.unconfirmed()
+            if observing:
+                self._report_failed(sent_us, error, was_confirmed)
             self._silent_sessions.clear()
             self._failed(error, "keep-alive", self._renewing)
             return
         self._succeeded("keep-alive", self._renewing)
         self._renew_at_ms = self._next_renewal(sent_ms)
         await self._expel_the_silent(reply)
+
+    def _report_renewed(self, sent_us: int, proof: Proof) -> None:
+        from lockfast.flow import observed
+
+        observed.report_renewed(self._session, sent_us, len(proof.held), len(proof.queued))
+
+    def _report_failed(self, sent_us: int, error: Exception, was_confirmed: bool) -> None:
+        from lockfast.flow import observed
+
+        session = self._session
+        observed.report_keep_alive_failed(session, sent_us, error)
+        if was_confirmed:
+            held = [holding for holding in session.holdings() if holding.held_us]
+            observed.report_uncertain(session, held)
 
     async def _expel_the_silent(self, reply: Renewed) -> None:
         """Expel sessions ahead of us whose keep-alives have stopped but that the store keeps."""
@@ -274,8 +311,8 @@ class Keeper:
             start = session.start_of_deadlock_look()
             now_ms = self._runtime.now_ms
             for cycle in await deadlock.look(send, start, now_ms) if start else ():
-                logger.warning("deadlock: %s", "; ".join(cycle.lines))
-                await deadlock.end(send, cycle)
+                if await deadlock.end(send, cycle):
+                    self._report_deadlock(cycle)
         except Exception as error:
             self._failed(error, "deadlock search", self._searching)
         else:
@@ -285,6 +322,12 @@ class Keeper:
             ended_ms = self._runtime.now_ms()
             rest_ms = LOOKING_SHARE * (ended_ms - began_ms)
             session.deadlock_at_ms = max(session.deadlock_at_ms, ended_ms + rest_ms)
+
+    def _report_deadlock(self, cycle: Cycle) -> None:
+        from lockfast.flow import observed
+
+        victim = cycle.victim.owner if cycle.passing is None else ""
+        observed.report_deadlock(self._session, cycle.lines, victim)
 
     async def _list(self, proof: Proof) -> None:
         """Read all claims of the session to find where the store's state differs from ours."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from lockfast.core.commands import Granted, Look
 from lockfast.core.modes import EXCLUSIVE
@@ -24,6 +24,7 @@ from lockfast.flow.log import logger
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
+    from lockfast.flow.observed import ObservedUse
     from lockfast.ports import Signal
 
 BLOCK: Final = 4096
@@ -45,13 +46,17 @@ class Use:
     Created before it is admitted, so that an interrupted caller has something to release.
     """
 
-    __slots__ = ("actor", "ended", "holding", "on_end", "token")
+    __slots__ = ("actor", "ended", "holding", "observed", "on_end", "token", "waited")
 
     def __init__(self, actor: str) -> None:
         self.actor = actor
         self.holding: Holding | None = None
         """The grant that it uses; None until it is admitted."""
         self.token = 0
+        self.waited = False
+        """It had to wait for other users, here or elsewhere."""
+        self.observed: ObservedUse | None = None
+        """What to report when it ends; None if nobody observes, or its end was reported."""
         self.ended = False
         """It has released the lock or stopped waiting for it."""
         self.on_end: tuple[Callable[[], None], ...] = ()
@@ -104,13 +109,21 @@ class RetainedLock:
 
     # ── acquiring ──────────────────────────────────────────────────────────────────────
 
-    async def acquire(self, timeout_ms: int | None, use: Use | None = None) -> Use:
-        """Become a local user. Raises AcquireTimeoutError after `timeout_ms`."""
+    def acquire(self, timeout_ms: int | None, use: Use | None = None) -> Coroutine[Any, Any, Use]:
+        """As `admit`, and tell observers."""
+        if use is None:
+            use = Use(self._core.actor())
+        if self._core.emitter.observer is None:
+            return self.admit(timeout_ms, use)
+        from lockfast.flow import observed
+
+        return observed.acquire_use(self, self._core, timeout_ms, use)
+
+    async def admit(self, timeout_ms: int | None, use: Use) -> Use:
+        """Make `use` a local user. Raises AcquireTimeoutError after `timeout_ms`."""
         core = self._core
         if self._process != core.runtime.process():
             self._start()  # forked: the grant and its users belong to the parent
-        if use is None:
-            use = Use(core.actor())
         waiter: _Waiter | None = None
         try:
             with self._mutex:
@@ -123,6 +136,7 @@ class RetainedLock:
                 if timeout_ms == 0 and (self._users or self._leading or self._line):
                     raise self._timed_out(0)
                 self._arrivals += 1
+                use.waited = bool(self._users or self._leading or self._line)
                 waiter = _Waiter(use, self._arrivals, core.runtime.signal())
                 self._line.append(waiter)
                 surplus = self._surplus()
@@ -154,7 +168,9 @@ class RetainedLock:
         holding = Holding(self._ask, "")
         got = stored = False
         try:
-            got = await claims.acquire(self._core, holding, 0 if timeout_ms == 0 else left_ms)
+            got = await claims.obtain(self._core, holding, 0 if timeout_ms == 0 else left_ms)
+            if holding.contended:
+                waiter.use.waited = True
         finally:
             try:
                 with self._mutex:
@@ -163,6 +179,8 @@ class RetainedLock:
                     if got:
                         self._begin(holding)
                         stored = True
+                        if self._core.emitter.observer is not None:
+                            self._report_retained(holding)
                         self._serve()
                         self._appoint()  # in case it is already lost
                     elif waiter in self._line:
@@ -293,6 +311,8 @@ class RetainedLock:
             look_due = self._look_due(holding)
             # Last: if Ctrl-C interrupts these steps, the lease's finalizer repeats them.
             use.ended = True
+        if use.observed is not None:
+            self._report_use_ended(use, lost)
         if use.on_end:
             carry_out(use.on_end)
         if look_due:
@@ -366,8 +386,23 @@ class RetainedLock:
             if surplus is None:
                 self._appoint()
             use.ended = True
+        if use.observed is not None:
+            self._report_use_ended(use, lost=False)
         if surplus is not None:
             self._release_grant_later(surplus)
+
+    def _report_retained(self, holding: Holding) -> None:
+        from lockfast.flow import observed
+
+        observed.report_retained(self._core, holding)
+
+    def _report_use_ended(self, use: Use, lost: bool) -> None:
+        from lockfast.flow import observed
+
+        with self._mutex:
+            known, use.observed = use.observed, None
+        if known is not None:
+            observed.report_use_ended(self._core, use, known, lost)
 
     def _stop_work(self, use: Use) -> None:
         """Record that a user has stopped working. After the last one, a successor elsewhere
@@ -413,6 +448,9 @@ class RetainedLock:
             if holding is not None and holding.session is not None and not lost:
                 holding.session.work_has_stopped(holding)
             self._appoint()
+        for use in lost:
+            if use.observed is not None:
+                self._report_use_ended(use, lost=True)
         carry_out([callback for use in lost for callback in use.on_end])
 
     def _release_grant_later(self, holding: Holding) -> None:

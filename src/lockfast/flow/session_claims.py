@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,7 @@ from lockfast.core.commands import (
     Reply,
     Wake,
 )
-from lockfast.core.reasons import MAX_HOLD_ELAPSED
+from lockfast.core.reasons import LOST_MAX_HOLD, LOST_MISSING, LOST_REVOKED, MAX_HOLD_ELAPSED
 from lockfast.flow.effects import carry_out
 from lockfast.flow.holding import (
     ENTERING,
@@ -121,13 +122,15 @@ class SessionClaims(SessionLife):
     def lost(self, holding: Holding, reason: str, by: str = "") -> None:
         """Record that the store revoked the claim or has no record of it."""
         with self.mutex:
-            effects = self._lose(holding, reason, by)
+            effects = self._lose(holding, reason, by, LOST_REVOKED if by else LOST_MISSING)
         carry_out(effects)
 
     def released(self, holding: Holding) -> None:
         """Record that the store has removed the claim, or certainly never had it."""
         with self.mutex:
             self._remove(holding, RELEASED)
+        if holding.held_us:
+            self.report_end(holding)
         if holding.on_end:
             carry_out(holding.on_end)
 
@@ -144,6 +147,8 @@ class SessionClaims(SessionLife):
                 leave = Leave(self.id, holding.n, holding.ask.places, close_ms)
                 self._outbox.put(holding.n, leave)
             self._remove(holding, RELEASED)
+        if holding.held_us:
+            self.report_end(holding)
         carry_out(holding.on_end)
         self.listener.interrupt()
 
@@ -211,15 +216,34 @@ class SessionClaims(SessionLife):
         changed = holding.changed
         return changed.set if changed is not None else None
 
-    def _lose(self, holding: Holding, reason: str, by: str = "") -> list[Callable[[], None]]:
+    def report_end(self, holding: Holding) -> None:
+        """Tell observers that a lease has ended, unless another thread has done so."""
+        from lockfast.flow import observed
+
+        with self.mutex:
+            if holding.being_granted:
+                return
+            held_us, holding.held_us = holding.held_us, 0
+        if holding.ask.block > 1:
+            if held_us:
+                observed.report_returned(self, holding, held_us)
+        elif holding.phase is LOST:
+            observed.report_lost(self, holding, held_us, holding.why)
+        elif held_us:
+            observed.report_released(self, holding, held_us)
+
+    def _lose(self, holding: Holding, reason: str, by: str, why: str) -> list[Callable[[], None]]:
         if holding.phase in (LOST, RELEASED):
             return []
         was_held = holding.phase is HELD
         holding.reason = reason
         holding.by = by
+        holding.why = why
         holding.lost_ms = self.runtime.now_ms()
         self._remove(holding, LOST)
         effects = list(holding.on_end) if was_held else []
+        if was_held:
+            effects.append(partial(self.report_end, holding))
         if holding.changed is not None:
             effects.append(holding.changed.set)
         return effects
@@ -295,7 +319,8 @@ class SessionClaims(SessionLife):
             not_before_ms = holding.hold_deadline_ms + margin_ms(holding.bound_ms)
             is_fixed = holding.hold_deadline_ms < self._max_hold_end_ms(holding)
             self._outbox.put(holding.n, leave, not_before_ms)
-            effects = self._lose(holding, FIXED_TERM_ELAPSED if is_fixed else MAX_HOLD_ELAPSED)
+            reason = FIXED_TERM_ELAPSED if is_fixed else MAX_HOLD_ELAPSED
+            effects = self._lose(holding, reason, "", LOST_MAX_HOLD)
         carry_out(effects)
         self.listener.interrupt()
 
@@ -347,7 +372,7 @@ class SessionClaims(SessionLife):
         effects: list[Callable[[], None]] = []
         # Includes the claims that an earlier, interrupted call did not reach.
         for holding in list(self._holdings.values()):
-            effects += self._lose(holding, self.snapshot.ended, self.snapshot.by)
+            effects += self._lose(holding, self.snapshot.ended, self.snapshot.by, self.why)
             self._holdings.pop(holding.n, None)
         self._outbox.clear()
         return effects

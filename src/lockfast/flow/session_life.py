@@ -11,7 +11,9 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Blocker, Ended, Open, Wake
+from lockfast.core.reasons import LOST_ENDED, LOST_EXPIRED, LOST_KEEPER, LOST_REVOKED
 from lockfast.flow.effects import carry_out
+from lockfast.flow.emitter import Emitter
 from lockfast.ports import Runtime, WakeListener
 
 STOPPING_SHARE: Final = 30
@@ -80,6 +82,10 @@ class SessionLife:
         self.keeper = KeeperState.NONE
         self.on_keeper_stopped: list[Callable[[], None]] = []
         self.on_end: list[Callable[[], None]] = []
+        self.emitter = Emitter(runtime, "")
+        """Where events go; the client replaces it by its own."""
+        self.why = ""
+        """Why the session ended, in one word: one of the LOST_ constants."""
         self._metadata = metadata
         self.ended_in_store = False
         """The store reported the end of the session, so the keeper need not end it there."""
@@ -129,6 +135,10 @@ class SessionLife:
             if snapshot.opened or snapshot.ended:
                 return
             self.snapshot = snapshot._replace(opened=True)
+        if self.emitter.observer is not None:
+            from lockfast.flow import observed
+
+            observed.report_opened(self)
         self.listener.interrupt()
 
     def was_sent(self) -> bool:
@@ -152,7 +162,7 @@ class SessionLife:
             if not snapshot.ended and (not snapshot.deadline_ms or now_ms < snapshot.deadline_ms):
                 return True
             missed = "renewed" if snapshot.opened else "opened"
-            effects = self._end(f"session {self.id} was not {missed} in time")
+            effects = self._end(f"session {self.id} was not {missed} in time", "", LOST_EXPIRED)
         carry_out(effects)
         return False
 
@@ -173,10 +183,12 @@ class SessionLife:
                 return True
         return self.alive()
 
-    def unconfirmed(self) -> None:
-        """Record that a keep-alive failed."""
+    def unconfirmed(self) -> bool:
+        """Record that a keep-alive failed. Return True if the one before had succeeded."""
         with self.mutex:
+            was_confirmed = self.snapshot.confirmed
             self.snapshot = self.snapshot._replace(confirmed=False)
+        return was_confirmed
 
     def confirmed_at_ms(self) -> int:
         """Return the earliest time from which the store may count the current TTL."""
@@ -187,24 +199,34 @@ class SessionLife:
     def ended_by_store(self, reply: Ended) -> None:
         """Record that the session has ended in the store."""
         self.ended_in_store = True
-        self.end(f"session {self.id} ended: {reply.reason}", reply.by)
+        why = LOST_REVOKED if reply.by else LOST_ENDED
+        self.end(f"session {self.id} ended: {reply.reason}", reply.by, why)
 
-    def end(self, reason: str, by: str = "") -> None:
+    def end(self, reason: str, by: str = "", why: str = LOST_KEEPER) -> None:
         """End the session: its leases are lost, and its waiting claims enter again."""
         with self.mutex:
-            effects = self._end(reason, by)
+            effects = self._end(reason, by, why)
         carry_out(effects)
 
-    def _end(self, reason: str, by: str = "") -> list[Callable[[], None]]:
+    def _end(self, reason: str, by: str, why: str) -> list[Callable[[], None]]:
         effects: list[Callable[[], None]] = []
         if not self.snapshot.ended:
+            self.why = why
             self.snapshot = self.snapshot._replace(
                 ended=reason, by=by, ended_ms=self.runtime.now_ms()
             )
             self._before_claims_are_lost()
             effects += self.on_end
             effects.append(self.listener.interrupt)
+            if self.emitter.observer is not None:
+                # The leases are reported first, then the session.
+                return [*effects, *self._lose_claims(), self._report_end]
         return effects + self._lose_claims()
+
+    def _report_end(self) -> None:
+        from lockfast.flow import observed
+
+        observed.report_session_ended(self)
 
     def _before_claims_are_lost(self) -> None:
         """Note which claims are held; called once, under the mutex."""

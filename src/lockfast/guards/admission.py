@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from lockfast import process_observer
 from lockfast.core.names import ancestors, check_name
 from lockfast.errors import LockfastError, StaleTokenError, UnsupportedError
 
@@ -61,9 +62,13 @@ class Admission(NamedTuple):
     once: bool
     compared: tuple[Mark, ...]
     raised: tuple[Mark, ...]
+    guard: str = "custom"
+    """The kind of guard, for observers."""
 
 
-def plan_admission(resource: str, token: int, *, shared: bool, once: bool, tree: bool) -> Admission:
+def plan_admission(
+    resource: str, token: int, *, shared: bool, once: bool, tree: bool, guard: str = "custom"
+) -> Admission:
     """Check the arguments and name the floors they concern; touches nothing."""
     compared = compared_marks(resource, tree=tree)
     check_token(token)
@@ -74,7 +79,7 @@ def plan_admission(resource: str, token: int, *, shared: bool, once: bool, tree:
             "drop one of them",
         )
     raised = () if shared else _raised_marks(resource, tree=tree)
-    return Admission(resource, token, once, compared, raised)
+    return Admission(resource, token, once, compared, raised, guard)
 
 
 def judge(admission: Admission, floor: int) -> None:
@@ -82,7 +87,33 @@ def judge(admission: Admission, floor: int) -> None:
     token = admission.token
     passes = token > floor if admission.once else token >= floor
     if not passes:
+        if process_observer.observe is not None:
+            _tell_refused(admission, floor)
         raise StaleTokenError(admission.resource, token, floor, once=admission.once)
+
+
+def admitted(admission: Admission) -> None:
+    """Tell observers that a token has passed."""
+    if process_observer.observe is not None:
+        _tell_admitted(admission)
+
+
+def _tell_admitted(admission: Admission) -> None:
+    from lockfast.events import GuardAdmitted
+    from lockfast.runtimes.platform import now_us
+
+    resource, token = admission[:2]
+    assert process_observer.observe is not None
+    process_observer.observe(GuardAdmitted(now_us(), admission.guard, resource, token))
+
+
+def _tell_refused(admission: Admission, floor: int) -> None:
+    from lockfast.events import GuardRefused
+    from lockfast.runtimes.platform import now_us
+
+    resource, token = admission[:2]
+    assert process_observer.observe is not None
+    process_observer.observe(GuardRefused(now_us(), admission.guard, resource, token, floor))
 
 
 def compared_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:

@@ -16,7 +16,14 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from lockfast.errors import StoreError, StoreUnavailableError, UnsupportedError
-from lockfast.guards.admission import Admission, Mark, compared_marks, judge, plan_admission
+from lockfast.guards.admission import (
+    Admission,
+    Mark,
+    admitted,
+    compared_marks,
+    judge,
+    plan_admission,
+)
 
 Json: TypeAlias = dict[str, Any]
 Send: TypeAlias = Callable[[Json], Json]
@@ -103,6 +110,7 @@ class EtcdGuard:
             )
             responses = answer.get("responses", [])
             if answer.get("succeeded"):
+                admitted(admission)
                 return {**answer, "responses": responses[: len(operations)]}
             found = self._found(admission, responses[: len(reads)])
             judge(admission, max(found.get(mark, 0) for mark in admission.compared))
@@ -134,7 +142,9 @@ class EtcdGuard:
     # ── keys and values ──────────────────────────────────────────────────────────────
 
     def _admission(self, resource: str, token: int, *, shared: bool, once: bool) -> Admission:
-        return plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
+        return plan_admission(
+            resource, token, shared=shared, once=once, tree=self._tree, guard="etcd"
+        )
 
     def _passing(self, admission: Admission) -> list[Json]:
         """The token may pass every floor that it is compared with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lockfast.guards.admission import Mark, compared_marks, judge, plan_admission
+from lockfast.guards.admission import Mark, admitted, compared_marks, judge, plan_admission
 
 
 class MemoryGuard:
@@ -30,11 +30,14 @@ class MemoryGuard:
         are refused. With `once`, a token passes a single time. With `shared`, the token is
         compared but not remembered.
         """
-        admission = plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=self._tree, guard="memory"
+        )
         with self._mutex:
             judge(admission, self._highest(admission.compared))
             for mark in admission.raised:
                 self._floors[mark] = max(token, self._floors.get(mark, 0))
+        admitted(admission)
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""

@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from lockfast.errors import UnsupportedError
-from lockfast.guards.admission import compared_marks, judge, plan_admission
+from lockfast.guards.admission import admitted, compared_marks, judge, plan_admission
 from lockfast.guards.postgresql_callers import async_caller_of, caller_of
 
 _MISSING: Final = frozenset({"3F000", "42P01", "42883"})
@@ -82,10 +82,13 @@ class PostgresGuard:
         compared but not remembered. After a refusal roll back what you wrote before it.
         """
         call = self._call
-        admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=call.tree, guard="postgresql"
+        )
         refused_by = self._one(*call.admission(resource, token, shared, once), joins=True)
         if refused_by is not None:
             judge(admission, int(refused_by))
+        admitted(admission)
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""
@@ -114,10 +117,13 @@ class AsyncPostgresGuard:
     ) -> None:
         """Let the holder of `token` write to `resource`, or raise StaleTokenError."""
         call = self._call
-        admission = plan_admission(resource, token, shared=shared, once=once, tree=call.tree)
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=call.tree, guard="postgresql"
+        )
         refused_by = await self._one(*call.admission(resource, token, shared, once), joins=True)
         if refused_by is not None:
             judge(admission, int(refused_by))
+        admitted(admission)
 
     async def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""

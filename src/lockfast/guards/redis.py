@@ -16,6 +16,7 @@ from lockfast.errors import UnsupportedError
 from lockfast.guards.admission import (
     Admission,
     Mark,
+    admitted,
     compared_marks,
     judge,
     plan_admission,
@@ -55,6 +56,7 @@ class _Call(NamedTuple):
         if not passed:
             judge(self.admission, int(rest[0]))
             raise AssertionError(f"the server refused {self.admission}, which should have passed")
+        admitted(self.admission)
         found = rest[0] if rest else None
         if isinstance(found, Exception):
             raise found
@@ -89,7 +91,9 @@ class _Base:
         shared: bool = False,
         once: bool = False,
     ) -> _Call:
-        admission = plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=self._tree, guard="redis"
+        )
         marks = (*admission.compared, *admission.raised)
         body, sha = _wrapped(script)
         return _Call(

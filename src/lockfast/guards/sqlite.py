@@ -10,7 +10,7 @@ import re
 from typing import Any, Protocol
 
 from lockfast.errors import UnsupportedError
-from lockfast.guards.admission import Mark, compared_marks, judge, plan_admission
+from lockfast.guards.admission import Mark, admitted, compared_marks, judge, plan_admission
 
 
 class Cursor(Protocol):
@@ -71,7 +71,9 @@ class SqliteGuard:
 
         After a refusal roll back what you wrote before it in the same transaction.
         """
-        admission = plan_admission(resource, token, shared=shared, once=once, tree=self._tree)
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=self._tree, guard="sqlite"
+        )
         cursor = _plain_cursor(self._connection)
         opened = self._join_transaction(cursor, shared=shared)
         try:
@@ -85,6 +87,7 @@ class SqliteGuard:
             if opened and self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
+        admitted(admission)
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would.

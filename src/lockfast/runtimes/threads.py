@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
-from lockfast.runtimes.platform import at_fork, now_ms
+from lockfast.runtimes.platform import at_fork, now_ms, now_us
 
 T = TypeVar("T")
 
@@ -75,6 +75,7 @@ class ThreadsRuntime:
         self._random = random.SystemRandom()
 
     now_ms = staticmethod(now_ms)
+    now_us = staticmethod(now_us)
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal()

@@ -475,6 +475,9 @@ class Host:
             return (self.kernel.now + clock.ahead_us) // MS
         return clock.local_us() // MS
 
+    def now_us(self) -> int:
+        return self.clock.local_us()
+
     def signal(self) -> SimSignal:
         return SimSignal(self)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from lockfast.drawing import COLOURS, Scale, document, legend, time_axis
 from lockfast.sim.checker import FAR, Grant, Problem, grants_of
 from lockfast.sim.history import Entry
 from lockfast.sim.story import lanes_of, short_tokens, shortened, tell
@@ -16,37 +17,6 @@ _WIDTH: Final = 1100
 _LANE: Final = 46
 _TOP: Final = 40
 _BAR: Final = 22
-_COLOURS: Final = ("#4c78a8", "#59a14f", "#b07aa1", "#e49444", "#499894", "#9c755f", "#d4a6c8")
-
-STYLE: Final = """
-:root { color-scheme: light dark;
-  --ink: #1d2430; --faint: #d9dee7; --paper: #ffffff; --dim: #6b7585; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ef; --faint: #343b48; --paper: #161a21; --dim: #98a2b3; } }
-body { margin: 2rem auto; max-width: 1240px; padding: 0 1rem;
-  background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
-svg text.by { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
-svg text.dim { fill: var(--dim); } svg text.on { fill: #fff; font-weight: 600; }
-.lane { stroke: var(--faint); } .wait { stroke: var(--dim); stroke-dasharray: 3 3; }
-.bad { stroke: #d62839; fill: none; stroke-width: 2.5; } .badfill { fill: #d62839; }
-.lost { stroke: var(--dim); fill: none; } .store { fill: var(--dim); opacity: .45; }
-.ok { fill: #2a9d5c; } .pause { fill: var(--dim); opacity: .18; }
-.verdict { padding: .6rem 1rem; border-radius: .4rem; } .verdict.good { background: #2a9d5c22; }
-.verdict.broken { background: #d6283922; } pre { overflow-x: auto; font-size: 12.5px; }
-ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap;
-  gap: .3rem 1.6rem; color: var(--dim); }
-"""
-
-
-class _Scale(NamedTuple):
-    start: int
-    end: int
-
-    def x(self, at: int) -> float:
-        span = max(1, self.end - self.start)
-        return _LEFT + (min(max(at, self.start), self.end) - self.start) / span * _WIDTH
 
 
 class PageError(ValueError):
@@ -78,28 +48,33 @@ def page(
     texts = [escape(shortened(str(problem), short)) for problem in found]
     verdict = "<br>".join(texts) or "All promises were kept."
     story = escape("\n".join(tell(entries, found)))
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(summary)}</p>"
+    body = (
+        f"<p>{escape(summary)}</p>"
         f'<p class="verdict {"broken" if found else "good"}">{verdict}</p>'
-        f"{svg(entries)}{_LEGEND}<h2>The story</h2><pre>{story}</pre></body></html>\n"
+        f"{svg(entries)}{_LEGEND}<h2>The story</h2><pre>{story}</pre>"
     )
+    return document(title, body)
 
 
-_LEGEND: Final = """<ul class="legend"><li>bar: a lease, with the number of its token</li>
-<li>hatched: it is over, and its holder has not looked yet, or another holds too</li>
-<li>dashed: waiting</li><li>grey: paused, or down</li>
-<li>thin bar at the store: who holds by its own reckoning</li><li>green dot: a write admitted</li>
-<li>red cross: a stale write refused; red dot: one that got through</li>
-<li>crossed arrow: a lost message</li></ul>"""
+_LEGEND: Final = legend(
+    [
+        "bar: a lease, with the number of its token",
+        "hatched: it is over, and its holder has not looked yet, or another holds too",
+        "dashed: waiting",
+        "grey: paused, or down",
+        "thin bar at the store: who holds by its own reckoning",
+        "green dot: a write admitted",
+        "red cross: a stale write refused; red dot: one that got through",
+        "crossed arrow: a lost message",
+    ]
+)
 
 
 def svg(entries: Sequence[Entry]) -> str:
     """The picture alone."""
     lanes = lanes_of(entries)
     times = [entry["at"] for entry in entries] or [0]
-    scale = _Scale(min(times), max(times))
+    scale = Scale(min(times), max(times), _LEFT, _WIDTH)
     height = _TOP + _LANE * len(lanes) + 20
     y_of = {lane: _TOP + _LANE * i + _LANE // 2 for i, lane in enumerate(lanes)}
     parts = [
@@ -119,20 +94,14 @@ def svg(entries: Sequence[Entry]) -> str:
     return "".join(parts)
 
 
-def _axes(scale: _Scale, y_of: dict[str, int], height: int) -> Iterator[str]:
+def _axes(scale: Scale, y_of: dict[str, int], height: int) -> Iterator[str]:
     for lane, y in y_of.items():
         yield f'<line class="lane" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y}" y2="{y}"/>'
         yield f'<text x="8" y="{y + 4}">{escape(lane)}</text>'
-    span = max(1, scale.end - scale.start)
-    step = next(s for k in range(18) for s in (10**k, 2 * 10**k, 5 * 10**k) if span / s <= 12)
-    for at in range(scale.start, scale.end + 1, step):
-        x = scale.x(at)
-        yield f'<line class="lane" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8}" y2="{height - 16}"/>'
-        label = f"{(at - scale.start) / 1000:g} ms"
-        yield f'<text class="dim" x="{x + 3:.1f}" y="{_TOP - 14}">{label}</text>'
+    yield from time_axis(scale, _TOP - 8, height - 16, per_second=1_000_000)
 
 
-def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     grants = grants_of(entries)
     noticed = {e["of"]: e["at"] for e in entries if e.get("ask") == "release"}
     short = short_tokens(entries)
@@ -145,7 +114,7 @@ def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
         )
         if not grant.granted or grant.answered is None:
             continue
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         over = min(grant.over, scale.end)
         x, width = scale.x(grant.answered), max(2.0, scale.x(over) - scale.x(grant.answered))
         hint = escape(f"{grant.by}: {grant.places[0].name}, token {grant.token}, {grant.why}")
@@ -167,12 +136,12 @@ def _leases(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
             )
 
 
-def _held_in_store(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _held_in_store(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     """Who holds by the store's own reckoning, where that was noted."""
     short = short_tokens(entries)
     since: dict[tuple[str, int], int] = {}
 
-    def bar(held: tuple[str, int], until: int) -> str:
+    def bar(held: tuple[str, int], until: float) -> str:
         lane, token = held
         x, y = scale.x(since.pop(held)), y_of[lane]
         width = max(1.5, scale.x(until) - x - 1.5)
@@ -202,8 +171,8 @@ def _held_in_store(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]
 
 
 def _only_believed(
-    grant: Grant, grants: Sequence[Grant], noticed: int | None, end: int
-) -> Iterator[tuple[int, int]]:
+    grant: Grant, grants: Sequence[Grant], noticed: int | None, end: float
+) -> Iterator[tuple[float, float]]:
     """When its holder thinks it holds, and does not, or not alone."""
     if grant.why == "deadline" and noticed is not None and noticed > grant.over:
         yield grant.over, noticed
@@ -220,7 +189,7 @@ def _only_believed(
             return
 
 
-def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _writes(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     newest: dict[str, int] = {}
     short = short_tokens(entries)
     for entry in entries:
@@ -251,7 +220,7 @@ def _writes(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
             yield f'<circle class="ok" cx="{x:.1f}" cy="{y}" r="5"><title>{hint}</title></circle>'
 
 
-def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _pauses(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     since: dict[str, int] = {}
     for entry in [*entries, {"at": scale.end, "heal": True}]:
         if entry.get("fault") in ("pause", "failover", "store_crash", "node_crash"):
@@ -268,7 +237,7 @@ def _pauses(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
                 )
 
 
-def _faults(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _faults(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     for entry in entries:
         if "fault" in entry:
             x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of.get("store", _TOP))
@@ -276,7 +245,7 @@ def _faults(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> It
             yield f'<text x="{x + 7:.1f}" y="{y - 14}">{escape(entry["fault"])}</text>'
 
 
-def _lost_messages(entries: Sequence[Entry], scale: _Scale, y_of: dict[str, int]) -> Iterator[str]:
+def _lost_messages(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     for entry in entries:
         if "lost_message" not in entry:
             continue

@@ -82,8 +82,8 @@ def _(stack: ExitStack) -> None:
     right = Keeper._close
     lose = Session._lose
 
-    def late(self: Session, holding: Holding, reason: str, by: str = "") -> Any:
-        return [] if reason == "the client was closed" else lose(self, holding, reason, by)
+    def late(self: Session, holding: Holding, reason: str, by: str, why: str) -> Any:
+        return [] if reason == "the client was closed" else lose(self, holding, reason, by, why)
 
     replace(stack, Keeper, "_close", wrong)
     replace(stack, Session, "_lose", late)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from lockfast.api import settings
 from lockfast.api.aio.groups import Election, Once, Party
@@ -17,6 +18,10 @@ from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.client import Core
 from lockfast.flow.watch import Watcher
 from lockfast.runtimes.aio import AsyncioRuntime
+
+if TYPE_CHECKING:
+    from lockfast.events import Observer
+    from lockfast.flow.wait_graph import WaitGraph
 
 
 class Watch:
@@ -70,6 +75,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         deadlock_after: Seconds = 1.0,
         death_watch: bool = True,
         debug: bool = False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._connect(
             url,
@@ -83,6 +89,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
             deadlock_after=deadlock_after,
             death_watch=death_watch,
             debug=debug,
+            observers=observers,
         )
 
     async def inspect(self, name: str, *, kind: str = "lock") -> LockInfo:
@@ -115,6 +122,12 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         cycles = await deadlock.all_deadlocks(self._core.request, self._core.runtime.now_ms)
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
+    async def wait_graph(self, prefix: str = "") -> WaitGraph:
+        """Return who waits for whom, for locks of every kind whose names begin with `prefix`."""
+        from lockfast.flow.wait_graph import wait_graph
+
+        return await wait_graph(self._core, check_prefix(prefix))
+
     async def revoke(
         self,
         name: str | None = None,
@@ -140,6 +153,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
     async def close(self) -> None:
         """Release all leases and cancel all waiting claims. Takes a few seconds at most."""
         await self._core.close()
+        self._close_observers()
 
     async def __aenter__(self) -> Client:
         return self
@@ -164,6 +178,7 @@ def connect(
     deadlock_after: Seconds = 1.0,
     death_watch: bool = True,
     debug: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> Client:
     """Create a client of the store at `url`.
 
@@ -174,6 +189,7 @@ def connect(
     waits before the client searches for a deadlock. Use `death_watch=False` if child
     processes continue the work when this process exits: its locks then last until the TTL
     expires. `debug` logs a warning when two locks are acquired in both orders.
+    Each of `observers` is called with the events of this client; see `lockfast.observe`.
     """
     return Client(
         url,
@@ -185,6 +201,7 @@ def connect(
         deadlock_after=deadlock_after,
         death_watch=death_watch,
         debug=debug,
+        observers=observers,
     )
 
 
