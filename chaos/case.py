@@ -96,6 +96,7 @@ class Worker:
 
     def __init__(self, number: int, life: int, case: Case) -> None:
         self.label = f"w{number}"
+        self.started_us = now_us()
         self.history = case.directory / f"{self.label}-{life}.jsonl"
         self._errors = case.directory / f"{self.label}-{life}.log"
         target = case.target
@@ -334,6 +335,12 @@ class Case:
         self.witness.note(resumed=on)
 
     def kill_worker(self) -> None:
+        # If the machine is too busy to start workers as fast as they are killed, wait for them.
+        give_up = time.monotonic() + START_S
+        while sum(map(self._is_up, self.workers)) < min(2, len(self.workers)):
+            if time.monotonic() > give_up:
+                return
+            self.wait(LOOK_EVERY_S)
         i = self._victim()
         worker = self.workers[i]
         self.note("kill -9", worker.label)
@@ -351,6 +358,9 @@ class Case:
         finally:
             worker.process.send_signal(signal.SIGCONT)
         self.resumed(worker.label)
+
+    def _is_up(self, worker: Worker) -> bool:
+        return self.witness.entrants.get(worker.label, 0) > worker.started_us
 
     def _victim(self) -> int:
         """Mostly one that holds a lock, or did just now."""

@@ -73,6 +73,8 @@ class Witness:
         """Of each lock, when it was entered last."""
         self.holders: dict[str, str] = {}
         """Of each lock, who entered it last."""
+        self.entrants: dict[str, int] = {}
+        """Of each worker, when it entered a lock last."""
         self.longest_gap_us: dict[str, int] = defaultdict(int)
         self.grants = 0
         self._guard = MemoryGuard()
@@ -135,6 +137,7 @@ class Witness:
                 self.longest_gap_us[name] = max(gap, self.longest_gap_us[name])
             self.entered[name] = now
             self.holders[name] = proof.by
+            self.entrants[proof.by.partition(".")[0]] = now
             self._proofs[name][key] = proof
         else:
             self._proofs[name][key] = former._replace(until=max(former.until, proof.until))
