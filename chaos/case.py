@@ -97,6 +97,7 @@ class Worker:
     def __init__(self, number: int, life: int, case: Case) -> None:
         self.label = f"w{number}"
         self.started_us = now_us()
+        self._killed_us = 0
         self.history = case.directory / f"{self.label}-{life}.jsonl"
         self._errors = case.directory / f"{self.label}-{life}.log"
         target = case.target
@@ -126,6 +127,8 @@ class Worker:
             )
 
     def kill(self) -> None:
+        # Before the signal: its lock may be granted to another before we see that it is dead.
+        self._killed_us = now_us()
         self.process.kill()
         self._reap()
 
@@ -154,13 +157,21 @@ class Worker:
         return self._errors.read_text(errors="replace")[-4000:]
 
     def entries(self) -> Iterator[Entry]:
-        """Its history, in which it is called by its label."""
+        """Its history, in which it is called by its label. Killed, it believes nothing more."""
         if not self.history.exists():
             return
+        held: set[int] = set()
         for entry in read_history(self.history):
             if "by" in entry:
                 entry["by"] = self.label
+            if entry.get("got") == "granted":
+                held.add(entry["op"])
+            elif entry.get("got") == "over":
+                held.discard(entry["op"])
             yield entry
+        if self._killed_us:
+            for op in held:
+                yield {"at": self._killed_us, "op": op, "got": "over", "why": "killed"}
 
     def _reap(self) -> None:
         self.process.wait()
