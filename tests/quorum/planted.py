@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from lockfast.sim.mix import Mix
 from lockfast.stores.quorum import messages as m
 from lockfast.stores.quorum import wire
-from lockfast.stores.quorum.book import Book, Claim, SessionBook
 from lockfast.stores.quorum.flights import Answers, Progress
 from lockfast.stores.quorum.node import Node
+from lockfast.stores.quorum.session_records import Claim, SessionRecord, SessionRecords
 from lockfast.stores.quorum.wire import Proposal, QuorumWire
 from tests.sim.planted.bugs import replace
 
@@ -56,13 +56,13 @@ def bug(
 
 @bug("a majority is half of the nodes", "exclusion", "tokens")
 def _(stack: ExitStack) -> None:
-    right = Book.__init__
+    right = SessionRecords.__init__
 
-    def wrong(self: Book, nodes: int, mutex: Any, wall_us: Any) -> None:
+    def wrong(self: SessionRecords, nodes: int, mutex: Any, wall_us: Any) -> None:
         right(self, nodes, mutex, wall_us)
         self.majority = nodes // 2
 
-    replace(stack, Book, "__init__", wrong)
+    replace(stack, SessionRecords, "__init__", wrong)
 
 
 @bug("a majority is counted with duplicates", "exclusion", "tokens")
@@ -73,7 +73,7 @@ def _(stack: ExitStack) -> None:
     def wrong(self: Proposal, node: int, answer: m.Answer) -> None:
         right(self, node, answer)
         is_yes = isinstance(answer, m.Taken) and answer.status == m.OK
-        if is_yes and self.page.claims.get(self.n) is self.claim:
+        if is_yes and self.record.claims.get(self.n) is self.claim:
             # Under a number that no node has.
             extra[id(self.claim)] = extra.get(id(self.claim), 0) + 1
             self.claim.at.add(100 + extra[id(self.claim)])
@@ -83,10 +83,10 @@ def _(stack: ExitStack) -> None:
 
 @bug("a ballot is proposed again", "tokens")
 def _(stack: ExitStack) -> None:
-    def wrong(self: Book) -> int:
+    def wrong(self: SessionRecords) -> int:
         return max(self.wall_us() // 50_000 * 50_000, self._highest)
 
-    replace(stack, Book, "next_ballot", wrong)
+    replace(stack, SessionRecords, "next_ballot", wrong)
     right = Node._take
 
     def equal(self: Node, request: m.Take, wall_us: int) -> m.Taken:
@@ -112,13 +112,13 @@ def _(stack: ExitStack) -> None:
 
 @bug("a keep-alive counts without a majority", "exclusion", mix=CUT_OFF)
 def _(stack: ExitStack) -> None:
-    right = SessionBook.confirmed_ms
+    right = SessionRecord.confirmed_ms
 
-    def wrong(self: SessionBook, claim: Claim, majority: int) -> int:
+    def wrong(self: SessionRecord, claim: Claim, majority: int) -> int:
         # As if every node that ever had it had renewed it just now.
         return 1 << 60 if len(claim.at) >= majority else right(self, claim, majority)
 
-    replace(stack, SessionBook, "confirmed_ms", wrong)
+    replace(stack, SessionRecord, "confirmed_ms", wrong)
     agrees = wire.Renewal.judge
 
     def judge(self: wire.Renewal, answers: Answers) -> Progress:
@@ -132,11 +132,13 @@ def _(stack: ExitStack) -> None:
 def _(stack: ExitStack) -> None:
     right = QuorumWire._not_won
 
-    def wrong(self: QuorumWire, page: SessionBook, n: int, claim: Claim, answers: Answers) -> Any:
+    def wrong(
+        self: QuorumWire, record: SessionRecord, n: int, claim: Claim, answers: Answers
+    ) -> Any:
         post = self._flights.post
         self._flights.post = lambda requests: None  # type: ignore[method-assign]
         try:
-            return right(self, page, n, claim, answers)
+            return right(self, record, n, claim, answers)
         finally:
             self._flights.post = post  # type: ignore[method-assign]
 

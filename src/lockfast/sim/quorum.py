@@ -1,6 +1,6 @@
 """The majority store in the simulator: its shipped code against five simulated nodes.
 
-The client's side (flow, wire, book) and the rules of a node are the code that ships; only the
+The client's side (flow, wire, records) and the rules of a node are the code that ships; only the
 network between them, the clocks and the crashes are simulated. A node keeps time by its wall
 clock, as Redis does.
 """
@@ -19,10 +19,10 @@ from lockfast.sim.network import Network
 from lockfast.sim.runtime import EPOCH_US, MS, Crashed, Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
 from lockfast.stores.quorum import QuorumStore
-from lockfast.stores.quorum.book import Book
 from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
 from lockfast.stores.quorum.messages import Answer, FreeWake, Locks, NoAnswer, ReadLocks, Request
 from lockfast.stores.quorum.node import Node
+from lockfast.stores.quorum.session_records import SessionRecords
 
 if TYPE_CHECKING:
     from lockfast.sim.world import World
@@ -227,8 +227,8 @@ class QuorumService:
         self.hosts = [node.host for node in self.nodes]
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
-        book = Book(NODES, host.mutex(), host.clock.wall_us)
-        store = QuorumStore("quorum+sim://", SimBackend(self, host), host, host, book)
+        records = SessionRecords(NODES, host.mutex(), host.clock.wall_us)
+        store = QuorumStore("quorum+sim://", SimBackend(self, host), host, host, records)
         return ObservedStore(store, on_send, on_reply)
 
     def crash(self) -> None:

@@ -1,15 +1,15 @@
 """A majority of independent nodes as one store: exclusive locks, no queue.
 
-There is no lock table here. A node keeps one lease per lock; the client proposes the token as a
-ballot, and a node accepts only a ballot above the last it accepted. A lock is held when more than
-half of the nodes have accepted.
+There is no lock table here. A node stores one lease per lock. The client proposes the token as a
+ballot, and a node accepts only a ballot above the last one it accepted. The client holds the lock
+once more than half of the nodes have accepted.
 
-    messages.py                  the port of a node: what a client asks and what the node answers
-    node.py                      a node's rules in Python: memory, simulator, reference of node.lua
-    node.lua, codec.py           the same rules as one Redis script, and how requests are encoded
-    book.py                      which nodes have which claim, and from when each counts the TTL
-    wire.py                      the protocol: each command is one flight to all nodes
-    flights.py                   the port to the network: ask all, return when a judge is satisfied
+    messages.py                  the port of a node: requests and answers
+    node.py                      the rules of a node: memory, simulator, reference for node.lua
+    node.lua, codec.py           the same rules as a Redis script, and the encoding of requests
+    session_records.py           what the client knows: which nodes accepted which claim, and when
+    wire.py                      the protocol: each command is one round of requests to all nodes
+    flights.py                   the port to the network: ask all nodes, return when enough answered
     links.py, redis.py, aio.py   non-blocking connections, driven by poll or by an event loop
 
 The store declares `contend` in place of `queue`. `flow/contention.py` retries: each attempt is a
@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 from lockfast.ports import Capabilities, Deliver, Runtime, WakeListener, Wire
 from lockfast.stores.memory import wall_us
-from lockfast.stores.quorum.book import Book
 from lockfast.stores.quorum.flights import Flights
+from lockfast.stores.quorum.session_records import SessionRecords
 from lockfast.stores.quorum.wire import TTL_MS_MAX, QuorumWire
 
 CAPABILITIES: Final = Capabilities(
@@ -37,11 +37,12 @@ CAPABILITIES: Final = Capabilities(
     revoke=False,
     retain=False,
 )
-"""Independent nodes have no common order: there is no queue, no log, nothing in one step."""
+"""Independent nodes share no order of events, so there is no queue, no log, and no operation on
+several locks in one atomic step."""
 
 
 class Backend(Protocol):
-    """How nodes of one kind are reached."""
+    """Connects to the nodes of one kind."""
 
     @property
     def nodes(self) -> int: ...
@@ -52,7 +53,7 @@ class Backend(Protocol):
 
 
 class QuorumStore:
-    """A client's way to a majority of nodes."""
+    """The store of a client whose locks are held by a majority of nodes."""
 
     capabilities = CAPABILITIES
 
@@ -62,7 +63,7 @@ class QuorumStore:
         backend: Backend,
         runtime: Runtime,
         keeper_runtime: Runtime,
-        book: Book | None = None,
+        records: SessionRecords | None = None,
         ttl_ms_max: int = TTL_MS_MAX,
     ) -> None:
         self.label = label
@@ -70,7 +71,7 @@ class QuorumStore:
         self._runtime = runtime
         self._keeper_runtime = keeper_runtime
         self._ttl_ms_max = ttl_ms_max
-        self._book = book or Book(backend.nodes, keeper_runtime.mutex(), wall_us)
+        self._records = records or SessionRecords(backend.nodes, keeper_runtime.mutex(), wall_us)
 
     def caller_wire(self) -> Wire:
         return self._wire(self._backend.caller_flights(), self._runtime)
@@ -79,7 +80,7 @@ class QuorumStore:
         return self._wire(self._backend.keeper_flights(), self._keeper_runtime)
 
     def _wire(self, flights: Flights, runtime: Runtime) -> Wire:
-        return QuorumWire(self._book, flights, runtime, self.label, self._ttl_ms_max)
+        return QuorumWire(self._records, flights, runtime, self.label, self._ttl_ms_max)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         return self._backend.wake_listener(session, deliver)

@@ -16,7 +16,7 @@ from lockfast.stores.quorum.redis import Flight, Nodes, RedisBackend, no_late, n
 
 
 class AsyncRedisBackend(RedisBackend):
-    """As RedisBackend, with callers that give way while a flight is under way."""
+    """As RedisBackend, for asyncio: callers await their flights."""
 
     def caller_flights(self) -> Flights:
         return self._noted(AsyncFlights(self._nodes))
@@ -37,8 +37,8 @@ class _LoopFleet:
         self._watched: dict[Link, _Watched] = {}
 
     def watch(self) -> None:
-        """Have the loop poll each link for what it wants next."""
-        # First those whose sockets are closed: another link may have their descriptors now.
+        """Register each link with the loop for the events that it waits for."""
+        # First remove closed sockets: another link may have reused their descriptors.
         for link, watched in list(self._watched.items()):
             if watched.opened is not link.socket:
                 self._forget(link, watched.fd)
@@ -76,7 +76,7 @@ class _LoopFleet:
 
 
 class AsyncFlights:
-    """Flights of the tasks of one event loop."""
+    """Flights of the tasks on one event loop."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -124,6 +124,6 @@ class AsyncFlights:
         fleet, self._fleet = self._fleet, None
         if fleet is None:
             return
-        # Of another loop, which may be closed: then there is nothing left to close.
+        # It belongs to another loop; if that is closed, so are its connections.
         with contextlib.suppress(RuntimeError):
             fleet.loop.call_soon_threadsafe(fleet.close)

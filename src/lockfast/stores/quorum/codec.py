@@ -1,4 +1,4 @@
-"""Requests and answers of a Redis node: arguments of its script, and what that returns."""
+"""The encoding of requests as arguments of the Redis script, and of its results as answers."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def script_sha() -> str:
 
 
 def keys_of(namespace: str) -> tuple[str, ...]:
-    """The keys of a namespace; the braces keep them together in a cluster."""
+    """Return the keys of a namespace; the braces place them on one shard of a cluster."""
     return tuple(f"{{lockfast-quorum:{namespace}}}:{key}" for key in KEYS)
 
 
 def inbox_of(namespace: str, session: str) -> str:
-    """The channel on which a session is woken."""
+    """Return the channel on which a session is woken."""
     return f"{{lockfast-quorum:{namespace}}}:wake:{session}"
 
 
 def call_of(request: m.Request) -> tuple[str, list[str | int]]:
-    """The name of a request and its arguments."""
+    """Return the name of a request and its arguments."""
     return _NAMES[type(request)], _arguments(request)
 
 
@@ -78,7 +78,7 @@ def _maybe(text: str | None) -> str:
 
 
 def answer_to(request: m.Request, found: Any) -> m.Answer:
-    """What the script returned, as the reference would answer."""
+    """Decode what the script returned as the answer of the reference."""
     if isinstance(request, m.Take):
         return m.Taken(*found)._replace(holder=_holder(found[-1]))
     if isinstance(request, m.Keep):

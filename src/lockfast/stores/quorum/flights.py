@@ -1,7 +1,7 @@
-"""How requests reach the nodes: one flight to all of them at once.
+"""A flight: one round of requests, sent to all nodes at once.
 
-`Flights` is the port between the protocol (wire.py) and the world. The blocking runtime polls
-one socket per node, asyncio awaits them, the simulator carries messages.
+`Flights` is the port between the protocol (wire.py) and the network. The blocking runtime polls
+one socket per node, asyncio awaits them, and the simulator delivers messages.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Final, Protocol, TypeAlias
 from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
 
 FLIGHT_MS_MAX: Final = 1000
-"""A flight without a majority ends after this, whatever its caller's patience: the next one
-also asks nodes that could not be reached when this one left."""
+"""A flight without a majority ends after this time even if its caller's timeout is longer: the next
+flight also asks nodes that were unreachable when this one was sent."""
 STRAGGLERS_MS_MIN: Final = 5
 STRAGGLERS_MS_MAX: Final = 200
 
 
 class Progress(IntEnum):
-    """What the answers so far allow."""
+    """Whether the answers so far are enough."""
 
     WAIT = 0
     SOON = 1
-    """Wait a little for the rest: as long again as this took, within bounds."""
+    """Wait briefly for the rest: see `stragglers_ms`."""
     DONE = 2
 
 
 Answers: TypeAlias = Sequence[Answer | NoAnswer | None]
-"""By node; None: not answered yet."""
+"""By node; None if the node has not answered yet."""
 Judge: TypeAlias = Callable[[Answers], Progress]
 Late: TypeAlias = Callable[[int, Answer], None]
 
 
 def stragglers_ms(took_ms: int) -> int:
-    """How long to wait for the others after a majority answered within `took_ms`."""
+    """Return how long to wait for the others after a majority answered within `took_ms`."""
     return max(STRAGGLERS_MS_MIN, min(2 * took_ms, STRAGGLERS_MS_MAX))
 
 
 class Patience:
-    """How long one flight waits."""
+    """Computes how long one flight waits."""
 
     def __init__(self, began_ms: int, timeout_ms: int) -> None:
         self._began_ms = began_ms
@@ -48,7 +48,7 @@ class Patience:
         self._soon_ms: int | None = None
 
     def left_ms(self, progress: Progress, now_ms: int) -> int:
-        """How long to wait for the next answer; 0: no longer."""
+        """Return how long to wait for the next answer; 0 to stop waiting."""
         if progress is Progress.DONE:
             return 0
         if progress is Progress.SOON and self._soon_ms is None:
@@ -60,20 +60,20 @@ class Patience:
 
 
 class Flights(Protocol):
-    """A client's way to all nodes, for one kind of caller."""
+    """Sends requests to all nodes, for callers or for the keeper."""
 
     async def ask(
         self, requests: Sequence[Request | None], judge: Judge, timeout_ms: int, late: Late
     ) -> Answers:
         """Send each node its request in parallel and return as soon as `judge` is satisfied.
 
-        A request that was not sent by then is dropped. One that was sent and is answered
-        later goes to `late`, on whichever thread reads the answer.
+        A request that was not sent by then is discarded. The answer to one that was sent goes
+        to `late` when it arrives, on the thread that reads it.
         """
         ...
 
     def post(self, requests: Sequence[Request | None]) -> None:
-        """Send without waiting; whether a request arrives is not known."""
+        """Send without waiting for answers; a request may or may not arrive."""
         ...
 
     def close(self) -> None: ...

@@ -1,12 +1,12 @@
-"""A connection to one Redis node that never blocks.
+"""A non-blocking connection to one Redis node.
 
-A dead or silent node must cost its callers nothing, so connecting, greeting, sending and
-receiving are steps of one small state machine. Whoever drives it polls the socket: a loop over
-all nodes in the blocking API, the event loop in asyncio.
+A dead or silent node must not delay its callers, so connecting, greeting, sending and receiving
+are steps of one small state machine. Its driver polls the socket: a loop over all nodes in the
+blocking API, the event loop in asyncio.
 
-A request is either still here (the node surely has not seen it; it can be taken back), or sent,
-and then answered in order. A node that leaves a request unanswered for STALL_S is given up, and
-what is sent to it then is in doubt.
+A request is either unsent (the node certainly has not seen it, and it can be withdrawn) or sent,
+and then answered in order. If a node leaves a request unanswered for STALL_S, the connection is
+closed, and the outcome of the requests sent on it is unknown.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 0.5
 RECEIVE_BYTES: Final = 65536
 ANSWER_BYTES_MAX: Final = 1 << 24
-"""A session may have tens of thousands of locks, and a node lists them in one answer."""
+"""A session may have tens of thousands of locks, which a node lists in one answer."""
 _AGAIN: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Tell = Callable[[Any], None]
-"""Takes a reply, or a `NoAnswer`."""
+"""Receives a reply, or a `NoAnswer`."""
 
 
 class State(Enum):
@@ -54,7 +54,7 @@ class Waiting(NamedTuple):
 
 
 class Link:
-    """The way to one node."""
+    """The connection to one node."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Link:
         self._reader = ReplyReader()
         self._began_s = 0.0
 
-    # ── for whoever drives it ────────────────────────────────────────────────────────
+    # ── for its driver ───────────────────────────────────────────────────────────────
 
     @property
     def wants_write(self) -> bool:
@@ -104,13 +104,13 @@ class Link:
         if self.state is State.CLOSED and now_s >= self.retry_at_s:
             self._connect(now_s)
 
-    def take_back(self, flight: object) -> None:
+    def withdraw(self, flight: object) -> None:
         """Drop the requests of a flight that were not sent."""
         if self._waiting:
             self._waiting = [each for each in self._waiting if each.flight is not flight]
 
     def step(self) -> None:
-        """Go on as far as is possible without waiting."""
+        """Continue as far as possible without blocking."""
         try:
             if self.state is State.CONNECTING:
                 self._connected()
@@ -159,7 +159,7 @@ class Link:
         error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, "connection refused")
-        self.socket.getpeername()  # not connected yet: raises OSError on a spurious wake-up
+        self.socket.getpeername()  # raises OSError after a spurious wake-up
         if not self.address.path:
             tune(self.socket)
         if self.address.tls is None:
@@ -218,7 +218,7 @@ class Link:
                 raise ConnectionResetError("the node closed the connection")
             self._reader.feed(data)
             try:
-                # An answer may end the connection.
+                # Handling an answer may close the connection.
                 while opened is self.socket and (reply := self._reader.gets()) is not PENDING:
                     self._take(reply)
             except ProtocolError as error:
@@ -236,12 +236,12 @@ class Link:
             error = translate(str(reply), self.address.label)
             tell(NoAnswer(error))
             if is_script_missing(str(reply)):
-                self._fail(error)  # the next greeting loads it
+                self._fail(error)  # the greeting of the next connection loads the script
             return
         tell(reply)
 
     def _fail(self, error: StoreError) -> None:
-        """Close the connection; what was sent on it is in doubt."""
+        """Close the connection. The outcome of requests sent on it is unknown."""
         opened, self.socket = self.socket, None
         self.state, self._error = State.CLOSED, error
         if opened is not None:
@@ -258,7 +258,7 @@ class Link:
 
 
 def greeting_of(address: Address, *last: bytes) -> list[bytes]:
-    """What is sent on a new connection before anything else."""
+    """Return the commands that are sent first on a new connection."""
     commands = []
     if address.username:
         commands.append(pack("AUTH", address.username, address.password))

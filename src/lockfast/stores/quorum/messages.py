@@ -1,7 +1,7 @@
-"""What a client asks of one node, and what the node answers.
+"""The requests to one node, and its answers.
 
-Requests and answers are flat tuples of plain values, so that each backend can carry them its
-own way. Every request is idempotent: a network may deliver it twice, or late.
+They are flat tuples of plain values, which every backend can encode in its own way. Every request
+is idempotent, because a network may deliver it twice, or late.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ENDED = "ended"
 
 HELD, SHUT, SILENT, LOW = "held", "closed", "silent", "low"
 AHEAD, BEHIND = "ahead", "behind"
-"""Why a node refuses a ballot: another's lease is alive, the lock is closed for a while, the
-node restarted a moment ago, the ballot is not above the last, or it is too far from the node's
-own clock."""
+"""Why a node refuses a ballot: another lease is alive (HELD), the lock is closed (SHUT), the
+node restarted recently (SILENT), the ballot is not above the last one (LOW), or it is too far
+from the node's clock (AHEAD, BEHIND)."""
 
 
 class Take(NamedTuple):
-    """Accept this ballot for a lock, and with it renew the session."""
+    """Accept this ballot for a lock, and renew the session."""
 
     session: str
     n: int
@@ -36,13 +36,13 @@ class Take(NamedTuple):
     lock_delay_ms: int = 0
     window_ms: int = 0
     since_us: int = 0
-    """When its client began to wait, to order those to be woken; 0: it does not wait."""
+    """When the client began to wait, to decide which contender to wake; 0 if it does not wait."""
     open: Open | None = None
-    """Creates the session if the node does not know it."""
+    """Creates the session if the node has no record of it."""
 
 
 class Give(NamedTuple):
-    """Give a ballot back, and never accept it again."""
+    """Release a ballot, and never accept it again."""
 
     session: str
     n: int
@@ -51,7 +51,7 @@ class Give(NamedTuple):
     ballot: int
     close_ms: int = 0
     undo: bool = False
-    """It did not win a majority: undo its window too, and wake nobody."""
+    """The ballot did not win a majority: also undo its window, and wake nobody."""
 
 
 class Keep(NamedTuple):
@@ -61,7 +61,7 @@ class Keep(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """One claim of a session that its client believes in."""
+    """One claim of a session, as its client has it on record."""
 
     n: int
     kind: str
@@ -71,14 +71,14 @@ class Restored(NamedTuple):
     value: str | None
     lock_delay_ms: int
     restore: bool
-    """Take it over if the node does not have it; else only leave it alone."""
+    """Accept the claim if the node does not have it; otherwise only do not release it."""
 
 
 class Sync(NamedTuple):
-    """Bring a node's record of a session in line with what a majority has confirmed.
+    """Update a node's state of a session to what a majority has confirmed.
 
-    Claims below `up_to` that are not named are given back; those at or above it were
-    proposed after this request was written.
+    The node releases claims below `up_to` that are not listed. Claims at or above it were
+    proposed after this request was created.
     """
 
     open: Open
@@ -87,7 +87,7 @@ class Sync(NamedTuple):
 
 
 class End(NamedTuple):
-    """End a session; with `renewals`, only if its counter still shows that number."""
+    """End a session; if `renewals` is given, only if the session was not renewed since."""
 
     session: str
     reason: str
@@ -95,7 +95,7 @@ class End(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Change what is said about a held claim: its actor or its value."""
+    """Change the actor or the value of a held claim."""
 
     session: str
     n: int
@@ -111,7 +111,7 @@ class ReadClaims(NamedTuple):
 
 
 class ReadLocks(NamedTuple):
-    """Read one lock, or with `limit` those after a name that begin with a prefix."""
+    """Read one lock or, with `limit`, locks by prefix, after a name."""
 
     kind: str
     name: str
@@ -130,7 +130,7 @@ Request: TypeAlias = (
 
 
 class Holder(NamedTuple):
-    """Who holds a lock, as far as one node is concerned."""
+    """The holder of a lock, as one node knows it."""
 
     session: str
     n: int
@@ -150,13 +150,13 @@ class Taken(NamedTuple):
     status: str
     """OK, UNKNOWN, ENDED, or why the ballot is refused."""
     reason: str = ""
-    """Of an ended session."""
+    """Why the session ended."""
     highest: int = 0
-    """The highest ballot the node may have accepted; the next must be above."""
+    """The highest ballot that the node may have accepted; the next one must be above it."""
     wall_us: int = 0
     contenders: int = 0
     free_ms: int = 0
-    """When the node might accept, at the latest, as far as it knows."""
+    """When the node will accept a ballot at the latest, as far as it knows."""
     holder: Holder | None = None
 
 
@@ -178,7 +178,7 @@ class Kept(NamedTuple):
 
 
 class HeldClaim(NamedTuple):
-    """One claim of a session, as a node has it."""
+    """One claim of a session, as one node knows it."""
 
     n: int
     kind: str
@@ -233,15 +233,15 @@ Answer: TypeAlias = Taken | Given | Kept | SessionClaims | Locks | NodeSessions
 
 
 class NoAnswer(NamedTuple):
-    """A node that will not answer, and why."""
+    """The node did not answer; `error` says why."""
 
     error: Exception
     maybe: bool = False
-    """It may have carried out the request."""
+    """The node may have executed the request."""
 
 
 class FreeWake(NamedTuple):
-    """To be told to a session: a ballot it waits for was given back."""
+    """A wake for a session: the lock it waits for was released."""
 
     inbox: str
     session: str

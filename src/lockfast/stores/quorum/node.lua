@@ -3,10 +3,11 @@
 -- ARGV: request, clock (us; "" for the server's), skew (us), silence (ms), fields of the request
 --
 -- meta      hash    run, floor, silent (until, ms), swept (ms)
--- locks     hash    kind US name -> packed lock; sessions: hash, id -> packed session
+-- locks     hash    kind US name -> packed lock
+-- sessions  hash    id -> packed session
 -- index     zset    in byte order: C session US n US kind US name · N kind US name · S session
--- idle      zset    locks that nobody holds, by the instant of their last use
--- due       zset    sessions, by a deadline they once had
+-- idle      zset    locks without a holder, by the time of their last use
+-- due       zset    sessions, by a deadline; a renewal does not move the entry
 local META, LOCKS, SESSIONS, INDEX, IDLE, DUE = unpack(KEYS)
 local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
 local US, WAITING_MS, WAITING_MAX, SWEEP = '\31', 2000, 64, 16
@@ -39,8 +40,8 @@ local function begin(run, from_ms)
 end
 
 if request == 'hello' then
-  -- After a restart leases and ballots may be forgotten. A namespace that is new on a server
-  -- that has run for longer than the silence has nothing to forget.
+  -- A restarted server may have lost leases and ballots. If it has run for longer than the
+  -- silence, a new namespace has nothing to lose.
   local info = call('INFO', 'server')
   local run = string.match(info, 'run_id:(%w+)')
   local uptime_ms = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) * 1000
@@ -56,7 +57,7 @@ end
 
 local meta = call('HMGET', META, 'floor', 'silent', 'swept')
 if not meta[1] then
-  -- The keys are gone while the server runs: somebody flushed them.
+  -- The keys disappeared while the server was running: somebody flushed them.
   begin('flushed', now_ms)
   meta = call('HMGET', META, 'floor', 'silent', 'swept')
 end
@@ -131,7 +132,7 @@ local function shut_until(l)
   return until_ms
 end
 
--- As checksum.py: the share of one claim.
+-- The contribution of one claim to the checksum, as in core/checksum.py.
 local function mix(n, ballot)
   local x = math.fmod(math.fmod(n * 40503, 67108859) + math.fmod(ballot, 67108859), 67108859)
   return math.fmod(x * x, 4294967296)
@@ -192,7 +193,7 @@ local function wake_next(l)
   end
 end
 local function claims_of(id)
-  -- The members of one session lie side by side: after the separator comes the next character.
+  -- The members of one session are adjacent; the range ends at the character after the separator.
   local found = {}
   for _, member in ipairs(call('ZRANGEBYLEX', INDEX, '[C' .. id .. US, '(C' .. id .. ' ')) do
     local n, key = string.match(string.sub(member, #id + 3), '^(%d+)\31(.*)$')

@@ -1,24 +1,24 @@
-"""One node of a majority: what it accepts, keeps and forgets.
+"""The rules of one node: which ballots it accepts, how long it stores them.
 
-A node knows only what it accepted itself. Its rules:
+A node knows only what it has accepted itself.
 
-  - A ballot is accepted if nobody's lease on that lock is alive here, the ballot is above all
-    ballots accepted or given back for it, and it is within `skew_us` of the node's wall clock.
-  - So a node whose clock is wrong accepts nothing. Nor does it forget anything: a lease is
-    compared with the clock whenever somebody asks, and is gone for good only when a ballot,
-    which vouches for the clock, takes its place. A lease lasts for twice the skew longer than
-    its TTL, so that no clock within the bound ends it before its holder stops.
-  - Only its proposer can give a ballot back. A ballot given back is never accepted again, so a
-    proposal that arrives after its own withdrawal has no effect.
-  - A lease lives as long as its session here. Accepting a ballot renews the session: a client's
-    deadline rests on what each node of the claim's majority has promised.
-  - A node that restarted may have forgotten leases and ballots. It accepts nothing until the
-    longest TTL has passed, and no ballot that it could have accepted before.
-  - A lock that nobody has used for IDLE_MS is forgotten; its highest ballot becomes part of a
-    floor that all locks share.
+  - It accepts a ballot if no lease on that lock is alive here, the ballot is above all ballots
+    accepted or released for the lock, and it is within `skew_us` of the node's wall clock.
+  - So a node with a wrong clock accepts nothing. It does not delete anything either: a lease is
+    compared with the clock on each request, and is replaced only when a ballot is accepted, which
+    proves that the clock is right. A lease lasts for its TTL plus twice the skew, so that no clock
+    within the bound ends it before its holder stops.
+  - Only its proposer can release a ballot. A released ballot is never accepted again, so a
+    proposal that arrives after its own release has no effect.
+  - A lease lasts as long as its session on this node. Accepting a ballot renews the session: the
+    client computes its deadline from what each node of the majority has promised.
+  - A node that restarted may have lost leases and ballots. It accepts nothing until the longest
+    TTL has passed, and no ballot that it could have accepted before.
+  - A lock not used for IDLE_MS is deleted; its highest ballot raises a floor that applies to all
+    locks.
 
-`Node` is the rules in Python: for memory, for the simulator, and as the reference that the
-Redis script is compared with.
+`Node` implements the rules in Python, for memory and for the simulator, and as the reference for
+the Redis script.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.stores.quorum import messages as m
 
 SKEW_US: Final = 500_000
-"""How far clocks of clients and nodes may be apart."""
+"""How much the clocks of clients and nodes may differ."""
 IDLE_MS: Final = 600_000
 ENDED_KEPT_MS: Final = 600_000
-"""For how long an ended session is remembered, so that its client learns why it ended."""
+"""How long an ended session is stored, so that its client learns why it ended."""
 WAITING_MS: Final = 2_000
-"""A contender that has not asked again within this span has given up."""
+"""A contender that has not asked again within this time has given up."""
 WAITING_MAX: Final = 64
-"""How many contenders of one lock a node remembers; the others rely on their back-off."""
+"""How many contenders of one lock a node stores; the others rely on their back-off."""
 SWEEP_EVERY_MS: Final = 1_000
 SWEEP: Final = 16
-"""How many forgotten sessions and locks one sweep clears away."""
+"""How many unused sessions and locks one sweep deletes."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Lock:
     highest: int = 0
     used_ms: int = 0
     session: str = ""
-    """Whose ballot was accepted last and not given back; "" if none."""
+    """The session whose ballot was accepted last and not released; "" if none."""
     n: int = 0
     ballot: int = 0
     actor: str = ""
@@ -79,13 +79,13 @@ class _Lock:
     lock_delay_ms: int = 0
     closed_until_ms: int = 0
     closed_by: int = 0
-    """The ballot whose window closed it."""
+    """The ballot whose window closed the lock."""
     waiting: dict[tuple[str, str], _Waiting] = field(default_factory=dict)
     """Contenders by session and actor."""
 
 
 class Node:
-    """The state of one node and all its transitions."""
+    """The state of one node, and all its transitions."""
 
     def __init__(self, skew_us: int = SKEW_US) -> None:
         self.silent_until_ms = 0
@@ -99,7 +99,7 @@ class Node:
         self._wakes: list[m.FreeWake] = []
 
     def restart(self, now_ms: int, wall_us: int, silence_ms: int, *, empty: bool) -> None:
-        """Come back after a crash, with all state or with none."""
+        """Restart after a crash, with all state or with none."""
         if empty:
             self.__init__(self._skew_us)  # type: ignore[misc]
         self._floor = max(self._floor, wall_us + self._skew_us)
@@ -108,12 +108,12 @@ class Node:
     def apply(
         self, request: m.Request, now_ms: int, wall_us: int
     ) -> tuple[m.Answer, list[m.FreeWake]]:
-        """Carry out one request; the wakes are to be sent after it."""
+        """Execute one request. The caller sends the wakes afterwards."""
         self._now_ms = now_ms
         self._wakes = []
-        return self._carry_out(request, wall_us), self._wakes
+        return self._execute(request, wall_us), self._wakes
 
-    def _carry_out(self, request: m.Request, wall_us: int) -> m.Answer:
+    def _execute(self, request: m.Request, wall_us: int) -> m.Answer:
         if isinstance(request, m.Take):
             return self._take(request, wall_us)
         if isinstance(request, m.Give):
@@ -137,7 +137,7 @@ class Node:
     # ── sessions ─────────────────────────────────────────────────────────────────────
 
     def _live(self, session: str) -> _Session | m.Given:
-        """The session if it is alive here, else what to answer."""
+        """Return the session if it is alive on this node, otherwise the answer."""
         found = self._sessions.get(session)
         if found is None:
             return m.Given(m.UNKNOWN)
@@ -145,7 +145,7 @@ class Node:
         return m.Given(m.ENDED, why) if why else found
 
     def _why_ended(self, session: _Session) -> str:
-        """Why a session is over, by the clock as it is now; "" if it is alive."""
+        """Return why a session has ended, by the current clock; "" if it is alive."""
         if session.ended or session.deadline_ms > self._now_ms:
             return session.ended
         return EXPIRED
@@ -214,7 +214,7 @@ class Node:
         return self._claims(opening.session)
 
     def _restore(self, session: _Session, claim: m.Restored) -> None:
-        """Take over a lease that its holder has by a majority of other nodes."""
+        """Accept a lease that a majority of other nodes has confirmed."""
         lock = self._lock(claim.kind, claim.name)
         if self._now_ms < self.silent_until_ms or self._is_live(lock):
             return
@@ -236,17 +236,17 @@ class Node:
         )
 
     def _purge(self, session: _Session) -> None:
-        """Free what an ended session still has on record."""
+        """Release the claims that an ended session still has."""
         for key in list(session.claims.values()):
             lock = self._locks[key]
-            # As long as it was on record its end was computed from the session's.
+            # While the claim was stored, its end was computed from that of the session.
             lock.closed_until_ms = max(lock.closed_until_ms, self._closed_until_ms(lock))
             self._free(lock, session)
 
     def _sweep(self) -> None:
-        """Clear away a few sessions and locks that nobody needs any more.
+        """Delete a few ended sessions and unused locks.
 
-        Only after a ballot was accepted, which vouches for the clock.
+        Called only after a ballot was accepted, which proves that the clock is right.
         """
         if self._now_ms < self._sweep_at_ms:
             return
@@ -280,7 +280,7 @@ class Node:
         return self._locks.setdefault((kind, name), _Lock(used_ms=self._now_ms))
 
     def _is_live(self, lock: _Lock) -> bool:
-        """Whether somebody's lease on it is alive here."""
+        """Return True if a lease on the lock is alive on this node."""
         if not lock.session:
             return False
         session = self._sessions.get(lock.session)
@@ -291,7 +291,7 @@ class Node:
         )
 
     def _closed_until_ms(self, lock: _Lock) -> int:
-        """Until when it is closed: by a window, or by the delay after an abnormal loss."""
+        """Return until when the lock is closed, by a window or by its lock_delay."""
         until_ms = lock.closed_until_ms
         if lock.session and lock.lock_delay_ms and not self._is_live(lock):
             session = self._sessions[lock.session]
@@ -385,7 +385,7 @@ class Node:
             self._free(lock, self._sessions[request.session])
             self._close(lock, request.close_ms)
         if abs(request.ballot - wall_us) <= self._skew_us:
-            # The proposal itself may still be on its way.
+            # The proposal itself may still be in flight.
             lock.highest = max(lock.highest, request.ballot)
             lock.used_ms = self._now_ms
         if own and not request.undo:
@@ -407,7 +407,7 @@ class Node:
     # ── contenders ───────────────────────────────────────────────────────────────────
 
     def _note_waiting(self, lock: _Lock, session: _Session, request: m.Take) -> int:
-        """Remember who wants to be woken; returns how many do."""
+        """Store a contender that wants to be woken. Return how many there are."""
         now_ms = self._now_ms
         for key in [key for key, each in lock.waiting.items() if each.until_ms <= now_ms]:
             del lock.waiting[key]
@@ -422,7 +422,7 @@ class Node:
         return sum(each.until_ms > self._now_ms for each in lock.waiting.values())
 
     def _wake_next(self, lock: _Lock) -> None:
-        """Wake the contender that has waited longest: all nodes choose the same one."""
+        """Wake the contender that has waited longest; all nodes choose the same one."""
         if self._closed_until_ms(lock) > self._now_ms:
             return
         live = [

@@ -37,7 +37,7 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
 
 
 def memory_nodes(url: StoreUrl) -> MemoryNodes:
-    """The nodes behind a quorum+memory:// URL."""
+    """Return the nodes of a quorum+memory:// URL."""
     number, _, _ = url.location.partition("/")
     if not number.isdecimal() or not 1 <= int(number) <= NODES_MAX:
         raise StoreMisconfiguredError(
@@ -63,7 +63,7 @@ def _open_redis(url: StoreUrl, face: Face) -> Store:
     )
     places = {(a.path or a.host, 0 if a.path else a.port, a.db) for a in addresses}
     if len(places) < len(addresses):
-        # One that is counted twice is no majority.
+        # A node that is counted twice would fake a majority.
         raise StoreMisconfiguredError(url.label, "names a node twice", "name each node once")
     if not 3 <= len(addresses) <= NODES_MAX:
         raise StoreMisconfiguredError(
@@ -99,7 +99,7 @@ def _seconds(url: StoreUrl, name: str, default: float) -> float:
 
 
 def _after_fork_in_child() -> None:
-    """The child has a memory of its own, in which nobody holds anything."""
+    """Forget all nodes in a forked child: its copy of the memory is its own."""
     global _mutex
     _mutex = threading.Lock()
     _nodes.clear()

@@ -1,4 +1,4 @@
-"""Redis nodes for the blocking API: one flight at a time per set of connections."""
+"""Redis nodes for the blocking API: each set of connections carries one flight at a time."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from lockfast.stores.redis.resp import pack
 from lockfast.stores.waker import Waker
 
 IDLE_MAX: Final = 32
-"""Sets of connections kept for the next burst of callers."""
+"""How many idle sets of connections are kept open."""
 LISTEN_AGAIN_S: Final = 1.0
-"""How often a listener looks after connections that do not stand."""
+"""How often a listener retries connections that have failed."""
 
 _inherited: Final[list[Fleet]] = []
-"""Connections of a parent process: neither used nor closed here."""
+"""Connections inherited from a parent process: neither used nor closed here."""
 
 
 class Nodes(NamedTuple):
-    """The nodes of one store, and how requests to them are written."""
+    """The nodes of one store, and the encoding of requests to them."""
 
     addresses: tuple[Address, ...]
     namespace: str
@@ -55,7 +55,7 @@ class Nodes(NamedTuple):
         return Link(address, greeting_of(address, loading, self.packed("hello")))
 
     def pack_all(self, requests: Sequence[Request | None]) -> list[bytes | None]:
-        """Each request as it is sent; the same request is packed once."""
+        """Return the encoded requests; the same request is encoded once."""
         packed: dict[int, bytes] = {}
         for request in requests:
             if request is not None and id(request) not in packed:
@@ -65,7 +65,7 @@ class Nodes(NamedTuple):
 
 
 class Flight:
-    """The answers to one flight, as they come in."""
+    """Collects the answers to one flight."""
 
     def __init__(
         self, requests: Sequence[Request | None], late: Late, news: Callable[[], None]
@@ -94,15 +94,15 @@ class Flight:
     def end(self, links: Sequence[Link]) -> None:
         self.is_over = True
         for link in links:
-            link.take_back(self)
+            link.withdraw(self)
 
 
 def nobody_waits() -> None:
-    """Nobody waits for these answers."""
+    """Requests whose answers nobody waits for."""
 
 
 def no_late(node: int, answer: Answer) -> None:
-    """Nobody wants these answers."""
+    """Discard the answer."""
 
 
 class Fleet:
@@ -132,7 +132,7 @@ class Fleet:
         return flight.answers
 
     def poll(self, timeout_ms: float) -> None:
-        """Wait until a node has something to say, and hear it."""
+        """Wait until a node can be read or written, and do so."""
         self._register()
         for fd, _ in self._poll.poll(timeout_ms):
             found = self._registered.get(fd)
@@ -159,7 +159,7 @@ class Fleet:
 
 
 class BlockingFlights:
-    """Flights of any number of threads, each with a fleet that no other uses then."""
+    """Flights of any number of threads; each uses a set of connections of its own."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -215,7 +215,7 @@ class BlockingFlights:
 
 
 class RedisBackend:
-    """A client's way to Redis nodes, for callers that block."""
+    """Connects a blocking client to Redis nodes."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -244,7 +244,7 @@ class RedisBackend:
 
 
 class RedisWakeListener:
-    """Subscribed at every node: the first that gives a ballot back wakes the contender."""
+    """Subscribes at every node; the first one that frees the lock wakes the contender."""
 
     process = ""
 
@@ -292,7 +292,7 @@ class RedisWakeListener:
             session, n = text.split(" ")
             wake = Wake(self.inbox, session, int(n), WAKE_FREE)
         except (ValueError, TypeError, AttributeError):
-            return  # not ours: anybody with the right may publish
+            return  # not from a node: any user with the permission may publish
         if kind == "message" and channel == self.inbox and session == self._session:
             self._deliver(wake)
 
@@ -300,7 +300,7 @@ class RedisWakeListener:
         self._waker.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Nobody can be watched from here."""
+        """Do nothing: processes of other clients cannot be watched."""
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()

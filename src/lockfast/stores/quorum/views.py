@@ -1,4 +1,4 @@
-"""What nodes show, merged: a claim counts if a majority may have it."""
+"""Merge the views of several nodes: a claim counts if a majority may have it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from lockfast.stores.quorum.flights import Answers
 
 
 def _is_majority(count: int, answered: int, nodes: int) -> bool:
-    """Whether so many of those that answered, and those that did not, may be a majority."""
+    """Return True if `count` nodes plus those that did not answer may be a majority."""
     return count > 0 and count + nodes - answered >= nodes // 2 + 1
 
 
 def _chosen(holders: Iterable[m.Holder], answered: int, nodes: int) -> m.Holder | None:
-    """The holder that most nodes name, if that may be a majority."""
+    """Return the holder that most nodes report, if they may be a majority."""
     by_ballot: dict[tuple[str, int, int], list[m.Holder]] = {}
     for holder in holders:
         by_ballot.setdefault(holder[:3], []).append(holder)
     best = max(by_ballot.values(), key=len, default=[])
     if not _is_majority(len(best), answered, nodes):
         return None
-    # The lease ends when the majority has let go of it.
+    # The lease ends when a majority no longer has it.
     left = sorted((holder.left_ms for holder in best), reverse=True)
     left_ms = left[min(nodes // 2, len(left) - 1)]
     return best[0]._replace(left_ms=left_ms, renewals=max(h.renewals for h in best))
 
 
 def blockers(taken: Sequence[m.Taken], nodes: int) -> tuple[c.Blocker, ...]:
-    """Who holds what was asked for; nobody if no holder may have a majority."""
+    """Return the holder of the requested lock; none if no holder may have a majority."""
     found = _chosen((a.holder for a in taken if a.holder is not None), len(taken), nodes)
     if found is None:
         return ()
@@ -50,7 +50,7 @@ def blockers(taken: Sequence[m.Taken], nodes: int) -> tuple[c.Blocker, ...]:
 
 
 def claims_of(session: str, answers: Answers, held: Mapping[int, int]) -> tuple[c.ClaimView, ...]:
-    """The session's claims that its client holds and a majority of nodes may have."""
+    """Return the session's claims that its client holds and a majority may have."""
     known = [answer for answer in answers if isinstance(answer, m.SessionClaims)]
     shown: dict[tuple[int, int], m.HeldClaim] = {}
     counts: Counter[tuple[int, int]] = Counter()
@@ -81,15 +81,15 @@ def claims_of(session: str, answers: Answers, held: Mapping[int, int]) -> tuple[
 
 
 def resource(kind: str, name: str, answers: Answers) -> c.ResourceView:
-    """One lock."""
+    """Return the merged view of one lock."""
     pages = [answer for answer in answers if isinstance(answer, m.Locks)]
     return _merged(kind, name, [view for page in pages for view in page.locks], pages, answers)
 
 
 def listing(kind: str, answers: Answers, limit: int) -> c.ListingReply:
-    """The locks that are held, in order of name."""
+    """Return the held locks, by name."""
     pages = [answer for answer in answers if isinstance(answer, m.Locks)]
-    # A node that has more than fits on its page says nothing about later names.
+    # A node with more locks than fit on its page says nothing about later names.
     ends = [page.locks[-1].name for page in pages if page.more and page.locks]
     end = min(ends, default=None)
     by_name: dict[str, list[m.LockView]] = {}
@@ -142,7 +142,7 @@ def _merged(
 
 
 def sessions(answers: Answers, limit: int) -> c.SessionsReply:
-    """The sessions, in order of id."""
+    """Return the sessions, by id."""
     pages = [answer for answer in answers if isinstance(answer, m.NodeSessions)]
     ends = [page.sessions[-1].session for page in pages if page.more and page.sessions]
     end = min(ends, default=None)

@@ -1,13 +1,14 @@
-"""The protocol: each command of a client becomes one flight to all nodes.
+"""The protocol: each command of a client becomes one flight, a round of requests to all nodes.
 
-The client proposes the token, as a ballot. It holds what a majority has accepted, from before
-the flight left until a TTL later; any two majorities share a node, so there is one holder, and
-tokens rise in the order of grants. A proposal that does not win is given back everywhere, also
-where its answer is still under way: a late success does not stay behind.
+The client proposes the token as a ballot. If a majority accepts it, the client holds the lock for
+one TTL, counted from before the requests were sent. Any two majorities share a node, so there is
+one holder, and tokens rise in the order of grants. A proposal that does not win a majority is
+withdrawn at every node, including those whose answer is still outstanding, so that no late
+acceptance remains.
 
-A keep-alive is one flight as well. It succeeds if every claim of the session is confirmed by a
-majority of nodes; a node that missed something (it was away, or restarted) is brought up to
-date by a second flight, so that a long lease survives one restart after the other.
+A keep-alive is one flight as well. It succeeds if a majority of nodes confirms every claim of the
+session. A second flight updates nodes that were unreachable or restarted, so that a long lease
+survives any number of restarts, one after the other.
 """
 
 from __future__ import annotations
@@ -29,45 +30,46 @@ from lockfast.errors import (
 from lockfast.ports import Runtime
 from lockfast.stores.quorum import messages as m
 from lockfast.stores.quorum import views
-from lockfast.stores.quorum.book import Book, Claim, Phase, SessionBook
 from lockfast.stores.quorum.flights import Answers, Flights, Progress
+from lockfast.stores.quorum.session_records import Claim, Phase, SessionRecord, SessionRecords
 
 LIMITS: Final = Limits(places_max=1)
-STRANGER: Final = c.Ended(UNKNOWN_SESSION)
+NO_SESSION: Final = c.Ended(UNKNOWN_SESSION)
 TTL_MS_MAX: Final = 1 << 50
-"""Where nodes forget nothing."""
+"""No limit, for nodes that never lose their state."""
 PROPOSALS_MAX: Final = 3
 MISFITS: Final = (m.LOW, m.AHEAD, m.BEHIND)
-"""Refusals that another ballot may overcome."""
+"""Refusals after which a different ballot may be accepted."""
 RETRY_MS: Final = 20
-"""How long a contender backs off, times the number of contenders, times a random factor."""
+"""The base of the back-off; multiplied by the number of contenders and a random factor."""
 RETRY_MS_MAX: Final = 1000
 SPLIT_MS: Final = 4
-"""The same where nobody won a majority: whoever is first next time is likely to."""
+"""The base of the back-off if no proposal won a majority: the next attempt probably will."""
 GIVE_UP_SHARE: Final = 2 / 3
-"""A claim without a majority for this share of the TTL is lost, so that the others are kept."""
+"""Declare a claim lost that had no majority for this share of the TTL: while it is unconfirmed, no
+claim of the session can be renewed."""
 
 
 def nobody_late(node: int, answer: m.Answer) -> None:
-    """For requests whose late answers tell nothing."""
+    """Ignore an answer that arrives late."""
 
 
 class QuorumWire:
-    """Commands of one kind of caller: the same code for every runtime."""
+    """Executes the commands of callers or of the keeper; the same code for every runtime."""
 
     def __init__(
         self,
-        book: Book,
+        records: SessionRecords,
         flights: Flights,
         runtime: Runtime,
         label: str,
         ttl_ms_max: int = TTL_MS_MAX,
     ) -> None:
-        self._book = book
+        self._records = records
         self._flights = flights
         self._runtime = runtime
         self._label = label
-        self._majority = book.majority
+        self._majority = records.majority
         self._ttl_ms_max = ttl_ms_max
 
     async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
@@ -83,9 +85,9 @@ class QuorumWire:
     async def _ask_all(
         self, request: m.Request, timeout_ms: int, *, everybody: bool = False
     ) -> Answers:
-        """Ask all nodes the same; raises unless a majority answers.
+        """Send the same request to all nodes. Raises unless a majority answers.
 
-        With `everybody`, wait a little for those that are slower than the majority.
+        With `everybody`, wait briefly for the nodes that are slower than the majority.
         """
 
         def judge(answers: Answers) -> Progress:
@@ -96,13 +98,13 @@ class QuorumWire:
                 return Progress.SOON
             return Progress.DONE
 
-        requests = [request] * self._book.nodes
+        requests = [request] * self._records.nodes
         answers = await self._flights.ask(requests, judge, timeout_ms, nobody_late)
         self._require_majority(answers)
         return answers
 
     def _is_hopeless(self, answers: Answers) -> bool:
-        """Whether a majority cannot answer any more."""
+        """Return True if too many nodes have failed for a majority to answer."""
         failed = sum(isinstance(answer, m.NoAnswer) for answer in answers)
         return failed > len(answers) - self._majority
 
@@ -121,42 +123,42 @@ class QuorumWire:
         raise OutcomeUnknownError(self._label, self._too_few(answered, errors))
 
     def _too_few(self, answered: int, errors: Sequence[Exception]) -> str:
-        text = f"{answered} of {self._book.nodes} nodes answered, {self._majority} are needed"
+        text = f"{answered} of {self._records.nodes} nodes answered, {self._majority} are needed"
         if errors:
             what = errors[0].what if isinstance(errors[0], StoreError) else errors[0]
             text += f" ({what})"
         return text
 
     def _ended(self, answers: Answers) -> c.Ended | None:
-        """What the session ended by, if it is over at so many nodes that it has no majority."""
+        """Return why the session ended, if too few nodes still have it for a majority."""
         reasons = [
             answer.reason
             for answer in answers
             if isinstance(answer, m.Taken | m.Given | m.Kept | m.SessionClaims)
             and answer.status in (m.UNKNOWN, m.ENDED)
         ]
-        if len(reasons) <= self._book.nodes - self._majority:
+        if len(reasons) <= self._records.nodes - self._majority:
             return None
-        # A node that was away too long says no more than that; others may know better.
+        # A node that was unreachable for a TTL only knows that; others may know the real reason.
         known = [reason for reason in reasons if reason not in ("", EXPIRED)]
         if known:
             return c.Ended(known[0])
-        return c.Ended(EXPIRED) if EXPIRED in reasons else STRANGER
+        return c.Ended(EXPIRED) if EXPIRED in reasons else NO_SESSION
 
-    def _page(self, session: str) -> SessionBook | c.Ended:
-        """The session's page, or what to answer if there is none or it is over."""
-        page = self._book.sessions.get(session)
-        if page is None:
-            return STRANGER
-        return page.ended or page
+    def _record(self, session: str) -> SessionRecord | c.Ended:
+        """Return the session's record, or the reply if it has none or has ended."""
+        record = self._records.sessions.get(session)
+        if record is None:
+            return NO_SESSION
+        return record.ended or record
 
-    # ── taking ───────────────────────────────────────────────────────────────────────
+    # ── acquiring ──────────────────────────────────────────────────────────────────────
 
     async def _enter(self, command: c.Enter, timeout_ms: int) -> c.Reply:
         return await self._propose(command, 0, timeout_ms)
 
     async def _contend(self, command: c.Contend, timeout_ms: int) -> c.Reply:
-        since_us = self._book.wall_us() - 1000 * command.waited_ms
+        since_us = self._records.wall_us() - 1000 * command.waited_ms
         return await self._propose(command.enter, max(1, since_us), timeout_ms)
 
     async def _propose(self, enter: c.Enter, since_us: int, timeout_ms: int) -> c.Reply:
@@ -165,39 +167,39 @@ class QuorumWire:
             if enter.open is not None and self._too_large(enter.open) is None:
                 await self._open(enter.open, timeout_ms)
             return refused
-        page = self._book.session(enter.open) if enter.open else self._page(enter.session)
-        if isinstance(page, c.Ended):
-            return page
-        if page.ended:
-            return page.ended
+        record = self._records.session(enter.open) if enter.open else self._record(enter.session)
+        if isinstance(record, c.Ended):
+            return record
+        if record.ended:
+            return record.ended
         for _ in range(PROPOSALS_MAX):
-            if page.is_finished(enter.n):
+            if record.was_released(enter.n):
                 return c.Refused(c.WHY_FINISHED, "this claim was given up")
-            claim = page.claims.get(enter.n) or self._new_claim(page, enter, since_us)
-            proposal = Proposal(self._book, page, enter.n, claim)
+            claim = record.claims.get(enter.n) or self._new_claim(record, enter, since_us)
+            proposal = Proposal(self._records, record, enter.n, claim)
             answers = await self._flights.ask(
                 proposal.requests(), proposal.judge, timeout_ms, proposal.late
             )
             proposal.note(answers)
-            with self._book.mutex:
+            with self._records.mutex:
                 if claim.phase is not Phase.LEAVING and len(claim.at) >= self._majority:
                     claim.phase = Phase.HELD
                     return c.Granted(claim.take.ballot, 0, claim.place.mode)
-            reply = self._not_won(page, enter.n, claim, answers)
+            reply = self._not_won(record, enter.n, claim, answers)
             misfits = sum(isinstance(a, m.Taken) and a.status in MISFITS for a in answers)
             if misfits < self._majority:
                 break
-            # Nobody is in the way: only the ballot was wrong, and now we know better.
+            # The lock is free, only the ballot was refused; the answers say which one fits.
         return reply
 
-    def _new_claim(self, page: SessionBook, enter: c.Enter, since_us: int) -> Claim:
+    def _new_claim(self, record: SessionRecord, enter: c.Enter, since_us: int) -> Claim:
         place = enter.places[0]
         take = m.Take(
             enter.session,
             enter.n,
             place.kind,
             place.name,
-            self._book.next_ballot(),
+            self._records.next_ballot(),
             enter.actor,
             enter.value,
             enter.max_hold_ms,
@@ -205,46 +207,46 @@ class QuorumWire:
             enter.window_ms,
             since_us,
         )
-        # Read before the request leaves: nodes count the TTL from later instants.
+        # Read the clock before the request is sent: nodes start counting the TTL later.
         claim = Claim(place, take, self._runtime.now_ms())
-        with self._book.mutex:
-            page.claims[enter.n] = claim
-            page.next_n = max(page.next_n, enter.n + 1)
+        with self._records.mutex:
+            record.claims[enter.n] = claim
+            record.next_n = max(record.next_n, enter.n + 1)
         return claim
 
-    def _not_won(self, page: SessionBook, n: int, claim: Claim, answers: Answers) -> c.Reply:
-        """Give the ballot back wherever it may have been accepted, and say who was in the way."""
-        with self._book.mutex:
-            page.claims.pop(n, None)
+    def _not_won(self, record: SessionRecord, n: int, claim: Claim, answers: Answers) -> c.Reply:
+        """Withdraw the ballot wherever it may have been accepted, and reply who holds the lock."""
+        with self._records.mutex:
+            record.claims.pop(n, None)
         give = _give(claim, undo=True)
         self._flights.post([give if _may_have_accepted(answer) else None for answer in answers])
         ended = self._ended(answers)
         if ended is not None:
-            page.ended = ended
+            record.ended = ended
             return ended
         try:
             self._require_majority(answers)
         except OutcomeUnknownError as error:
-            # What may have been accepted is given back: it is as if nothing was done.
+            # Whatever was accepted is being withdrawn, so the outcome is that nothing was done.
             raise StoreUnavailableError(error.store, error.what) from None
         taken = [answer for answer in answers if isinstance(answer, m.Taken)]
-        ahead = views.blockers(taken, self._book.nodes)
+        ahead = views.blockers(taken, self._records.nodes)
         return c.Busy(ahead, self._retry_ms(taken, bool(ahead)))
 
     def _retry_ms(self, taken: Sequence[m.Taken], is_held: bool) -> int:
-        """When to propose again, unless woken before."""
+        """Return when to propose again if no wake arrives first."""
         contenders = max((answer.contenders for answer in taken), default=0)
         random = 0.5 + self._runtime.random()
         if not is_held and all(a.status not in (m.SHUT, m.SILENT) for a in taken):
             return 1 + int(SPLIT_MS * (1 + contenders) * random)
-        # Those that refuse for a known span are no use before it is over.
+        # Nodes that refuse for a known time will not accept earlier.
         free = sorted(answer.free_ms for answer in taken if answer.status != m.OK)
         free_ms = free[min(self._majority, len(free)) - 1] if free else RETRY_MS_MAX
         retry_ms = min(RETRY_MS_MAX, RETRY_MS * (1 + contenders) * random)
         return max(1, int(min(retry_ms, free_ms + SPLIT_MS * random)))
 
     def _refused(self, enter: c.Enter) -> c.Refused | None:
-        """Why this claim could never be granted, or None."""
+        """Return why this claim can never be granted, or None."""
         invalid = why_invalid(enter.places, LIMITS.places_max)
         if invalid:
             return c.Refused(c.WHY_INVALID, invalid)
@@ -259,33 +261,33 @@ class QuorumWire:
             if size > LIMITS.text_max:
                 return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
         if opening.ttl_ms > self._ttl_ms_max:
-            # A node that restarted keeps silent for this long, and no longer.
+            # A restarted node refuses ballots for this long only.
             what = "the TTL in ms (?silence= bounds it)"
             return c.Refused(c.WHY_TOO_LARGE, what, opening.ttl_ms, self._ttl_ms_max)
         return None
 
-    # ── giving back ──────────────────────────────────────────────────────────────────
+    # ── releasing ────────────────────────────────────────────────────────────────────
 
     async def _leave(self, command: c.Leave, timeout_ms: int) -> c.Reply:
-        page = self._page(command.session)
-        if isinstance(page, c.Ended):
-            return page
-        with self._book.mutex:
-            claim = page.claims.get(command.n)
+        record = self._record(command.session)
+        if isinstance(record, c.Ended):
+            return record
+        with self._records.mutex:
+            claim = record.claims.get(command.n)
             if claim is None:
-                page.finish(command.n)
+                record.release(command.n)
                 return c.Done(found=False)
             was_held, claim.phase = claim.phase is Phase.HELD, Phase.LEAVING
         request = _give(claim, close_ms=command.close_ms, undo=not was_held)
         answers = await self._ask_all(request, timeout_ms)
-        with self._book.mutex:
-            page.finish(command.n)
+        with self._records.mutex:
+            record.release(command.n)
         missing = sum(isinstance(a, m.Given) and not a.found for a in answers)
-        if not was_held or missing <= self._book.nodes - self._majority:
+        if not was_held or missing <= self._records.nodes - self._majority:
             return c.Done(found=was_held)
         ended = self._ended(answers)
         if ended is not None:
-            page.ended = ended
+            record.ended = ended
             return ended
         return c.Done(found=False)
 
@@ -295,31 +297,31 @@ class QuorumWire:
         refused = self._too_large(command)
         if refused is not None:
             return refused
-        page = self._book.session(command)
-        if page.ended:
-            return page.ended
+        record = self._records.session(command)
+        if record.ended:
+            return record.ended
         sent_ms = self._runtime.now_ms()
-        answers = await self._ask_all(page.open, timeout_ms)
+        answers = await self._ask_all(record.open, timeout_ms)
         ended = self._ended(answers)
         if ended is not None:
-            page.ended = ended
+            record.ended = ended
             return ended
         created = [a.status == m.OK and not a.found for a in answers if isinstance(a, m.Given)]
-        with self._book.mutex:
+        with self._records.mutex:
             for node, answer in enumerate(answers):
-                # One that knew the session before has not renewed it now.
+                # A node that already had the session has not renewed it.
                 if isinstance(answer, m.Given) and answer.status == m.OK and not answer.found:
-                    page.cover(node, sent_ms)
+                    record.cover(node, sent_ms)
         return c.Done(found=sum(created) < self._majority)
 
     async def _renew(self, command: c.Renew, timeout_ms: int) -> c.Reply:
-        page = self._page(command.session)
-        if isinstance(page, c.Ended):
-            return page
-        renewal = Renewal(self._book, page, self._runtime.now_ms())
+        record = self._record(command.session)
+        if isinstance(record, c.Ended):
+            return record
+        renewal = Renewal(self._records, record, self._runtime.now_ms())
         until_ms = renewal.sent_ms + timeout_ms
         answers = await self._flights.ask(
-            [m.Keep(command.session)] * self._book.nodes,
+            [m.Keep(command.session)] * self._records.nodes,
             renewal.judge,
             timeout_ms,
             renewal.late,
@@ -329,57 +331,59 @@ class QuorumWire:
                 renewal.late(node, answer)
         ended = self._ended(answers)
         if ended is not None:
-            page.ended = ended
+            record.ended = ended
             return ended
         self._require_majority(answers)
-        if page.outdated:
+        if record.outdated:
             left_ms = max(1, until_ms - self._runtime.now_ms())
-            await self._bring_up_to_date(page, renewal.sent_ms, left_ms)
-        self._drop_lost(page, renewal.sent_ms)
-        with self._book.mutex:
-            page.forget_below(command.lowest)
-            held = page.held()
+            await self._bring_up_to_date(record, renewal.sent_ms, left_ms)
+        self._lose_claims(record, renewal.sent_ms)
+        with self._records.mutex:
+            record.forget_below(command.lowest)
+            held = record.held()
         account = (len(held), checksum_of(held.items()))
         return c.Renewed(account == (command.count, command.checksum))
 
-    async def _bring_up_to_date(self, page: SessionBook, renewal_ms: int, timeout_ms: int) -> None:
-        """Give nodes that missed something what the others have of this session."""
+    async def _bring_up_to_date(
+        self, record: SessionRecord, renewal_ms: int, timeout_ms: int
+    ) -> None:
+        """Send the session's claims to nodes that missed some of them."""
         sent_ms = self._runtime.now_ms()
-        with self._book.mutex:
-            request = m.Sync(page.open, page.next_n, page.restored())
-            asked, page.outdated = page.outdated, set()
-        sync = Synchronisation(self._book, page, request, sent_ms, renewal_ms, asked)
-        requests = [request if node in asked else None for node in range(self._book.nodes)]
+        with self._records.mutex:
+            request = m.Sync(record.open, record.next_n, record.restored())
+            asked, record.outdated = record.outdated, set()
+        sync = Synchronisation(self._records, record, request, sent_ms, renewal_ms, asked)
+        requests = [request if node in asked else None for node in range(self._records.nodes)]
         answers = await self._flights.ask(requests, sync.judge, timeout_ms, sync.late)
         for node, answer in enumerate(answers):
             if isinstance(answer, m.SessionClaims):
                 sync.late(node, answer)
 
-    def _drop_lost(self, page: SessionBook, renewal_ms: int) -> None:
-        """Remove claims that have no majority any more; raise while that is not certain."""
+    def _lose_claims(self, record: SessionRecord, renewal_ms: int) -> None:
+        """Remove claims that have lost their majority. Raises while that is uncertain."""
         lost: list[Claim] = []
         uncertain = 0
         now_ms = self._runtime.now_ms()
-        with self._book.mutex:
-            for n, claim in list(page.claims.items()):
+        with self._records.mutex:
+            for n, claim in list(record.claims.items()):
                 if claim.phase is not Phase.HELD:
                     continue
-                confirmed_ms = page.confirmed_ms(claim, self._majority)
+                confirmed_ms = record.confirmed_ms(claim, self._majority)
                 if confirmed_ms >= renewal_ms:
                     continue
-                overdue_ms = GIVE_UP_SHARE * page.open.ttl_ms
+                overdue_ms = GIVE_UP_SHARE * record.open.ttl_ms
                 if confirmed_ms < 0 or now_ms - confirmed_ms > overdue_ms:
-                    page.finish(n)
+                    record.release(n)
                     lost.append(claim)
                 else:
                     uncertain += 1
         for claim in lost:
-            self._flights.post([_give(claim)] * self._book.nodes)
+            self._flights.post([_give(claim)] * self._records.nodes)
         if uncertain:
             raise OutcomeUnknownError(
                 self._label,
                 f"{uncertain} claims of the session were not confirmed by {self._majority} of "
-                f"{self._book.nodes} nodes",
+                f"{self._records.nodes} nodes",
             )
 
     async def _close(self, command: c.Close, timeout_ms: int) -> c.Reply:
@@ -392,12 +396,12 @@ class QuorumWire:
     async def _end(self, request: m.End, timeout_ms: int) -> c.Reply:
         answers = await self._ask_all(request, timeout_ms, everybody=True)
         found = sum(isinstance(answer, m.Given) and answer.found for answer in answers)
-        page = self._book.sessions.get(request.session)
-        if page is not None and found:
-            page.ended = page.ended or c.Ended(request.reason)
+        record = self._records.sessions.get(request.session)
+        if record is not None and found:
+            record.ended = record.ended or c.Ended(request.reason)
         return c.Done(found=found >= self._majority)
 
-    # ── what is said of a claim ──────────────────────────────────────────────────────
+    # ── actor and value of a claim ─────────────────────────────────────────────────────
 
     async def _proclaim(self, command: c.Proclaim, timeout_ms: int) -> c.Reply:
         size = len(command.value.encode())
@@ -411,10 +415,10 @@ class QuorumWire:
     async def _describe(
         self, session: str, n: int, what: str, text: str, timeout_ms: int
     ) -> c.Reply:
-        page = self._page(session)
-        if isinstance(page, c.Ended):
-            return page
-        claim = page.claims.get(n)
+        record = self._record(session)
+        if isinstance(record, c.Ended):
+            return record
+        claim = record.claims.get(n)
         if claim is None or claim.phase is not Phase.HELD:
             return c.Gone(NOT_HELD)
         take = claim.take
@@ -441,16 +445,16 @@ class QuorumWire:
         return c.Gone("a majority of the nodes has no record of it")
 
     async def _claims(self, command: c.Claims, timeout_ms: int) -> c.Reply:
-        page = self._page(command.session)
-        if isinstance(page, c.Ended):
-            return page
+        record = self._record(command.session)
+        if isinstance(record, c.Ended):
+            return record
         answers = await self._ask_all(m.ReadClaims(command.session), timeout_ms, everybody=True)
         ended = self._ended(answers)
         if ended is not None:
-            page.ended = ended
+            record.ended = ended
             return ended
-        with self._book.mutex:
-            held = page.held()
+        with self._records.mutex:
+            held = record.held()
         return c.ClaimsReply(views.claims_of(command.session, answers, held))
 
     async def _inspect(self, command: c.Inspect, timeout_ms: int) -> c.Reply:
@@ -469,29 +473,29 @@ class QuorumWire:
         return views.sessions(answers, command.limit)
 
 
-# ── the three flights that change what the book says ─────────────────────────────────
+# ── the three flights that change the records ─────────────────────────────────
 
 
 @dataclass(slots=True)
 class Proposal:
-    """A ballot on its way to all nodes."""
+    """The flight that proposes a ballot to all nodes."""
 
-    book: Book
-    page: SessionBook
+    records: SessionRecords
+    record: SessionRecord
     n: int
     claim: Claim
 
     def requests(self) -> list[m.Request]:
         take = self.claim.take
-        opening = take._replace(open=self.page.open)
-        covered = self.page.covered
-        return [take if node in covered else opening for node in range(self.book.nodes)]
+        opening = take._replace(open=self.record.open)
+        covered = self.record.covered
+        return [take if node in covered else opening for node in range(self.records.nodes)]
 
     def judge(self, answers: Answers) -> Progress:
-        majority, nodes = self.book.majority, self.book.nodes
+        majority, nodes = self.records.majority, self.records.nodes
         yes = sum(isinstance(a, m.Taken) and a.status == m.OK for a in answers)
         undecided, answered = answers.count(None), count_answers(answers)
-        # Not won: a majority has to say so, or to be out of reach.
+        # It has lost only once a majority refused it or is unreachable.
         is_lost = yes + undecided < majority and (
             answered >= majority or nodes - undecided - answered > nodes - majority
         )
@@ -504,37 +508,37 @@ class Proposal:
         for node, answer in enumerate(answers):
             if isinstance(answer, m.Taken):
                 self.late(node, answer)
-        majority = self.book.majority
+        majority = self.records.majority
         if len(taken) >= majority:
-            # A majority must find the next ballot above its highest; a few may be far ahead.
+            # The next ballot must be above the highest of a majority; a few nodes may be far ahead.
             highest = sorted(answer.highest for answer in taken)[majority - 1]
-            self.book.heard(highest)
+            self.records.heard(highest)
             walls = sorted(a.wall_us for a in taken if a.status in (m.AHEAD, m.BEHIND))
             if len(walls) >= majority:
-                self.book.correct(walls[len(walls) // 2], highest)
+                self.records.correct(walls[len(walls) // 2], highest)
 
     def late(self, node: int, answer: m.Answer) -> None:
-        """Take over one node's answer, in time or late."""
+        """Record one node's answer, in time or late."""
         if not isinstance(answer, m.Taken):
             return
-        with self.book.mutex:
+        with self.records.mutex:
             if answer.status in (m.UNKNOWN, m.ENDED):
-                self.page.lose_node(node)
-            elif answer.status == m.OK and self.page.claims.get(self.n) is self.claim:
-                self.page.cover(node, self.claim.sent_ms)
+                self.record.lose_node(node)
+            elif answer.status == m.OK and self.record.claims.get(self.n) is self.claim:
+                self.record.cover(node, self.claim.sent_ms)
                 self.claim.at.add(node)
 
 
 class Renewal:
-    """A keep-alive on its way to all nodes."""
+    """The flight that sends a keep-alive to all nodes."""
 
-    def __init__(self, book: Book, page: SessionBook, sent_ms: int) -> None:
-        self.book = book
-        self.page = page
+    def __init__(self, records: SessionRecords, record: SessionRecord, sent_ms: int) -> None:
+        self.records = records
+        self.record = record
         self.sent_ms = sent_ms
-        with book.mutex:
-            self._expected = [page.account_at(node) for node in range(book.nodes)]
-            self._at = [set(c.at) for c in page.claims.values() if c.phase is Phase.HELD]
+        with records.mutex:
+            self._expected = [record.account_at(node) for node in range(records.nodes)]
+            self._at = [set(c.at) for c in record.claims.values() if c.phase is Phase.HELD]
 
     def _agrees(self, node: int, answer: m.Answer | m.NoAnswer | None) -> bool:
         return (
@@ -544,7 +548,7 @@ class Renewal:
         )
 
     def judge(self, answers: Answers) -> Progress:
-        majority = self.book.majority
+        majority = self.records.majority
         agreed = {node for node, answer in enumerate(answers) if self._agrees(node, answer)}
         if len(agreed) >= majority and all(len(at & agreed) >= majority for at in self._at):
             return Progress.DONE
@@ -553,27 +557,27 @@ class Renewal:
         return Progress.SOON if count_answers(answers) >= majority else Progress.WAIT
 
     def late(self, node: int, answer: m.Answer) -> None:
-        """Take over one node's answer, in time or late."""
+        """Record one node's answer, in time or late."""
         if not isinstance(answer, m.Kept):
             return
-        with self.book.mutex:
+        with self.records.mutex:
             if answer.status != m.OK:
-                self.page.lose_node(node)
-                self.page.outdated.add(node)
+                self.record.lose_node(node)
+                self.record.outdated.add(node)
             elif self._agrees(node, answer):
-                self.page.cover(node, self.sent_ms)
+                self.record.cover(node, self.sent_ms)
                 if any(node not in at for at in self._at):
-                    self.page.outdated.add(node)
+                    self.record.outdated.add(node)
             else:
-                self.page.outdated.add(node)
+                self.record.outdated.add(node)
 
 
 @dataclass(slots=True)
 class Synchronisation:
-    """A session's record on its way to nodes that missed something of it."""
+    """The flight that updates nodes whose state of the session is out of date."""
 
-    book: Book
-    page: SessionBook
+    records: SessionRecords
+    record: SessionRecord
     request: m.Sync
     sent_ms: int
     renewal_ms: int
@@ -585,26 +589,26 @@ class Synchronisation:
         return Progress.SOON
 
     def _is_confirmed(self) -> bool:
-        """Whether a majority has renewed every claim without these nodes."""
-        with self.book.mutex:
+        """Return True if a majority has renewed every claim without these nodes."""
+        with self.records.mutex:
             return all(
-                self.page.confirmed_ms(claim, self.book.majority) >= self.renewal_ms
-                for claim in self.page.claims.values()
+                self.record.confirmed_ms(claim, self.records.majority) >= self.renewal_ms
+                for claim in self.record.claims.values()
                 if claim.phase is Phase.HELD
             )
 
     def late(self, node: int, answer: m.Answer) -> None:
         if not isinstance(answer, m.SessionClaims):
             return
-        with self.book.mutex:
+        with self.records.mutex:
             if answer.status != m.OK:
-                self.page.lose_node(node)
+                self.record.lose_node(node)
                 return
-            self.page.cover(node, self.sent_ms)
+            self.record.cover(node, self.sent_ms)
             there = {(claim.n, claim.ballot) for claim in answer.claims}
-            for n, claim in self.page.claims.items():
+            for n, claim in self.record.claims.items():
                 if n >= self.request.up_to:
-                    continue  # proposed since: its own flight knows
+                    continue  # proposed since then: its own flight records it
                 if (n, claim.take.ballot) in there:
                     claim.at.add(node)
                 else:

@@ -2,7 +2,7 @@
 
 write_in_any_case()
 
--- A rank directly before `rank`, behind all that were before it so far.
+-- Returns a rank directly before `rank` and after all ranks that were before it.
 local function just_before(rank)
   return sub(rank, 1, -17) .. format('%016.0f~%016.0f', sub(rank, -16) - 1, position + 1)
 end

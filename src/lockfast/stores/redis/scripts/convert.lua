@@ -65,7 +65,7 @@ return step(function()
     settle(claim.places)
     return { 'B', (ahead_of(claim)) }
   end
-  -- It keeps the granted mode and waits, before all who wait for the resource.
+  -- The claim keeps its granted mode while it waits, ahead of all waiting claims.
   claim.wants = new
   resource.converting = claim.ref
   cancel_reservations(resource, '')

@@ -1,7 +1,7 @@
 -- enter.lua  KEYS: the shard  ARGV: session, n, …  →  granted, queued, busy, refused or ended
 --
--- A plain claim on a lock, in the form the rows have: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor, the last
--- with a ? in front if it must not wait.
+-- A plain claim on a lock passes the row keys themselves: s␟session, n, r␟lock␟name, c␟session␟n␟mode␟actor. The last
+-- begins with ? if the claim must not wait.
 -- Any other claim: session, n, nothing, actor, queue, options, value?, places, (kind, name, mode, weight, limit)…,
 -- session to open…
 -- options: priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms; empty for 0, 0, 0, 0, 1, 0.
@@ -15,7 +15,7 @@ local function invalid(why)
   return { 'R', 'invalid', why, 0, 0 }
 end
 
--- Why these places can never be held together, or nil.
+-- Returns why these places can never be held together, or nil.
 local function refused_places(places)
   if #places == 0 or #places > PLACES_MAX then
     return invalid('a claim names 1 to ' .. PLACES_MAX .. ' resources, not ' .. #places)
@@ -38,7 +38,7 @@ local function refused_places(places)
   end
 end
 
--- Why a resource does not take another claim like this, or nil.
+-- Returns why a resource refuses this claim, or nil.
 local function refused_by_resources(places, queue)
   for _, place in ipairs(places) do
     local resource = get_resource(place[1], place[2])
@@ -50,7 +50,7 @@ local function refused_by_resources(places, queue)
   end
 end
 
--- What is asked for: session, places, actor, queue, options, value?, and where a session to open begins.
+-- Parses ARGV: session, places, actor, queue, options, value?, and the index where the session to open begins.
 local function asked()
   if ARGV[3] ~= '' then
     local mode, actor = string.match(ARGV[4], '^[^\031]*\031[^\031]*\031[^\031]*\031([^\031]*)\031(.*)$')
@@ -109,8 +109,8 @@ return step(function()
   end
   local claim = {
     ref = ref, session = id, n = n, places = places, state = WAITING,
-    -- The one order of all lines: the head start, then arrival. Every claim that stays writes
-    -- to the log, so the next position is its own.
+    -- All queues have the same order: entry time less the head start, then arrival. Every recorded
+    -- claim writes to the log, so the next log position is unique.
     rank = rank_of(now_ms - head_start_ms, position + 1),
     actor = actor, priority = tonumber(priority), entered_ms = now_ms, token = 0, granted_ms = 0,
     until_ms = 0, max_hold_ms = tonumber(max_hold_ms), lock_delay_ms = tonumber(lock_delay_ms),

@@ -1,7 +1,7 @@
--- enter_free.lua  (before shard.lua)  →  the token of a lock that nobody uses: the shortcut of enter.lua
+-- enter_free.lua  (before shard.lua)  →  the token of a lock not in use: a fast path of enter.lua
 --
--- Nine claims in ten are like this. It writes to the byte what the general path would; where anything is out of the
--- ordinary it writes nothing and the general path behind it takes over. The order of writes: see shard.lua.
+-- Most claims take this path. It writes exactly the bytes that the general path would write. In every other case it
+-- writes nothing, and the general path that follows runs. shard.lua explains the order of writes.
 
 local keys, arguments, call = KEYS, ARGV, redis.call
 local rows, session_key, resource_key = keys[1], arguments[1], arguments[3]
@@ -12,7 +12,7 @@ if resource_key ~= '' then
   if session and #session < $MARK_AT then
     session = nil
   end
-  -- With counters of this length nobody watches.
+  -- Counters of this length mean that no session watches the log.
   if session and not resource and counters and #counters == $COUNTERS_BYTES then
     local struct, number = struct, arguments[2]
     local pack, unpack_from, n = struct.pack, struct.unpack, number + 0
@@ -37,7 +37,7 @@ if resource_key ~= '' then
           sub(session, $MARK_AT) .. number .. ','),
         sub(claim, 1, #session_key + 1 + #number), resource_key,
         resource_key, pack('<c0dddd', claim, token, now_ms, now_ms, position))
-      -- The token alone: to reply with a table costs ten times as much.
+      -- Reply with the token alone: a table would take ten times as long.
       return keys[5] and { token, {} } or token
     end
   end

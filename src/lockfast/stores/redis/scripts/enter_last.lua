@@ -1,7 +1,7 @@
--- enter_last.lua  (behind passing.lua)  →  queued or busy, for a writer that finds the lock held: a shortcut of enter.lua
+-- enter_last.lua  (behind passing.lua)  →  queued or busy, for an exclusive claim on a held lock: a fast path of enter.lua
 --
--- As enter_free.lua: it writes and answers what the general path would, or writes nothing. The answer is q or b, then
--- session, n, owner, process, renewals, held, token and for_ms of the claim to wait for, and look_ms.
+-- Like enter_free.lua it either does exactly what the general path would do, or writes nothing. The reply is q or b, then
+-- session, n, owner, process, renewals, held, token and for_ms of the claim directly ahead, and look_ms.
 
 if session and resource and counters and #counters == $COUNTERS_BYTES then
   local sub, match, format = string.sub, string.match, string.format
@@ -18,13 +18,13 @@ if session and resource and counters and #counters == $COUNTERS_BYTES then
     and n < 1e9 and #session < $SESSION_BYTES_MAX and claims < $CLAIMS_MAX
     and sub(claim, #claim_key + 1, #claim_key + 11) == '\031exclusive\031' then
     local name, line = sub(resource_key, 8), 'w' .. sub(resource_key, 2) .. '\031'
-    -- The claim to wait for, and the rows that change with that: the holder's and the resource's.
+    -- The claim directly ahead, and the rows that change: that of the holder and that of the resource.
     local other_session, other_number, other_row, resource_row
     local held, other_token, since_ms = 0, 0, nil
     if resource == '' then
-      -- As good as missing.
+      -- Treat the row as missing.
     elseif string.byte(resource) == $PLAIN_MARK then
-      -- A plain lock: its only holder has had no row of its own so far.
+      -- A plain lock: its only holder has no row of its own yet.
       local mode, actor, entered_ms, arrival
       held = 1
       other_session, other_number, mode, actor =
@@ -41,7 +41,7 @@ if session and resource and counters and #counters == $COUNTERS_BYTES then
         cmsgpack.unpack(resource)
       if modes.exclusive == 1 and waiting > 0 and waiting < $WAITING_MAX
         and reservations + limit + closed_ms + retained == 0 then
-        -- The last in line now, unless it ranks behind us.
+        -- The last claim in the queue, unless it ranks behind this one.
         local last = call('ZREVRANGEBYLEX', keys[2], '(' .. sub(line, 1, -2) .. ' ', '[' .. line, 'LIMIT', '0', '1')[1]
         local rank
         if last then
@@ -57,7 +57,7 @@ if session and resource and counters and #counters == $COUNTERS_BYTES then
       other_key = 'c\031' .. other_session .. '\031' .. other_number
       found = call('HMGET', rows, 's\031' .. other_session, 'i\031' .. other_session, other_key)
     end
-    -- What is missing, or stands otherwise than its line says, is left to the general path.
+    -- The general path handles rows that are missing or do not match the queue.
     if found and #(found[1] or '') > 0 and found[2] and (held == 1 or string.byte(found[3] or '') == $WAITING) then
       local until_ms = unpack_from('<d', found[1])
       local _, renewals, owner, _, process = unpack_from('<ddI4c0I4c0I4c0', found[2])

@@ -1,6 +1,6 @@
 -- events.lua  KEYS: the shard  ARGV: after or nothing, limit  →  the log after a position
 --
--- To look is to watch: from now on the log is written, and not without a pause before.
+-- Reading enables the log: events are written from now on, but earlier ones may be missing.
 
 if log_until_ms < now_ms + LOG_KEPT_MS / 2 then
   write_in_any_case()

@@ -1,6 +1,6 @@
 -- leave.lua  KEYS: the shard  ARGV: session, n, nothing, close_ms  →  done, gone or ended
 --
--- Of a plain lock, in the form the rows have: s␟session, n, r␟lock␟name, c␟session␟n.
+-- For a plain lock ARGV has the row keys themselves: s␟session, n, r␟lock␟name, c␟session␟n.
 
 write_in_any_case()
 

@@ -1,6 +1,6 @@
--- leave_alone.lua  (before shard.lua)  →  1 for the only holder of a lock nobody waits for: a shortcut of leave.lua
+-- leave_alone.lua  (before shard.lua)  →  1 for the only holder of a lock without waiters: a fast path of leave.lua
 --
--- As enter_free.lua: it writes to the byte what the general path would, or nothing.
+-- Like enter_free.lua it writes exactly what the general path would write, or nothing.
 
 local keys, arguments, call = KEYS, ARGV, redis.call
 local rows, session_key, resource_key, claim_key = keys[1], arguments[1], arguments[3], arguments[4]
@@ -11,7 +11,7 @@ if resource_key ~= '' then
   if session and #session < $MARK_AT then
     session = nil
   end
-  -- A plain lock, and ours.
+  -- A plain lock, held by this claim.
   if session and resource and string.find(resource, claim_key .. '\031', 1, true) == 1
     and counters and #counters == $COUNTERS_BYTES then
     local struct, n = struct, arguments[2]
@@ -20,7 +20,7 @@ if resource_key ~= '' then
     local deadline_ms, highest, claims, checksum, mark = unpack_from('<ddddB', session)
     local first, last = string.find(session, ',' .. n .. ',', $MARK_AT, true)
     local granted = unpack_from('<d', resource, #resource - 31)
-    -- Later than now, by less than a second: in the last second before a deadline the general path decides.
+    -- In the last second before a deadline the general path decides.
     local before_ms
     if keys[5] then
       before_ms = string.match(keys[5], '%d+') + 1

@@ -1,6 +1,6 @@
--- leave_next.lua  (behind passing.lua)  →  1 where one writer hands over to the next: a shortcut of leave.lua
+-- leave_next.lua  (behind passing.lua)  →  1 if an exclusive holder hands over to the next: a fast path of leave.lua
 --
--- As enter_free.lua: it writes and wakes what the general path would, or does nothing.
+-- Like enter_free.lua it writes and wakes exactly as the general path would, or does nothing.
 
 -- Rows of resources that are not plain begin with a byte above 127 (msgpack).
 if session and resource and (string.byte(resource) or 0) > 127 and counters and #counters == $COUNTERS_BYTES then
@@ -20,7 +20,7 @@ if session and resource and (string.byte(resource) or 0) > 127 and counters and 
       next_session_key = 's\031' .. next_session
       found = call('HMGET', rows, claim_key, next_key, next_session_key, 'i\031' .. next_session)
     end
-    -- What is missing, or stands otherwise than its line says, is left to the general path.
+    -- The general path handles rows that are missing or do not match the queue.
     if found and string.byte(found[1] or '') == $HOLDING and string.byte(found[2] or '') == $WAITING
       and #(found[3] or '') > 0 and found[4] then
       local _, places, n, granted, _, _, until_ms = unpack_from('<BHddddd', found[1])

@@ -1,7 +1,7 @@
--- lines.lua  (behind shard.lua)  →  how claims stand in line: core/lines.py, step for step
+-- lines.lua  (behind shard.lua)  →  the queues of claims: core/lines.py, step by step
 --
--- A place is { kind, name, mode, weight, limit, reserved }, the last 1 while it could be held but
--- its claim lacks another place.
+-- A place is { kind, name, mode, weight, limit, reserved }; reserved is 1 while this place could be
+-- held but another place of the claim cannot.
 
 local HOLDING, WAITING, REVOKED = 'holding', 'waiting', 'revoked'
 local BLOCKERS_MAX = $BLOCKERS_MAX
@@ -10,7 +10,7 @@ local MIX_PRIME = $MIX_PRIME
 
 local CONFLICTS = $CONFLICTS
 
--- One claim's share of its session's checksum. % would divide first, and be off near 2^53.
+-- Returns the contribution of one claim to its session's checksum. The operator % is inexact near 2^53.
 local function mix(n, of_token)
   local x = math.fmod(math.fmod(n * $MIX_FACTOR, MIX_PRIME) + math.fmod(of_token, MIX_PRIME), MIX_PRIME)
   return x * x % CHECKSUMS
@@ -29,7 +29,7 @@ local function subtract(counts, place)
   counts[place[3]] = left ~= 0 and left or nil
 end
 
--- Whether a place is compatible with all that is counted.
+-- Returns true if a place is compatible with all counted holders and reservations.
 local function fits(place, limit, held, reserved)
   local conflicts = CONFLICTS[place[3]]
   for mode in pairs(held) do
@@ -66,7 +66,7 @@ local function line_prefix(line, at)
   return line .. SEP .. (at.kind or at[1]) .. SEP .. (at.name or at[2]) .. SEP
 end
 
--- Behind all members that begin with a prefix ending in the separator.
+-- Returns the end of the range of members that begin with `prefix`, which ends in the separator.
 local function after_prefix(prefix)
   return sub(prefix, 1, -2) .. ' '
 end
@@ -75,8 +75,8 @@ local function line_member(line, at, claim)
   return line_prefix(line, at) .. claim.rank .. SEP .. claim.ref
 end
 
--- Claims in a line from member `first` to `last`, at most `limit` (0: all). A member that its claim does not
--- confirm was left by a step that the server refused half-way: it is skipped and removed.
+-- Returns the claims of a queue from member `first` to `last`, at most `limit` (0: all). A member that does not match
+-- its claim was left by a step that the server aborted: it is skipped and removed.
 local function claims_between(line, at, first, last, limit)
   local kind, name, prefix = at.kind or at[1], at.name or at[2], line_prefix(line, at)
   local cut = #prefix
@@ -104,7 +104,7 @@ local function claims_in(line, at, limit)
   return claims_between(line, at, prefix, after_prefix(prefix), limit)
 end
 
--- The claim of a line that is granted next; some claim must be in it.
+-- Returns the head of a queue, which must not be empty.
 local function head_of(resource)
   local claim = claims_in('w', resource, 1)[1]
   if not claim then
@@ -182,7 +182,7 @@ local function queue_up(resource, claim)
   in_order(line_member('w', resource, claim))
 end
 
--- Ends the reservations behind `rank`; settle gives back what still fits, in order.
+-- Cancels the reservations behind `rank`; settle restores those that still fit, in order.
 local function cancel_reservations(resource, rank)
   if resource.reservations == 0 then
     return
@@ -196,7 +196,7 @@ local function cancel_reservations(resource, rank)
   end
 end
 
--- Grants nothing at a resource for a while.
+-- Closes a resource: nothing is granted there for `span_ms`.
 local function close_for(place, span_ms)
   local resource = get_resource(place[1], place[2])
   if now_ms + span_ms > resource.closed_ms then
@@ -206,7 +206,7 @@ local function close_for(place, span_ms)
   end
   cancel_reservations(resource, '')
   if resource.waiting > 0 then
-    -- The first in line knows when the holders are over, not when it opens.
+    -- The first waiter knows when the holders expire, not when the resource reopens.
     wake(head_of(resource), 'look')
   end
 end
@@ -245,7 +245,7 @@ end
 
 -- ── settling ─────────────────────────────────────────────────────────────────────────
 
--- Gives a holder of one resource another mode; to exclusive, with a new token. The caller settles.
+-- Changes the mode of a holder; exclusive mode comes with a new token. The caller must settle.
 local function set_mode(claim, resource, mode)
   local place = claim.places[1]
   subtract(resource.held, place)
@@ -270,7 +270,7 @@ local function set_mode(claim, resource, mode)
   log('converted', place, claim)
 end
 
--- Of a claim meant to be kept, whether others wait for what it holds.
+-- Returns 1 if the claim is retained and other claims wait for what it holds.
 local function is_wanted(claim)
   if claim.block > 1 then
     for _, place in ipairs(claim.places) do
@@ -283,7 +283,7 @@ local function is_wanted(claim)
   return false
 end
 
--- Whether the session of a claim has ended: the claim is granted nothing more.
+-- Returns true if the claim's session has ended, so that it must not be granted anything.
 local function session_ended(claim)
   local session = get_session(claim.session)
   return not session or session.ended ~= ''
@@ -336,7 +336,7 @@ local function settle_one(resource)
     end
   end
   if moved and resource.waiting > 0 and resource.holders + resource.reservations > 1 then
-    -- The first waiter monitors all holders, and these have changed.
+    -- The first waiter watches the processes of all holders, which have changed.
     wake(head_of(resource), 'look')
   end
   for _, claim in ipairs(keepers) do
@@ -354,7 +354,7 @@ end
 
 -- ── entering and leaving ─────────────────────────────────────────────────────────────
 
--- Notifies the next waiter that another claim is now ahead of it.
+-- Wakes the next waiter, because another claim is now directly ahead of it.
 local function hint_behind(place, rank)
   local prefix = line_prefix('w', place)
   local behind = claims_between('w', place, prefix .. rank .. ' ', after_prefix(prefix), 1)[1]
@@ -380,7 +380,7 @@ local function could_hold(resource, place, rank)
   if resource.reservations > 0 and not fits(place, limit, resource.held, resource.reserved) then
     local prefix = line_prefix('v', place)
     if not claims_between('v', place, prefix .. rank, after_prefix(prefix), 1)[1] then
-      return false -- the usual case: all of them are ahead
+      return false -- the usual case: all reservations are ahead
     end
     local ahead = {}
     for _, claim in ipairs(claims_between('v', place, prefix, prefix .. rank, 0)) do
@@ -391,8 +391,8 @@ local function could_hold(resource, place, rank)
   return true
 end
 
--- Puts a claim in line everywhere; true if it holds everything at once. Without `queue` a claim
--- that cannot hold now leaves no trace.
+-- Enters a claim into all its queues. Returns true if it is granted at once. Without `queue`, a claim
+-- that cannot be granted now is not recorded.
 local function stand(claim, queue)
   local resources, could, at_once = {}, {}, true
   for i, place in ipairs(claim.places) do
@@ -434,7 +434,7 @@ local function stand(claim, queue)
   return at_once
 end
 
--- Takes a claim out of every line; the caller settles afterwards.
+-- Removes a claim from all its queues. The caller must settle afterwards.
 local function remove_places(claim)
   for _, place in ipairs(claim.places) do
     local resource = get_resource(place[1], place[2])
@@ -469,7 +469,7 @@ end
 
 -- ── looking ──────────────────────────────────────────────────────────────────────────
 
--- The last claim in a line before `rank`.
+-- Returns the last claim in a queue before `rank`.
 local function claim_before(place, rank)
   local prefix = line_prefix('w', place)
   write_added()
@@ -488,7 +488,7 @@ local function claim_before(place, rank)
   end
 end
 
--- Whom a claim waits for directly, and when they end at the latest (nil: never).
+-- Returns the claims directly ahead of a claim, and when they expire if not renewed (nil: never).
 local function ahead_of(claim)
   local found, over_ms = {}, nil
   local function sooner(at_ms)
@@ -536,7 +536,7 @@ local function ahead_of(claim)
   return blockers, over_ms
 end
 
--- How a claim stands.
+-- Returns the state of a claim.
 local function view(claim)
   if claim.state == HOLDING and claim.wants == '' then
     local mode = #claim.places == 1 and claim.places[1][3] or ''

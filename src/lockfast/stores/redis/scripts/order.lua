@@ -1,4 +1,4 @@
--- order.lua  (behind shard.lua)  →  the indexes: what has to be found in order, and what is due when
+-- order.lua  (behind shard.lua)  →  the indexes: one in key order, one by due time
 
 local AT_ONCE = 1000 -- arguments of one command: Lua unpacks 8,000 at most
 
@@ -23,7 +23,7 @@ local function out_of_order(member)
   end
 end
 
--- Calls a command for all members, a thousand at a time.
+-- Executes a command for all members, a thousand at a time.
 local function for_all(command, key, members, before)
   local arguments, count = {}, 0
   for member in pairs(members) do
@@ -93,7 +93,7 @@ local function scan(first, last, limit)
   end
 end
 
--- Of two strings, whether the first sorts before the second, byte by byte.
+-- Returns true if the first string sorts before the second, byte by byte.
 local function precedes(one, other)
   local length = min(#one, #other)
   for i = 1, length do
@@ -123,7 +123,7 @@ local function not_due(member)
   change_due(member, false)
 end
 
--- The instant at which something is due next, with what this step changes.
+-- Returns the next due time, including the changes of this step.
 local function first_due()
   local first_ms = FAR_MS
   for _, at_ms in pairs(due_changed) do

@@ -1,4 +1,4 @@
--- passing.lua  (before enter_last.lua and leave_next.lua)  →  what both use and the shortcuts before them do not
+-- passing.lua  (before enter_last.lua and leave_next.lua)  →  what these two fast paths share
 
 local struct = struct
 local pack, unpack_from = struct.pack, struct.unpack
@@ -9,7 +9,7 @@ local function clock()
   return now_ms, wall_us
 end
 
--- The row of a claim on one lock without options, as rows.lua packs it, salt included.
+-- Returns the row of a claim on one lock without options, packed as by rows.lua, salt included.
 local function claim_row(state, n, token, entered_ms, granted_ms, rank, actor, name, mode)
   local s = (n * $MIX_FACTOR + token + entered_ms) % $MIX_PRIME
   local a, b, c = s % 251, math.floor(s / 251) % 251, math.floor(s / 63001) % 251

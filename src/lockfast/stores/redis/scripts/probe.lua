@@ -1,7 +1,7 @@
 -- probe.lua  KEYS: rows, order, due, log  ARGV: channel  →  OK
 --
--- Calls everything the other scripts call, with no effect. A right that is missing shows here,
--- and not in the middle of a script that has written already.
+-- Executes every command that the other scripts use, without effect. A missing permission is
+-- detected here rather than in a script that has already written.
 
 local ROWS, ORDER, DUE, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call = redis.call

@@ -8,8 +8,8 @@ return step(function()
     return over
   end
   if now_ms + session.ttl_ms < session.deadline_ms then
-    -- The clock was set back. Else the entry in `due` stays where it is: when that instant
-    -- comes, reap sees that the session was renewed and moves it.
+    -- The clock was set back. Otherwise the entry in `due` keeps its old time: when it comes due,
+    -- reap sees that the session was renewed and moves the entry.
     set_due(now_ms + session.ttl_ms, session.id)
   end
   session.deadline_ms = now_ms + session.ttl_ms

@@ -1,8 +1,8 @@
--- repair.lua  KEYS: the shard  →  sessions and claims that were kept, rows that could not be read
+-- repair.lua  KEYS: the shard  →  number of sessions and claims preserved, rows that could not be read
 --
--- Sessions and claims are the truth; everything else follows from them and is made anew: resources, lines, counts,
--- checksums, both indexes. Holders stay holders, in order of their tokens; one that does not fit those before it is
--- revoked. Waiting claims queue again in their old order. Tokens never sink.
+-- Sessions and claims are authoritative; everything else is rebuilt from them: resources, queues, counts, checksums,
+-- both indexes. Holders remain holders, in the order of their tokens; a holder that conflicts with an earlier one is
+-- revoked. Waiting claims queue again in their old order. Tokens never decrease.
 
 write_in_any_case()
 
@@ -42,7 +42,7 @@ for _, key in ipairs(keys) do
   end
 end
 
--- Forget what was read of resources, and begin with empty ones that are known to the index.
+-- Discard the resources that were read, and start from empty ones for all names in the index.
 for key in pairs(resources_used) do
   cache[key] = nil
 end
@@ -82,7 +82,7 @@ for key in pairs(texts) do
 end
 log_until_ms = watchers > 0 and now_ms + LOG_KEPT_MS or 0
 
--- Holders in the order of their tokens, then those that wait in the order of their ranks.
+-- Holders by token, then waiting claims by rank.
 table.sort(claims, function(one, other)
   if (one.state == HOLDING) ~= (other.state == HOLDING) then
     return one.state == HOLDING

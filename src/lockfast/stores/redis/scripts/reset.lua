@@ -1,7 +1,7 @@
 -- reset.lua  KEYS: the shard  →  how many sessions were ended
 --
--- Tells every session whose row can be read that it has ended, and deletes everything but the counters. The last
--- token is kept if it can be read; else tokens go on from the clock, as they do after FLUSHALL.
+-- Wakes every session whose row can be read, and deletes everything except the counters. The last token is preserved
+-- if it can be read; otherwise tokens continue from the clock, as after FLUSHALL.
 
 local ROWS, ORDER, DUE, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call, sub = redis.call, string.sub

@@ -16,7 +16,7 @@ return step(function()
   resource.limit = limit
   cancel_reservations(resource, '')
   if lowered then
-    -- Who wants more than there is would keep out everybody behind it, for ever.
+    -- A claim for more permits than the limit would block the queue for good.
     for _, claim in ipairs(claims_in('w', resource, 0)) do
       local weight = place_at(claim, resource)[4]
       if weight > limit then

@@ -1,18 +1,18 @@
 -- rows.lua  (behind order.lua)  →  sessions, claims and resources: read once, changed in place, written at the end
 
-local LISTED_BYTES_MAX = $LISTED_BYTES_MAX -- of claim numbers that a session lists itself; the others are in order
+local LISTED_BYTES_MAX = $LISTED_BYTES_MAX -- of claim numbers in a session's own row; longer lists are in the index `order`
 
--- deadline_ms, highest, claims, checksum; then numbers of claims as ,3,17, where the first comma is a w if
--- the session watches, an e if it has ended
+-- deadline_ms, highest, claims, checksum; then the claim numbers as ,3,17 where the first comma is w if
+-- the session watches the log, e if it has ended
 local SESSION = '<dddd'
 local MARK_AT, WATCHING_MARK = $MARK_AT, 119
--- ttl_ms, renewals / owner, inbox, process, unseen, ended, by, ending (as what its claims are logged,
--- while an ended session has some left)
+-- ttl_ms, renewals / owner, inbox, process, unseen, ended, by, ending (while an ended session has claims
+-- left: the event to log when they are removed)
 local IDENTITY = '<ddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
 -- state, number of places, n, token, entered_ms, granted_ms, until_ms, max_hold_ms, lock_delay_ms,
 -- block, priority, step, window_ms / rank, actor, wants, reason, by, value with a + before it
 local CLAIM = '<BHdddddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
--- A lock with one holder and nothing out of the ordinary, the usual case: c␟session␟n␟mode␟actor, then
+-- A plain lock, the usual case (one holder, no waiters, no options): c␟session␟n␟mode␟actor, then
 -- token, entered_ms, granted_ms, arrival. The claim's row is the resource's key.
 local PLAIN, PLAIN_BYTES, PLAIN_MARK = '<dddd', 32, $PLAIN_MARK
 local LOCK_PREFIX = 'r' .. SEP .. 'lock' .. SEP
@@ -119,7 +119,7 @@ local function claim_member(claim)
   return 'c' .. SEP .. claim.session .. SEP .. format('%016.0f', claim.n)
 end
 
--- Adds a claim to the list in its session's row, or to the index once that is long.
+-- Adds a claim to the list in its session's row, or to the index if that list is full.
 local function list_claim(claim)
   local session = get_session(claim.session)
   if #session.listed < LISTED_BYTES_MAX then
@@ -144,9 +144,9 @@ local function delete_claim(claim)
   end
 end
 
--- Lua stores every string once and finds it by a hash over every k-th byte, where k grows with the length.
--- Records that differ in few bytes would share one hash and be compared with thousands of dead ones: 20 µs
--- instead of one. So each ends in bytes that differ wherever the hash samples.
+-- Lua interns strings by a hash of every k-th byte, where k grows with the length. Records that differ in few
+-- bytes would collide, and each new one would be compared with thousands of dead ones: 20 µs instead of 1. So
+-- each record ends in a salt whose bytes differ wherever the hash samples.
 local function salt(x)
   local a, b, c = x % 251, floor(x / 251) % 251, floor(x / 63001) % 251
   return string.char(a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b, c, c, c, c, c, c, c, c)
@@ -165,7 +165,7 @@ local function packed_claim(c)
     end
   end
   values[#values + 1] = salt(math.fmod(c.n * $MIX_FACTOR + c.token + c.entered_ms, $MIX_PRIME))
-  -- Packed in one call: each part would be a string of its own, without salt.
+  -- Pack in one call: parts packed separately would be strings without salt.
   return pack(CLAIM .. string.rep(PLACE, #c.places) .. 'c24', unpack(values))
 end
 
@@ -232,7 +232,7 @@ local function packed_resource(r)
     r.limit, r.closed_ms, r.closed_for_ms, r.retained)
 end
 
--- The only holder of a lock, if neither it nor the lock is out of the ordinary.
+-- Returns the only holder of a lock if both can be stored as a plain lock.
 local function plain_holder(r)
   if r.kind ~= 'lock' or r.sole == '' or r.converting ~= ''
     or r.waiting + r.reservations + r.limit + r.closed_ms + r.retained > 0 then

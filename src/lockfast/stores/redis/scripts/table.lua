@@ -1,6 +1,6 @@
--- table.lua  (behind lines.lua)  →  sessions, and what several commands share: core/table.py
+-- table.lua  (behind lines.lua)  →  sessions, and what several commands share, as in core/table.py
 --
--- What is due ends before the command itself is carried out.
+-- Expired sessions and claims are removed before the command is executed.
 
 local ENDED_KEPT_MS = $ENDED_KEPT_MS
 local REAPED_PER_STEP = $REAPED_PER_STEP
@@ -10,7 +10,7 @@ local TEXT_MAX = $TEXT_MAX
 
 -- ── the end of a claim ───────────────────────────────────────────────────────────────
 
--- Takes a claim out of every line and off its session's account.
+-- Removes a claim from all its queues and from its session.
 local function remove(claim, what, detail)
   local held = claim.state == HOLDING
   remove_places(claim)
@@ -27,7 +27,7 @@ local function remove(claim, what, detail)
   end
 end
 
--- Keeps closed what was lost, for those who cannot check tokens.
+-- Applies the lock_delay of a lost claim, for resources that cannot check tokens.
 local function delay(claim)
   if claim.lock_delay_ms > 0 then
     for _, place in ipairs(claim.places) do
@@ -36,7 +36,7 @@ local function delay(claim)
   end
 end
 
--- Ends a claim against its session's will and leaves word; returns its places, to be settled.
+-- Revokes a claim and records the reason for its client. Returns its places; the caller must settle them.
 local function revoke_claim(claim, what, reason, by)
   local places = claim.places
   local held = claim.state == HOLDING
@@ -57,7 +57,7 @@ end
 
 -- ── the end of a session ─────────────────────────────────────────────────────────────
 
--- Has the log written from here on, and for some time after the last look at it.
+-- Enables the log from here on, and for some time after it was last read.
 local function keep_log()
   log_until_ms = max(log_until_ms, now_ms + LOG_KEPT_MS)
 end
@@ -74,7 +74,7 @@ local function set_watching(session, on)
   end
 end
 
--- Claims of a session by number, at most `limit` (0: all); then whether there are more.
+-- Returns the claims of a session by number, at most `limit` (0: all), and whether there are more.
 local function claims_of(session, limit)
   local numbers, found, listed = {}, {}, 0
   for n in string.gmatch(session.listed, '%d+') do
@@ -94,17 +94,17 @@ local function claims_of(session, limit)
     if claim then
       found[#found + 1] = claim
     else
-      -- Left by a step that the server refused half-way.
+      -- Left by a step that the server aborted.
       out_of_order('c' .. SEP .. session.id .. SEP .. format('%016.0f', numbers[i]))
     end
   end
   return found, #numbers > taken
 end
 
-local to_end = $ENDED_PER_STEP -- places of ended sessions that this step may still take
+local to_end = $ENDED_PER_STEP -- places of ended sessions that this step may still remove
 
--- Removes claims of an ended session, as many as this step may; returns their places, to be settled.
--- If claims are left, the session is due at once: the next command that writes, of any client, continues.
+-- Removes claims of an ended session, up to the limit of a step. Returns their places; the caller must settle them.
+-- If claims remain, the session is due immediately, so that the next write of any client continues.
 local function end_claims(session)
   local abnormal = session.ending ~= 'released'
   local places, lost = {}, {}
@@ -140,8 +140,8 @@ local function end_claims(session)
   return places
 end
 
--- From here on the session is answered `ended` and its claims are granted nothing. `what`: the event its claims
--- are logged as.
+-- Marks a session as ended: from now on its commands are answered `ended`, and its claims are granted nothing.
+-- `what` is the event to log for its claims.
 local function mark_ended(session, reason, what, by)
   session.ended = reason
   session.by = by or ''
@@ -156,7 +156,7 @@ local function mark_ended(session, reason, what, by)
   end
 end
 
--- Ends a session and the first of its claims; returns places to be settled.
+-- Ends a session and removes its first claims. Returns the places to settle.
 local function end_session(session, reason, what, by)
   mark_ended(session, reason, what, by)
   return end_claims(session)
@@ -172,7 +172,7 @@ local function delete_session(session)
   out_of_order(key)
 end
 
--- Ends what is due by the server's clock.
+-- Ends the sessions and claims that have expired by the server's clock.
 local function reap()
   local places, ending, held_too_long = {}, {}, {}
   local function to_settle(more)
@@ -219,7 +219,7 @@ local function reap()
       to_settle(revoke_claim(claim, 'expired', $MAX_HOLD_ELAPSED, ''))
     end
   end
-  -- Settle only now that every session due is marked: else one of them could be granted.
+  -- Settle after all expired sessions are marked, so that none of them is granted a lock.
   settle(places)
   due_ms = first_due()
   if due_ms == FAR_MS and scan('s' .. SEP, 's ', 1)[1] then
@@ -227,7 +227,7 @@ local function reap()
   end
 end
 
--- The session, or what became of it.
+-- Returns the live session, or nil and the reply that says how it ended.
 local function live(session_id)
   local session = get_session(session_id)
   if not session then
@@ -242,7 +242,7 @@ local function live(session_id)
   return session
 end
 
--- Ends a session by command. The last value of the answer is 1 if claims are left: repeat the command.
+-- Ends a session by command. The last value of the reply is 1 if claims remain: repeat the command.
 local function end_by_command(session_id, reason, what, by)
   local session = get_session(session_id)
   if not session then
@@ -274,7 +274,7 @@ local function is_seen(session, n)
   return n <= session.highest
 end
 
--- Notes a claim number; those skipped stay open, for they may still be on their way.
+-- Records a claim number. Skipped numbers stay unseen: they may still be in flight.
 local function see(session, n)
   if n > session.highest then
     session.unseen = session.unseen .. range(session.highest + 1, n - 1)
@@ -293,7 +293,7 @@ local function see(session, n)
   end
 end
 
--- Takes every number below `lowest` for finished: its client will not use them.
+-- Treats every number below `lowest` as seen: the client will not use them again.
 local function forget_below(session, lowest)
   session.highest = max(session.highest, lowest - 1)
   if session.unseen ~= '' then
@@ -305,9 +305,9 @@ local function forget_below(session, lowest)
   end
 end
 
--- ── opening, which may ride with the first claim ─────────────────────────────────────
+-- ── opening, also along with the first claim ────────────────────────────────────────
 
--- `at` is where id, ttl_ms, owner, metadata, inbox, process begin in ARGV.
+-- ARGV has id, ttl_ms, owner, metadata, inbox, process from index `at` on.
 local function open(at)
   local id, ttl_ms, owner, metadata = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   if get_session(id) then
@@ -334,7 +334,7 @@ end
 
 -- ── from beginning to end ────────────────────────────────────────────────────────────
 
--- Carries out a command that writes.
+-- Executes a command that writes.
 local function step(command)
   if log_until_ms > 0 and watchers == 0 and now_ms >= log_until_ms then
     drops_log = true

@@ -1,6 +1,6 @@
--- views.lua  (behind table.lua)  →  what is seen from outside; nothing here changes anything
+-- views.lua  (behind table.lua)  →  read-only views
 
--- What became of a session, or nil while it lives.
+-- Returns the `ended` reply of a session, or nil while it is alive.
 local function over(session_id)
   local session = get_session(session_id)
   if not session then
@@ -36,7 +36,7 @@ end
 
 local function resource_view(kind, name, waiting_max)
   local resource = get_resource(kind, name)
-  -- All reserved places are ahead of all that wait.
+  -- All reserved places are ahead of all waiting ones.
   local waiting = claims_in('v', resource, waiting_max)
   for _, claim in ipairs(claims_in('w', resource, waiting_max)) do
     waiting[#waiting + 1] = claim

@@ -1,4 +1,4 @@
--- writing.lua  (behind rows.lua)  →  the end of a step: write what it changed, in the order shard.lua explains, and wake
+-- writing.lua  (behind rows.lua)  →  the end of a step: write its changes in the order that shard.lua explains, then wake
 
 local LOG_KEPT, LOG_PRUNED_EVERY = $LOG_KEPT, 64
 local FIELDS_AT_ONCE = 7000 -- of the one HSET: Lua unpacks 8,000 values at most
@@ -16,7 +16,7 @@ local function wake(claim, what, told_token)
   end
 end
 
--- Every event counts, but it is written only while somebody watches and some time after.
+-- Counts every event, but writes it only while the log is enabled.
 local function log(what, place, claim, detail)
   position = position + 1
   if log_until_ms > 0 then
@@ -39,7 +39,7 @@ local function write_log()
   end
 end
 
--- Wakes a session. Any user may publish, so the message has a code that only readers of its row can compute.
+-- Wakes a session. Any user may publish, so the message carries a code that only readers of its row can compute.
 local function tell(inbox, session, n, what, told_token)
   if inbox ~= '' then
     local said = session .. ' ' .. text(n) .. ' ' .. what .. ' ' .. text(told_token)
@@ -59,13 +59,13 @@ local function publish()
   for _, told in ipairs(wakes) do
     local inbox, session, n, what, told_token, claim = unpack(told)
     if what == 'granted' and claim.max_hold_ms > 0 then
-      what = 'look' -- how long it has held already is in the answer only
+      what = 'look' -- only the reply says for how long the claim has been held
     end
     tell(inbox, session, n, what, told_token)
   end
 end
 
--- Writes what the step changed, and deletes the rows of resources that are no longer in use.
+-- Writes the changes of the step, and deletes the rows of resources that are no longer in use.
 local function flush()
   local fields, count, written, deleted = {}, 0, {}, {}
   local function put(key, value)
@@ -85,7 +85,7 @@ local function flush()
     put(key, packed_resource(r))
     local before = r.plain and cache['c' .. SEP .. r.plain]
     if before then
-      claims_changed[before.ref] = before -- so far its row was but the resource's key
+      claims_changed[before.ref] = before -- until now its row was only the resource's key
     end
   end
   for key, r in pairs(resources_used) do
@@ -121,12 +121,12 @@ local function flush()
   put('m', packed_counters())
   write_added()
   if due_changes > 0 then
-    call('ZADD', DUE, 'XX', '0', '') -- changes nothing: refused now if it would be refused below
+    call('ZADD', DUE, 'XX', '0', '') -- changes nothing; the server refuses it here if it would refuse it below
   end
   for first = 1, count, FIELDS_AT_ONCE do
     call('HSET', ROWS, unpack(fields, first, min(first + FIELDS_AT_ONCE - 1, count)))
   end
-  write_due() -- before anything is removed: if that is refused, what was granted still ends when it is due
+  write_due() -- before anything is removed: if the server refuses that, granted claims still expire
   for first = 1, #deleted, AT_ONCE do
     call('HDEL', ROWS, unpack(deleted, first, min(first + AT_ONCE - 1, #deleted)))
   end
@@ -135,13 +135,13 @@ local function flush()
   publish()
 end
 
--- Called first by every command that must succeed when the server is out of memory, because it frees some: a
--- script that has written once is not refused any more, and deleting is never refused.
+-- Called first by commands that free memory, so that they succeed when the server is out of memory: Redis never
+-- refuses a deletion, and refuses nothing more in a script that has already written.
 local function write_in_any_case()
   call('HDEL', ROWS, '')
 end
 
--- What the caller gets; with a test's clock also the wakes, to be compared.
+-- Builds the reply; with the clock of a test it includes the wakes, for comparison.
 local function answer(reply)
   if not KEYS[5] then
     return reply
