@@ -1,12 +1,13 @@
-"""What a lock store may answer, stated again and apart from the table that ships.
+"""A model of a lock store, written independently of the table that ships.
 
-The table moves claims by small steps and counts as it goes. This model keeps nothing but
-a list of claims in order, and after every step works out anew who may hold: slow, and
-simple enough to be read as the definition. A mistake in the table would be in every
-store at once; it is not in here too, because nothing is shared but the commands.
+The table moves claims in small steps and updates counts. This model has only an ordered list of
+claims and computes after every step which of them hold: slow, but simple enough to read as the
+definition. A mistake in the table would be in every store at once; the model does not repeat it,
+because the two share only the commands and the texts of reasons.
 
-The rule: of those who wait at a resource, the *front* is the longest run from the head
-that fits the holders and each other. A claim holds when it is in front at all its places.
+The rule: the *front* of a queue is the longest run of waiting claims from its head that is
+compatible with the holders and with each other. A claim holds once it is in the front at all its
+places.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lockfast.core import reasons
 
 ENDED_KEPT_MS: Final = 600_000
 BLOCKERS_MAX: Final = 16
-"""An answer names no more of those ahead."""
+"""A reply names at most this many claims ahead."""
 
 _COMPATIBLE: Final = """
                    exclusive  shared  update  intent_shared  intent_exclusive
@@ -56,30 +57,30 @@ def _read_compatible(text: str) -> frozenset[tuple[str, str]]:
 
 
 COMPATIBLE: Final = _read_compatible(_COMPATIBLE)
-"""Pairs of modes that may hold one resource side by side."""
+"""Pairs of modes that may hold a resource at the same time."""
 
 
 def fits(place: c.Place, beside: Iterable[c.Place], limit: int) -> bool:
-    """Whether a place can be held beside these."""
+    """Return True if a place is compatible with these."""
     if place.mode == "permit":
         return place.weight + sum(other.weight for other in beside) <= limit
     return all((place.mode, other.mode) in COMPATIBLE for other in beside)
 
 
 def checksum_of(claims: Iterable[tuple[int, int]]) -> int:
-    """What a session's record says of its claims, each a number and a token (0: waiting)."""
+    """Return the checksum of claims, each a number and a token (0 while waiting)."""
     return sum(pow((n * 40_503 + token) % 67_108_859, 2) % 2**32 for n, token in claims) % 2**32
 
 
 class ModelLimits(NamedTuple):
-    """How much one may ask of the store."""
+    """The limits of the store."""
 
     waiting_max: int = 100_000
     claims_max: int = 100_000
     places_max: int = 128
     text_max: int = 4096
     ended_per_step: int = 64
-    """How many places of ended sessions one step takes away."""
+    """How many places of ended sessions one step removes."""
 
 
 @dataclass
@@ -88,13 +89,13 @@ class _Session:
     deadline_ms: int
     renewals: int = 0
     numbers: set[int] = field(default_factory=set)
-    """Claim numbers that were used or given up."""
+    """Claim numbers that were used or released."""
     lowest: int = 1
     watching: bool = False
     ended: str = ""
     by: str = ""
     ending: str = ""
-    """While claims of an ended session are left: what they are logged as."""
+    """While an ended session still has claims: the event to log for them."""
     forget_ms: int = 0
 
 
@@ -124,18 +125,18 @@ class _Claim:
 
 
 class Model:
-    """A store in plain lists; `apply` answers as every store has to."""
+    """A store as plain lists; `apply` replies as every store must."""
 
     def __init__(self, limits: ModelLimits | None = None) -> None:
         self.limits = limits or ModelLimits()
         self.now_ms = 0
         self.settled_ms = 0
-        """When lines last moved: reading moves nothing."""
+        """When the queues were last settled; reading does not settle them."""
         self.wall_us = 0
         self.token = 0
         self.sessions: dict[str, _Session] = {}
         self.claims: list[_Claim] = []
-        """All claims, waiting and holding, in the one order of all lines."""
+        """All claims, waiting and holding, in the order that all queues share."""
         self.closed_ms: dict[At, int] = {}
         self.sizes: dict[At, int] = {}
         self.log: list[c.Event] = []
@@ -144,7 +145,7 @@ class Model:
         self._ends_left = 0
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        """Carry out one command, as every store does."""
+        """Execute one command."""
         self.now_ms = now_ms
         self.wall_us = wall_us
         self.wakes = []
@@ -180,7 +181,7 @@ class Model:
         return self.closed_ms.get(at, 0) > self.settled_ms
 
     def _front(self, at: At) -> list[_Claim]:
-        """Those in line who could hold here now."""
+        """Return the waiting claims that could hold now."""
         holders = self._holders(at)
         if self._is_closed(at) or any(claim.wants for claim in holders):
             return []
@@ -270,7 +271,7 @@ class Model:
             self._wake(session, 0, c.WAKE_ENDED)
 
     def _end_claims(self, session: _Session) -> None:
-        """Take away claims of an ended session in order of number, as many as a step may."""
+        """Remove claims of an ended session by number, up to the limit of a step."""
         session.deadline_ms = self.now_ms
         for claim in sorted(self._claims_of(session.asked.session), key=lambda it: it.asked.n):
             if self._ends_left <= 0:
@@ -611,7 +612,7 @@ class Model:
         return c.Queued(ahead, max(1, min(over_ms, default=2**60) - self.now_ms))
 
     def _ahead(self, claim: _Claim, places: Iterable[c.Place]) -> tuple[c.Blocker, ...]:
-        """The one before it at each place; of the first there, those who keep it out."""
+        """Return the claim directly ahead at each place; for the first one, those that block it."""
         found: list[_Claim] = []
         for place in places:
             at = place[:2]
@@ -732,7 +733,7 @@ class Model:
         return [claim for claim in self.claims if claim.asked.session == session]
 
     def _used(self) -> set[At]:
-        """Resources that anybody uses, or that are kept closed."""
+        """Return the resources that are in use or closed."""
         used = {place[:2] for claim in self.claims for place in claim.places}
         return used | self.closed_ms.keys()
 

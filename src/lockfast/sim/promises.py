@@ -1,8 +1,8 @@
-"""The promises of a lock store, each checked on what can be seen from outside.
+"""The promises of a lock store, each checked by what a client can observe.
 
-Nothing here knows how a store works. It looks at a store before and after a command,
-through commands that only read, and says which promise the step has broken. So it
-judges any store, and the model and the table as well.
+Nothing here depends on how a store works. The checks read a store before and after a command,
+with read-only commands, and report the promises that the step has broken. So they apply to every
+store, and to the model and the table as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READS = (c.Look, c.Claims, c.Inspect, c.Listing, c.Sessions, c.Events)
 
 
 class Steps(Protocol):
-    """Anything that carries out commands one at a time: a table, a model, a store."""
+    """Executes commands one at a time: a table, a model or a store."""
 
     def apply(
         self, command: c.Command, now_ms: int, wall_us: int
@@ -29,7 +29,7 @@ class Steps(Protocol):
 
 
 class Step(NamedTuple):
-    """One command, and what the store's clocks say when it arrives."""
+    """One command, and the store's clocks when it arrives."""
 
     command: c.Command
     now_ms: int
@@ -37,24 +37,24 @@ class Step(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All that can be seen of a store at one instant."""
+    """Everything that can be observed of a store at one time."""
 
     now_ms: int
     sessions: Mapping[str, c.SessionView]
     claims: Mapping[ClaimId, c.ClaimView]
     resources: Mapping[At, c.ResourceView]
     looks: Mapping[ClaimId, c.Granted | c.Queued]
-    """How those stand who wait, or keep what they hold for their next use."""
+    """The state of waiting and retained claims."""
     events: tuple[c.Event, ...]
-    """Written since the snapshot before."""
+    """Events since the previous snapshot."""
     position: int
 
     def due_ms(self) -> int:
-        """When the next thing ends by itself."""
+        """When the next session or claim expires."""
         spans = [view.left_ms for view in self.sessions.values() if not view.ended]
         spans += [claim.left_ms for claim in self.holding().values()]
         spans += [r.closed_ms for r in self.resources.values() if r.closed_ms]
-        # Claims of an ended session are removed by the next steps, some at a time.
+        # The next steps remove the claims of an ended session, some at a time.
         spans += [0 for view in self.sessions.values() if view.ended and view.claims]
         return self.now_ms + min(spans, default=FAR_MS)
 
@@ -73,7 +73,7 @@ def snapshot(
     before: Snapshot = NOTHING,
     kinds: Iterable[str] = KINDS,
 ) -> Snapshot:
-    """Read everything of these kinds, with commands that change nothing."""
+    """Read everything of these kinds, with read-only commands."""
 
     def read(command: c.Command) -> Any:
         return store.apply(command, now_ms, wall_us)[0]
@@ -98,7 +98,7 @@ def snapshot(
 
 
 class PromiseBrokenError(AssertionError):
-    """A store did what it must never do."""
+    """The store broke a promise."""
 
 
 class Promises:
@@ -117,7 +117,7 @@ class Promises:
     def check(
         self, step: Step, reply: c.Reply, wakes: list[c.Wake], before: Snapshot, after: Snapshot
     ) -> None:
-        """Raise PromiseBrokenError if this step, seen from outside, breaks a promise."""
+        """Raise PromiseBrokenError if this step breaks a promise."""
         seen = _Seen(step, reply, wakes, before, after)
         self._follow(seen)
         checks: list[Callable[[_Seen], Iterator[str]]] = [
@@ -135,7 +135,7 @@ class Promises:
             self.what_is_over_stays_over,
         ]
         if seen.reads() or step.now_ms < self._due_ms:
-            # Otherwise two things happened at once, first what was due and then the
+            # Otherwise two things happened at once, first the expiries and then the
             # command, and what the first did may be undone when we look.
             checks += [
                 permits_stay_within_the_limit,
@@ -153,7 +153,7 @@ class Promises:
         self._remember(seen)
 
     def _follow(self, seen: _Seen) -> None:
-        """Note the order of entry before it is judged."""
+        """Record the order of entry before the checks run."""
         command = seen.step.command
         if isinstance(command, c.Enter) and seen.entered(command[:2]):
             self._arrivals += 1
@@ -210,7 +210,7 @@ class Promises:
             expected = token + block
 
     def grants_follow_the_line(self, seen: _Seen) -> Iterator[str]:
-        """Of those granted at once in one line, the tokens rise as they stood."""
+        """The tokens of claims granted in one step rise in the order of the queue."""
         for at, resource in seen.after.resources.items():
             news = [
                 (self._order[holder[:2]], holder.token)
@@ -237,7 +237,7 @@ class Promises:
                     yield f"{of} was granted {place[:2]}, which is closed"
 
     def nobody_is_overtaken(self, seen: _Seen) -> Iterator[str]:
-        """A grant leaves nobody behind who was ahead and wants what conflicts with it."""
+        """A grant does not overtake a conflicting claim that was ahead."""
         for of in seen.granted():
             if of in self._moved:
                 continue
@@ -258,7 +258,7 @@ class Promises:
                     yield f"{of} holds {place} in spite of {beside} ahead"
 
     def what_is_over_stays_over(self, seen: _Seen) -> Iterator[str]:
-        """An ended session does not come back, nor a finished claim."""
+        """An ended session or claim does not come back."""
         now_ms = seen.step.now_ms
         for session, at_ms in self._ended.items():
             view = seen.after.sessions.get(session)
@@ -271,7 +271,7 @@ class Promises:
 
 
 class _Seen:
-    """One step as seen from outside."""
+    """One step, as observed."""
 
     def __init__(
         self, step: Step, reply: c.Reply, wakes: list[c.Wake], before: Snapshot, after: Snapshot
@@ -282,9 +282,9 @@ class _Seen:
         self.before = before
         self.after = after
         self.held = before.holding()
-        """What was held before,"""
+        """The claims held before the step."""
         self.holding = after.holding()
-        """and what is held now."""
+        """The claims held after the step."""
         self._granted = [of for of in self.holding if of not in self.held]
 
     def entered(self, of: ClaimId) -> bool:
@@ -303,8 +303,8 @@ class _Seen:
         ]
 
     def fleeting(self) -> dict[ClaimId, int]:
-        """Claims, with their tokens, that were granted and given up in this one step:
-        what was due came first, then the command."""
+        """Claims, with their tokens, that were granted and ended within this step: expiries
+        come first, then the command."""
         return {
             (event.session, event.n): event.token
             for event in self.after.events
@@ -312,7 +312,7 @@ class _Seen:
         }
 
     def known(self) -> set[ClaimId]:
-        """All claims there were or are, also of sessions that were overdue by then."""
+        """All claims before or after the step, including those of expired sessions."""
         lines = (line for r in self.before.resources.values() for line in (r.holders, r.waiting))
         stood = {claim[:2] for line in lines for claim in line}
         return stood | self.before.claims.keys() | self.after.claims.keys()
@@ -334,7 +334,7 @@ def _becomes_exclusive(old: c.ClaimView, new: c.ClaimView) -> bool:
 
 
 def all_holders_are_compatible(seen: _Seen) -> Iterator[str]:
-    """No two hold side by side what the mode table keeps apart."""
+    """No two holders have conflicting modes."""
     for at, resource in seen.after.resources.items():
         if at[0] == "semaphore":
             continue
@@ -346,7 +346,7 @@ def all_holders_are_compatible(seen: _Seen) -> Iterator[str]:
 
 
 def permits_stay_within_the_limit(seen: _Seen) -> Iterator[str]:
-    """No grant takes more permits than there are; a lowered limit takes none away."""
+    """No grant exceeds the limit of permits; lowering the limit revokes none."""
     granted = set(seen.granted())
     for at, resource in seen.after.resources.items():
         taken = sum(_at(holder, at).weight for holder in resource.holders)
@@ -356,7 +356,7 @@ def permits_stay_within_the_limit(seen: _Seen) -> Iterator[str]:
 
 
 def all_or_none(seen: _Seen) -> Iterator[str]:
-    """A claim holds everywhere or nowhere, and stands in the line of every place else."""
+    """A claim holds all its places or none, and otherwise waits at every place."""
     holding = {(r, h[:2]) for r, view in seen.after.resources.items() for h in view.holders}
     waiting = {(r, w[:2]) for r, view in seen.after.resources.items() for w in view.waiting}
     for of, claim in seen.after.claims.items():
@@ -371,7 +371,7 @@ def all_or_none(seen: _Seen) -> Iterator[str]:
 
 
 def only_what_is_used_is_listed(seen: _Seen) -> Iterator[str]:
-    """A resource that nobody uses leaves nothing behind."""
+    """An unused resource leaves no rows."""
     for at, resource in seen.after.resources.items():
         if len(resource.holders) != resource.holder_count:
             yield f"{at} counts {resource.holder_count} holders of {len(resource.holders)}"
@@ -382,7 +382,7 @@ def only_what_is_used_is_listed(seen: _Seen) -> Iterator[str]:
 
 
 def accounts_agree(seen: _Seen) -> Iterator[str]:
-    """Count and checksum of a session are those of its claims."""
+    """The count and checksum of a session match its claims."""
     for session, view in seen.after.sessions.items():
         claims = [
             (n, claim.token)
@@ -423,7 +423,7 @@ def _converts(command: c.Command, of: ClaimId) -> bool:
 
 
 def nothing_outlives_its_end(seen: _Seen) -> Iterator[str]:
-    """What is due by the store's clock is over after the next step."""
+    """What has expired by the store's clock is gone after the next step."""
     if seen.reads():
         return
     for of, claim in seen.after.claims.items():
@@ -437,7 +437,7 @@ def nothing_outlives_its_end(seen: _Seen) -> Iterator[str]:
 
 
 def closed_stays_closed(seen: _Seen) -> Iterator[str]:
-    """A closed resource stays closed as long as was said."""
+    """A closed resource stays closed for as long as requested."""
     passed_ms = seen.step.now_ms - seen.before.now_ms
     for at, resource in seen.before.resources.items():
         now = seen.after.resources.get(at)
@@ -446,7 +446,7 @@ def closed_stays_closed(seen: _Seen) -> Iterator[str]:
 
 
 def nobody_is_forgotten(seen: _Seen) -> Iterator[str]:
-    """After a step, whoever still waits really has to."""
+    """After a step, every waiting claim is blocked."""
     if seen.reads():
         return
     lacking = {of for of, claim in seen.after.claims.items() if claim.state != "waiting"}
@@ -469,7 +469,7 @@ def nobody_is_forgotten(seen: _Seen) -> Iterator[str]:
 
 
 def wakes_are_true(seen: _Seen) -> Iterator[str]:
-    """A wake names what really happened, and every grant to another is told once."""
+    """A wake reports what happened, and every grant to another session is reported once."""
     command = seen.step.command
     told = [(wake.session, wake.n) for wake in seen.wakes if wake.what == c.WAKE_GRANTED]
     asked = None
@@ -501,7 +501,7 @@ def wakes_are_true(seen: _Seen) -> Iterator[str]:
 
 
 def whoever_comes_between_is_told(seen: _Seen) -> Iterator[str]:
-    """A waiter watches over those directly ahead; it learns of each it did not know."""
+    """A waiter is woken when the claims directly ahead of it change."""
     told = {(wake.session, wake.n) for wake in seen.wakes}
     for of, look in seen.after.looks.items():
         before = seen.before.looks.get(of)
@@ -511,7 +511,7 @@ def whoever_comes_between_is_told(seen: _Seen) -> Iterator[str]:
         if not isinstance(look, c.Queued) or not isinstance(before, c.Queued):
             continue
         if len(before.ahead) >= BLOCKERS_MAX:
-            continue  # there were more, and one of them is named now
+            continue  # there were more than fit, and the reply now names another
         known = {blocker[:2] for blocker in before.ahead}
         new = [blocker[:2] for blocker in look.ahead if blocker[:2] not in known]
         if new:
@@ -519,7 +519,7 @@ def whoever_comes_between_is_told(seen: _Seen) -> Iterator[str]:
 
 
 def who_keeps_is_told_of_others(seen: _Seen) -> Iterator[str]:
-    """A holder that keeps its grant for later is told as soon as others want it."""
+    """A client that retains a lock is woken as soon as others wait for it."""
     command = seen.step.command
     words = (c.WAKE_WANTED, c.WAKE_LOOK)
     told = {(wake.session, wake.n) for wake in seen.wakes if wake.what in words}
@@ -533,7 +533,7 @@ def who_keeps_is_told_of_others(seen: _Seen) -> Iterator[str]:
 
 
 def the_log_tells_every_grant(seen: _Seen) -> Iterator[str]:
-    """Each grant stands in the log, once per place."""
+    """The log has each grant once per place."""
     expected = sorted(
         (of, place[:2], seen.after.claims[of].token)
         for of in seen.granted()
@@ -549,7 +549,7 @@ def the_log_tells_every_grant(seen: _Seen) -> Iterator[str]:
 
 
 def the_log_is_whole(seen: _Seen) -> Iterator[str]:
-    """Positions have no gap, and grants stand in the order of their tokens."""
+    """Positions have no gaps, and grants are in the order of their tokens."""
     tokens = [event.token for event in seen.after.events if event.what == "granted"]
     if tokens != sorted(tokens):
         yield f"grants are logged out of order: {tokens}"
@@ -559,7 +559,7 @@ def the_log_is_whole(seen: _Seen) -> Iterator[str]:
 
 
 def reading_changes_nothing(seen: _Seen) -> Iterator[str]:
-    """A command that reads leaves no trace and wakes nobody."""
+    """A read-only command changes nothing and wakes nobody."""
     if not seen.reads():
         return
     if seen.wakes or seen.after.events:

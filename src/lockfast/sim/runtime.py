@@ -1,15 +1,15 @@
 """The simulator's runtime: virtual time on asimpy's Environment, behind the Runtime port.
 
-The only file that knows asimpy. One tick is a microsecond of virtual time; code takes no
-time, only waiting does. Of asimpy only the clock and the queues of instants are used: its
-processes throw an `Exception` to interrupt, which a retry loop swallows, and share events
-among waiters. The loop over the queues is our own: asimpy's calls what is due before the
-clock shows its instant, and a simulation spends its time here.
+This is the only file that imports asimpy. One tick is a microsecond of virtual time; running
+code takes no time, only waiting does. Only asimpy's clock and its queues of events are used: its
+processes are interrupted by an `Exception`, which a retry loop swallows, and its waiters share
+events. The loop over the queues is our own, because asimpy calls a callback before the clock
+shows its time, and because a simulation spends most of its time there.
 
-A host is a machine with clocks of its own. *Paused*, its tasks stand still and its clocks
-go on, as with SIGSTOP or a long garbage collection. *Crashed*, its tasks are dropped: their
-`finally` blocks do run, because Python runs them at some time anyway, but every port of a
-dead host raises `Crashed`, so nothing they do gets out, as with SIGKILL.
+A host is a machine with its own clocks. While it is *paused*, its tasks do not run but its clocks
+go on, as with SIGSTOP or a long garbage collection. When it *crashes*, its tasks are discarded.
+Their `finally` blocks do run, because Python runs them sooner or later, but every port of a
+crashed host raises `Crashed`, so that they have no effect, as with SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MS: Final = 1000
-"""Ticks in a millisecond."""
+"""Ticks per millisecond."""
 EPOCH_US: Final = 1_700_000_000_000_000
-"""What every wall clock shows at tick 0, unless told otherwise."""
+"""The wall-clock time at tick 0, by default."""
 STEPS_PER_INSTANT_MAX: Final = 200_000
 
 _MILLION: Final = 1_000_000
@@ -41,81 +41,81 @@ _MUTEX: Final = RLock()
 
 
 class Cancelled(BaseException):
-    """Thrown into a task that is to stop."""
+    """Thrown into a task to cancel it."""
 
 
 class Crashed(BaseException):
-    """Raised by every port of a dead host."""
+    """Raised by every port of a crashed host."""
 
 
 class LivelockError(RuntimeError):
-    """Tasks kept waking each other and virtual time stood still."""
+    """Tasks keep waking each other and virtual time does not advance."""
 
 
 def waiting(
     function: Callable[P, Generator[None, None, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Make an `async def` of a generator: a bare `yield` gives control back to the kernel.
+    """Turn a generator into an `async def`: a bare `yield` returns control to the kernel.
 
-    A simulation waits all the time, and another awaitable below each wait is not free.
+    Simulations wait often, and an additional awaitable for each wait costs time.
     """
     return types.coroutine(function)  # type: ignore[return-value]
 
 
 class _Stop(BaseException):
-    """Ends a run of the environment before its time."""
+    """Stops a run of the environment early."""
 
 
 class Kernel:
-    """Virtual time, and whose turn it is."""
+    """Virtual time, and the order in which tasks and callbacks run."""
 
     def __init__(self, seed: int | str = 0) -> None:
         self.seed = seed
         self.random = random.Random(f"lockfast {seed}")
         self.current: Task[Any] | None = None
         self.now = 0
-        """The tick of this instant."""
+        """The current tick."""
         self._env = env = Environment()
         self.queue: list[tuple[int, int, Host | None, Callable[[], object]]] = env._heap
-        """What is due when, in which order, on which machine (or none), and what it is.
+        """Scheduled callbacks: tick, sequence number, host (or none), callback.
 
-        In order, as a heap may be: the queue is short, and to take the first costs nothing.
+        Kept sorted instead of as a heap: the queue is short, and taking the first is cheap.
         """
         self.serial = count()
-        """Those of one instant are called in the order of their numbers."""
+        """Orders the callbacks of one tick."""
         self._runs = 0
         self.ready: deque[Callable[[], object]] = env._ready
-        """What is to be called at this instant, in order."""
+        """The callbacks due at the current tick, in order."""
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Call back at this instant, after everything that is due before."""
+        """Call back at the current tick, after all callbacks already due."""
         self.ready.append(callback)
 
     def at(self, tick: int, callback: Callable[[], object]) -> None:
-        """Call back at an instant. Those of one instant are called in the order given."""
+        """Call back at a tick. Callbacks of one tick run in the order of these calls."""
         insort(self.queue, (max(tick, self.now), next(self.serial), None, callback))
 
     def after(self, ticks: int, callback: Callable[[], object]) -> None:
-        """Call back so many ticks from now."""
+        """Call back after this many ticks."""
         insort(self.queue, (self.now + ticks, next(self.serial), None, callback))
 
     def arrive(self, ticks: int, host: Host, callback: Callable[[], object]) -> None:
-        """Have something arrive at a machine so many ticks from now: it finds it at work, or
-        paused (then it is done when it goes on), or dead."""
+        """Deliver to a host after this many ticks: at once if the host runs, when it resumes
+        if it is paused, not at all if it has crashed."""
         insort(self.queue, (self.now + ticks, next(self.serial), host, callback))
 
     def run(self, until: int | None = None) -> None:
-        """Let time pass: until there is nothing left to do, or up to an instant."""
+        """Advance time until nothing is scheduled any more, or up to a tick."""
         run = self._begin_run()
         if until is not None:
-            # The environment's own `until` would leave the clock at the last event.
+            # The environment's own `until` leaves the clock at the last event.
             self.at(until, lambda: self._end_run(run))
         self._run()
 
     def run_until_done(self, task: Task[T], limit: int | None = None) -> T:
-        """Run until a task has ended and return what it returned, or raise what it raised.
+        """Run until a task ends. Return its result, or raise its exception.
 
-        Raises TimeoutError when it has not ended by tick `limit`, or nothing is left to do.
+        Raises TimeoutError if it has not ended by tick `limit` or nothing is scheduled.
         """
         run = self._begin_run()
         if limit is not None:
@@ -127,11 +127,11 @@ class Kernel:
         return task.result()
 
     def stop(self) -> None:
-        """End the present run at this instant; for callbacks, not for tasks."""
+        """Stop the current run; for callbacks, not for tasks."""
         raise _Stop
 
     def disband(self) -> None:
-        """Nothing is to happen any more."""
+        """Discard everything that is scheduled."""
         self.queue.clear()
         self.ready.clear()
 
@@ -140,7 +140,7 @@ class Kernel:
         return self._runs
 
     def _end_run(self, run: int) -> None:
-        # What would have ended an earlier run is still in the queue and means nothing.
+        # The stop of an earlier run may still be in the queue; ignore it.
         if run == self._runs:
             raise _Stop
 
@@ -195,9 +195,9 @@ class Task(Generic[T]):
         self.done = False
         self._kernel = host.kernel
         self._due = _NEVER
-        """When to go on at the latest,"""
+        """The tick at which to continue at the latest."""
         self._armed: list[int] = []
-        """and the instants at which it is looked whether that is due, the earliest last."""
+        """The ticks at which the kernel checks whether that is due, the earliest last."""
         self._coroutine = coroutine
         self._thrown: BaseException | None = None
         self._parked = True
@@ -212,18 +212,18 @@ class Task(Generic[T]):
         return f"<Task {self.name} on {self.host.name}>"
 
     def wake(self) -> None:
-        """Have it go on, if it is waiting."""
+        """Resume the task if it waits."""
         if self._parked:
             self._parked = False
             self._due = _NEVER
             self._kernel.ready.append(self._go)
 
     def wake_after(self, span_us: int, clock: Clock) -> None:
-        """Have it go on after a span of a clock's time, if it is still waiting; for a task
-        that is about to park.
+        """Resume the task after a time by its clock, if it still waits; called by a task that
+        is about to wait.
 
-        Most waits end long before. So nothing is taken out of the queue for them, and a later
-        instant is not put in as long as an earlier one is there to look at it.
+        Most waits end much earlier. So a check is never removed from the queue, and no later
+        check is added while an earlier one is scheduled.
         """
         armed = self._armed
         if clock.rate_ppm:
@@ -245,20 +245,20 @@ class Task(Generic[T]):
             insort(kernel.queue, (due, next(kernel.serial), None, self._look))
 
     def cancel(self) -> None:
-        """Throw `Cancelled` in where it waits."""
+        """Throw `Cancelled` into the task where it waits."""
         if not self.done:
             self._thrown = Cancelled(self.name)
             self.wake()
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Call back when it has ended."""
+        """Call back when the task has ended."""
         if self.done:
             self.host.kernel.soon(callback)
         else:
             self._callbacks.append(callback)
 
     async def join(self) -> T:
-        """Wait for its end; its outcome is the caller's."""
+        """Wait until the task ends. Return its result, or raise its exception."""
         kernel = self.host.kernel
         waiter = kernel.current
         assert waiter is not None, "only a task can wait"
@@ -269,7 +269,7 @@ class Task(Generic[T]):
         return self.result()
 
     def result(self) -> T:
-        """What it returned; raises what it raised."""
+        """Return the result of the task, or raise its exception."""
         assert self.done, f"{self} is still at work"
         if self._error is not None:
             raise self._error
@@ -304,13 +304,13 @@ class Task(Generic[T]):
         else:
             self._parked = True
             if self._thrown is not None:
-                # It was cancelled in the very step that brought it to where it waits.
+                # It was cancelled in the same step in which it began to wait.
                 self.wake()
         finally:
             kernel.current = None
 
     def drop(self) -> None:
-        """Its host is dead: it never runs again."""
+        """Discard the task, because its host has crashed."""
         if self.done:
             return
         self._parked = False
@@ -329,7 +329,7 @@ class Task(Generic[T]):
         self._tell()
 
     def _tell(self) -> None:
-        # Bound methods of its own, which would keep it from being collected at once.
+        # Its own bound methods are reference cycles, which would delay its collection.
         self._go = self._look = _nothing
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -337,7 +337,7 @@ class Task(Generic[T]):
 
 
 class SimSignal:
-    """One task's flag."""
+    """A flag that one task waits for."""
 
     __slots__ = ("_host", "_is_set", "_waiter")
 
@@ -380,7 +380,7 @@ class SimSignal:
 
 
 class Clock:
-    """A host's two clocks: one that only goes forward, and a wall clock that may jump."""
+    """The two clocks of a host: a monotonic clock, and a wall clock that may jump."""
 
     __slots__ = ("_kernel", "_local_us", "_since", "_wall_ahead_us", "ahead_us", "rate_ppm")
 
@@ -389,12 +389,12 @@ class Clock:
         self._since = kernel.now
         self._local_us = started_us
         self.ahead_us = started_us - self._since
-        """What it shows at tick 0, counted back at its rate when that is true."""
+        """The time it would have shown at tick 0 at its current rate."""
         self.rate_ppm = 0
         self._wall_ahead_us = wall_us - started_us
 
     def local_us(self) -> int:
-        """Since it was switched on, by its own count."""
+        """The time since the host was switched on, by this clock."""
         now = self._kernel.now
         if not self.rate_ppm:
             return now + self.ahead_us
@@ -405,7 +405,7 @@ class Clock:
         return self.local_us() + self._wall_ahead_us
 
     def both(self) -> tuple[int, int]:
-        """`now_ms` and `wall_us` of this instant."""
+        """Return the current `now_ms` and `wall_us`."""
         if self.rate_ppm:
             local_us = self.local_us()
         else:
@@ -413,24 +413,24 @@ class Clock:
         return local_us // MS, local_us + self._wall_ahead_us
 
     def drift(self, rate_ppm: int) -> None:
-        """From now on run fast (or slow) by so many millionths."""
+        """Run fast or slow by this many parts per million from now on."""
         self._local_us = self.local_us()
         self._since = self._kernel.now
         self.ahead_us = self._local_us - self._since
         self.rate_ppm = rate_ppm
 
     def jump(self, ahead_us: int) -> None:
-        """Set the wall clock forward, or back."""
+        """Set the wall clock forward or back."""
         self._wall_ahead_us += ahead_us
 
     def ticks_for(self, span_us: int) -> int:
-        """How many true ticks pass while this clock counts a span, at least one."""
+        """Return how many ticks pass while this clock counts a time, at least one."""
         if self.rate_ppm:
             span_us = -(-span_us * _MILLION // (_MILLION + self.rate_ppm))
         return span_us if span_us > 0 else 1
 
     def tick_when(self, local_us: int) -> int:
-        """The true tick at which it shows this, if its rate stays (or was) as it is."""
+        """Return the tick at which the clock shows this time, at its current rate."""
         span_us = local_us - self._local_us
         if self.rate_ppm:
             span_us = -(-span_us * _MILLION // (_MILLION + self.rate_ppm))
@@ -438,7 +438,7 @@ class Clock:
 
 
 class Host:
-    """A machine, and the Runtime port of the code on it."""
+    """A machine, and the Runtime port for the code that runs on it."""
 
     __slots__ = (
         "_lives",
@@ -459,7 +459,7 @@ class Host:
         self.paused = False
         self.dead = False
         self.backlog: list[Callable[[], object]] = []
-        """What would have run while it was paused, in order."""
+        """Callbacks that became due while the host was paused, in order."""
         self._tasks: dict[Task[Any], None] = {}
         self._lives = 1
         self._random: random.Random | None = None
@@ -482,8 +482,8 @@ class Host:
         return SimSignal(self)
 
     def mutex(self) -> AbstractContextManager[Any]:
-        # Tasks change places only where they wait, and nobody waits with a mutex held: so one
-        # does for all. (It costs less than a context that does nothing.)
+        # Tasks switch only where they wait, and no task waits with a mutex held: so one mutex
+        # is enough for all. It costs less than a context manager that does nothing.
         return _MUTEX
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -491,7 +491,7 @@ class Host:
         task.on_done(lambda: _raise_if_failed(task))
 
     def chance(self) -> random.Random:
-        """This machine's own randomness."""
+        """Random numbers of this host."""
         if self._random is None:
             self._random = random.Random(f"{self.kernel.seed} {self.name}")
         return self._random
@@ -512,7 +512,7 @@ class Host:
     # ── the machine ──────────────────────────────────────────────────────────────────
 
     def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> Task[T]:
-        """Run a coroutine here; whoever starts it looks at its outcome."""
+        """Run a coroutine on this host; the caller must examine its outcome."""
         if self.dead:
             coroutine.close()
             raise Crashed(self.name)
@@ -522,7 +522,7 @@ class Host:
 
     @waiting
     def sleep(self, ms: float) -> Generator[None, None, None]:
-        """Let a span of this host's time pass."""
+        """Wait for a time by this host's clock."""
         if self.dead:
             raise Crashed(self.name)
         task = self.kernel.current
@@ -540,7 +540,7 @@ class Host:
             self.kernel.soon(callback)
 
     def crash(self) -> None:
-        """Drop all that runs here."""
+        """Crash: discard all tasks."""
         self.dead = True
         self.paused = False
         self.backlog.clear()
@@ -552,7 +552,7 @@ class Host:
         self.kernel.current = current
 
     def restart(self) -> None:
-        """Be there again, with nothing left from before but the clocks."""
+        """Restart: only the clocks survive."""
         assert self.dead
         self.dead = False
         self._lives += 1
@@ -562,10 +562,10 @@ class Host:
 
 
 def _nothing() -> None:
-    """What is left to do for a task that is done."""
+    """Clean up after a task that has ended."""
 
 
 def _raise_if_failed(task: Task[Any]) -> None:
-    """Background work has nobody to tell: its failure ends the run."""
+    """End the run if a background task failed, because no caller would see the error."""
     if task.error is not None and not isinstance(task.error, Crashed | Cancelled):
         raise task.error

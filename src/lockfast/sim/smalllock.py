@@ -1,12 +1,12 @@
-"""A lock of one name, stated once more, for the search in `linear`: states and steps.
+"""A model of the lock of one name, for the search in `linear`: states and steps.
 
-A state is who holds (with modes), who stands in line, who converts, which uses of kept claims
-go on, and the last token known to be given. A step leads to the states it may lead to: none if
-it cannot have gone like this, several where the history does not say who was ahead.
+A state has the holders with their modes, the queue, the converting claim, the active uses of
+retained claims, and the last token known to be granted. A step leads to a list of states: to none
+if it contradicts the history, to several if the history does not say which claim was ahead.
 
-The rule is that of the model: of those in line, the front is the longest run from the head that
-fits the holders and each other. Who stands in one line only holds as soon as it is in front; who
-stands in several holds at some instant at which it is.
+The rule is that of the model: the front of the queue is the longest run from its head that is
+compatible with the holders and with each other. A claim with one place holds as soon as it is in
+the front; a claim with several places holds at some time while it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lockfast.sim.checker import FAR, STRENGTH
 from lockfast.sim.model import COMPATIBLE
 
 RANK_SLACK_US: Final = 3_000
-"""A store ranks by whole milliseconds of its own clock,"""
+"""A store ranks claims by whole milliseconds of its own clock."""
 RANK_SLACK_SHARE: Final = 30
-"""which may go wrong by one part in so many."""
+"""The rate of that clock may be off by one part in this many."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What a claim asked for at this name, and what is known of it."""
+    """What a claim requested at this name, and what the history says about it."""
 
     op: int
     mode: str
@@ -34,63 +34,63 @@ class Claim:
     limit: int = 0
     head_start_us: int = 0
     several: bool = False
-    """It need not hold as soon as it could here: it stands in other lines too, or the name may
-    be closed for a while."""
+    """It need not hold as soon as it could here: it has other places too, or the name may be
+    closed for a while."""
     token: int = 0
-    """0: not known."""
+    """0 if unknown."""
     held_by: int = FAR
-    """When it was told to hold, if it was."""
+    """When its client received the grant, if it did."""
     entered: tuple[int, int] = (0, FAR)
-    """Between which instants it came into line."""
+    """The earliest and latest time at which it entered the queue."""
     granted: bool = False
 
 
 class Step(NamedTuple):
-    """Something that takes effect at one instant, not before `start`; by `end` if it must."""
+    """Something that takes effect at one time, not before `start`, and by `end` if it must."""
 
     what: str
     """The name of a method of SmallLock."""
     op: int
     start: int
     end: int
-    """FAR: it may never have happened."""
+    """FAR if it may never have happened."""
     mode: str = ""
     token: int = 0
     held_by: int = FAR
-    """Of a conversion: when the answer said that it was done."""
+    """For a conversion: when its client received the grant."""
 
 
 Holder: TypeAlias = tuple[int, str]
 
 
 class State(NamedTuple):
-    """How it stands at one instant, in one order of steps."""
+    """The state at one time, for one order of steps."""
 
     holders: tuple[Holder, ...] = ()
     line: tuple[int, ...] = ()
     converting: tuple[int, str, int, int] | None = None
-    """Operation, mode, token if known, and when it was told."""
+    """Operation, mode, token if known, and when its client received the grant."""
     using: tuple[int, ...] = ()
-    """Kept claims in use."""
+    """Retained claims in use."""
     last: int = 0
-    """The highest token known to be given."""
+    """The highest token known to be granted."""
 
 
 @dataclass
 class SmallLock:
-    """The rules; `claims` by operation, those kept by a client under a number of their own."""
+    """The rules. `claims` are by operation; retained claims have numbers of their own."""
 
     claims: Mapping[int, Claim]
     keeper_of: Mapping[int, int] = field(default_factory=dict)
-    """Of each use of a kept claim, that claim."""
+    """The retained claim of each use."""
 
     def after(self, state: State, step: Step) -> Iterable[State]:
-        """The states a step may lead to."""
+        """Return the states that a step may lead to."""
         found: Iterable[State] = getattr(self, step.what)(state, step)
         return found
 
     def bound(self, state: State) -> int:
-        """The first instant by which somebody was told to hold who does not yet."""
+        """Return the first time by which a client received a grant that the state lacks."""
         by = FAR
         for op in state.line:
             by = min(by, self.claims[op].held_by)
@@ -101,12 +101,12 @@ class SmallLock:
     # ── coming ───────────────────────────────────────────────────────────────────────
 
     def enter(self, state: State, step: Step) -> Iterator[State]:
-        """It comes into line, and holds if nothing is in the way."""
+        """The claim enters the queue, and holds if nothing blocks it."""
         for line in self._places_in_line(state.line, step.op):
             yield from self._settle(state._replace(line=line))
 
     def attempt(self, state: State, step: Step) -> Iterator[State]:
-        """It holds at once."""
+        """The claim is granted at once."""
         for after in self.enter(state, step):
             if self.claims[step.op].several:
                 yield from self.hold(after, step)
@@ -114,7 +114,7 @@ class SmallLock:
                 yield after
 
     def busy(self, state: State, step: Step) -> Iterator[State]:
-        """It did not get it at once, and did not wait. Why, may be at another name."""
+        """The claim was not granted at once and did not wait; another name may be the reason."""
         untold = State(state.holders, state.line, state.converting)
         if self.claims[step.op].several or any(
             not _holds(after, step.op) for after in self.enter(untold, step)
@@ -122,7 +122,7 @@ class SmallLock:
             yield state
 
     def hold(self, state: State, step: Step) -> Iterator[State]:
-        """Of a claim that stands in several lines: it holds them all by now."""
+        """A claim with several places now holds all of them."""
         if _holds(state, step.op):
             yield state
         elif step.op in state.line and state.converting is None:
@@ -136,7 +136,7 @@ class SmallLock:
     # ── going ────────────────────────────────────────────────────────────────────────
 
     def leave(self, state: State, step: Step) -> Iterator[State]:
-        """It is given back, or ends by itself: a holder, or one in line that was never told."""
+        """The claim is released or expires: a holder, or a waiting claim."""
         op = step.op
         if _holds(state, op):
             holders = tuple(holder for holder in state.holders if holder[0] != op)
@@ -152,7 +152,7 @@ class SmallLock:
     # ── changing ─────────────────────────────────────────────────────────────────────
 
     def convert(self, state: State, step: Step) -> Iterator[State]:
-        """A holder asks for another mode; to the one it has: it gives up asking."""
+        """A holder requests another mode; requesting its own mode cancels a conversion."""
         old = next((mode for op, mode in state.holders if op == step.op), None)
         if old is None:
             return
@@ -170,7 +170,7 @@ class SmallLock:
                 yield from self._settle(state._replace(converting=asked))
 
     def convert_busy(self, state: State, step: Step) -> Iterator[State]:
-        """It could not become the writer at once: others hold too."""
+        """The holder could not become exclusive at once, because others hold too."""
         if len(state.holders) != 1 or not _holds(state, step.op):
             yield state
 
@@ -181,13 +181,13 @@ class SmallLock:
     # ── kept claims ──────────────────────────────────────────────────────────────────
 
     def keep(self, state: State, step: Step) -> Iterator[State]:
-        """A client asks the store on behalf of its users."""
+        """A client acquires a retained lock for its local users."""
         keeper = self.keeper_of[step.op]
         if keeper not in state.line and not _holds(state, keeper):
             yield from self._settle(state._replace(line=(*state.line, keeper)))
 
     def use(self, state: State, step: Step) -> Iterator[State]:
-        """One of them is let in, with the next token."""
+        """A local user is admitted, with the next token."""
         keeper = self.keeper_of[step.op]
         if _holds(state, keeper) and keeper not in state.using and step.token > state.last:
             using = tuple(sorted((*state.using, keeper)))
@@ -199,7 +199,7 @@ class SmallLock:
             yield state._replace(using=tuple(other for other in state.using if other != keeper))
 
     def give_up(self, state: State, step: Step) -> Iterator[State]:
-        """The client gives a kept claim back, or loses it."""
+        """The client releases a retained claim, or loses it."""
         keeper = self.keeper_of[step.op]
         if keeper not in state.using:
             yield from self.leave(state, step._replace(op=keeper))
@@ -207,7 +207,7 @@ class SmallLock:
     # ── who holds ────────────────────────────────────────────────────────────────────
 
     def _settle(self, state: State) -> Iterator[State]:
-        """Let hold who may; nothing if tokens would go back."""
+        """Settle the queue; yield nothing if tokens would decrease."""
         found = self._converted(state)
         if found is not None and found.converting is None:
             yield from self._let_in(found, 0)
@@ -215,7 +215,7 @@ class SmallLock:
             yield found
 
     def _let_in(self, state: State, at: int) -> Iterator[State]:
-        """Go on with the line from a place; all before it have a reservation."""
+        """Continue from a position in the queue; all claims before it are reserved."""
         if at >= len(state.line) or not self._is_in_front(state, at):
             yield state
             return
@@ -224,7 +224,7 @@ class SmallLock:
         if after is not None:
             yield from self._let_in(after, at)
         if self.claims[op].several:
-            # Whether it holds now, or later, is decided in other lines too.
+            # Other queues decide as well whether it holds now or later.
             yield from self._let_in(state, at + 1)
 
     def _converted(self, state: State) -> State | None:
@@ -244,7 +244,7 @@ class SmallLock:
         return state._replace(holders=holders, last=claim.token or state.last)
 
     def _is_in_front(self, state: State, at: int) -> bool:
-        """Whether the claim at this place fits the holders and those before it."""
+        """Return True if the claim is compatible with the holders and those before it."""
         beside = [(mode, self.claims[op].weight) for op, mode in state.holders]
         for op in state.line[:at]:
             claim = self.claims[op]
@@ -254,7 +254,7 @@ class SmallLock:
         return _fits(self.claims[state.line[at]], beside)
 
     def _places_in_line(self, line: tuple[int, ...], op: int) -> Iterator[tuple[int, ...]]:
-        """Where it may stand: behind all, or ahead of those that its head start passes."""
+        """Return where the claim may enter: at the tail, or where its head start puts it."""
         at = len(line)
         while True:
             if not any(self._passes(op, other, surely=True) for other in line[:at]):

@@ -107,8 +107,8 @@ def _answer(entry: Entry, asked: Entry, short: dict[int, int], at: int) -> Itera
     elif what == "granted":
         yield Line(at, by, f"HOLDS, token {short[entry['token']]}")
     elif what == "over":
-        why = {"released": "releases", "deadline": "lease is over (deadline)"}
-        yield Line(at, by, why.get(entry["why"], f"lease is over: {entry['why']}"))
+        why = {"released": "releases", "deadline": "lease expired (deadline)"}
+        yield Line(at, by, why.get(entry["why"], f"lease ended: {entry['why']}"))
     elif what == "queued":
         yield Line(at, by, "waits in line")
     elif what not in ("entered",):

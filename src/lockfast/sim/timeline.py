@@ -1,4 +1,4 @@
-"""A history as a picture: one HTML page with an SVG timeline, and nothing else needed."""
+"""Render a history as a self-contained HTML page with an SVG timeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BAR: Final = 22
 
 
 class PageError(ValueError):
-    """The page cannot be written."""
+    """The page could not be written."""
 
 
 def write_page(
@@ -31,7 +31,7 @@ def write_page(
     title: str,
     summary: str = "",
 ) -> None:
-    """Draw a history; raises PageError if there is no writing there."""
+    """Write the page of a history. Raises PageError if the file cannot be written."""
     text = page(entries, problems, title=title, summary=summary)
     try:
         to.write_text(text, encoding="utf-8")
@@ -42,7 +42,7 @@ def write_page(
 def page(
     entries: Sequence[Entry], problems: Iterable[Problem], *, title: str, summary: str = ""
 ) -> str:
-    """The whole page: the verdict, the picture, the story."""
+    """Return the whole page: the verdict, the timeline, the story."""
     found = list(problems)
     short = short_tokens(entries)
     texts = [escape(shortened(str(problem), short)) for problem in found]
@@ -59,7 +59,7 @@ def page(
 _LEGEND: Final = legend(
     [
         "bar: a lease, with the number of its token",
-        "hatched: it is over, and its holder has not looked yet, or another holds too",
+        "hatched: the lease has ended but its holder has not noticed, or another holds too",
         "dashed: waiting",
         "grey: paused, or down",
         "thin bar at the store: who holds by its own reckoning",
@@ -71,7 +71,7 @@ _LEGEND: Final = legend(
 
 
 def svg(entries: Sequence[Entry]) -> str:
-    """The picture alone."""
+    """Return the SVG alone."""
     lanes = lanes_of(entries)
     times = [entry["at"] for entry in entries] or [0]
     scale = Scale(min(times), max(times), _LEFT, _WIDTH)
@@ -137,7 +137,7 @@ def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
 
 
 def _held_in_store(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
-    """Who holds by the store's own reckoning, where that was noted."""
+    """Draw the holders according to the store, where they were recorded."""
     short = short_tokens(entries)
     since: dict[tuple[str, int], int] = {}
 
@@ -160,7 +160,7 @@ def _held_in_store(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int])
         if what == "granted":
             since[lane, token] = entry["at"]
         elif what == "begins":
-            # What it had acknowledged before, and does not know of now, it has forgotten.
+            # The store has lost what it acknowledged before and does not list now.
             for held in [held for held in since if held[0] == lane]:
                 if held[1] not in entry["holds"]:
                     yield bar(held, entry["at"])
@@ -173,7 +173,7 @@ def _held_in_store(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int])
 def _only_believed(
     grant: Grant, grants: Sequence[Grant], noticed: int | None, end: float
 ) -> Iterator[tuple[float, float]]:
-    """When its holder thinks it holds, and does not, or not alone."""
+    """Return when the holder believes that it holds but does not, or not alone."""
     if grant.why == "deadline" and noticed is not None and noticed > grant.over:
         yield grant.over, noticed
     for other in grants:

@@ -1,7 +1,7 @@
-"""A world in virtual time: hosts, clients with the shipped code, a store, and what goes wrong.
+"""A world in virtual time: hosts, clients that run the shipped code, a store, and faults.
 
-A run is decided by a mix and a seed, and by nothing else: it ends with the same history, byte
-for byte, on any machine.
+A mix and a seed determine a run completely: its history is the same, byte for byte, on any
+machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lockfast.sim.sqlite.service import Machine
 
 PATIENCE_TTLS = 60
-"""After this many TTLs whoever has not ended never will."""
+"""A client that has not ended after this many TTLs never will."""
 
 _REVOKES = (Revoke, RevokeSession)
 
@@ -79,7 +79,7 @@ _SERVICES: dict[str, Callable[[World], Service]] = {
 
 @dataclass
 class Run:
-    """What came of a world."""
+    """The outcome of a run."""
 
     mix: Mix
     seed: int
@@ -89,11 +89,11 @@ class Run:
     messages: int = 0
     ended_us: int = 0
     steps: list[Step] = field(default_factory=list)
-    """What the store did."""
+    """The steps of the store."""
 
     @property
     def trace(self) -> Iterator[str]:
-        """The steps of the store, a line for each."""
+        """Return the steps of the store, one line each."""
         for at, request, reply in self.steps:
             if isinstance(request, tuple):
                 yield (
@@ -104,7 +104,7 @@ class Run:
                 yield f"{at} {request} {json.dumps(reply)}"
 
     def trace_hash(self) -> str:
-        """Of everything the store did and every client was told, in order."""
+        """Return a digest of all steps of the store and all replies, in order."""
         digest = hashlib.sha256()
         for line in self.trace:
             digest.update(line.encode() + b"\n")
@@ -114,7 +114,7 @@ class Run:
 
 
 class World:
-    """Everything there is, from the first instant to the last."""
+    """All hosts, clients, servers and faults of one run."""
 
     def __init__(self, mix: Mix, seed: int) -> None:
         self.mix = mix
@@ -134,18 +134,18 @@ class World:
         )
         self.clients = [SimClient(self, f"c{i + 1}") for i in range(mix.clients)]
         self.director = Host(self.kernel, "director")
-        """Where stories are told from; no machine of the world."""
+        """The host that drives a story; it is not part of the world."""
         self._undo: dict[int, Callable[[], None]] = {}
         self._undo_number = 0
         self.rounds_begun = 0
-        """How many clients, or tasks of theirs, are in the middle of something."""
+        """How many tasks of clients are in the middle of an operation."""
         self._at_work = 0
         self._healed = False
         self._noted_rows: object = None
         self._noted = 0
 
     def host(self, name: str) -> Host:
-        # Clocks count from when a machine was switched on: they have nothing in common.
+        # Monotonic clocks count from boot, so those of different hosts are unrelated.
         started_us = 1_000_000 * (1 + len(self.hosts) * 7)
         host = self.hosts[name] = Host(self.kernel, name, started_us=started_us)
         return host
@@ -153,7 +153,7 @@ class World:
     # ── from beginning to end ────────────────────────────────────────────────────────
 
     def run_story(self, story: Coroutine[Any, Any, None]) -> Run:
-        """Let one thing happen, told from outside, instead of what the mix says of clients."""
+        """Run one coroutine in this world instead of the clients of the mix."""
         self.network.on_lost = self._note_lost
         self._noted_rows = self.server.table.rows
         self.server.observers.append(self._note_store)
@@ -175,7 +175,7 @@ class World:
             FAULTS[name].plan(self, rng, self.mix.knobs_of_fault(name))
 
     def run(self) -> Run:
-        """Let everything happen, then look at what is left."""
+        """Run the world, then check what is left in the store."""
         self._plan_faults()
         self._at_work = len(self.clients)
         for client in self.clients:
@@ -196,7 +196,7 @@ class World:
         return self._result()
 
     def problem(self, check: str, text: str) -> None:
-        """Note a promise that was broken in a way no client's history shows."""
+        """Record a broken promise that the history of clients does not show."""
         self.problems.append(Problem(check, text, at=self.kernel.now))
 
     def _failed(self, error: BaseException) -> None:
@@ -218,7 +218,7 @@ class World:
         )
 
     def disband(self) -> None:
-        """Take everything apart, so that little is left for the garbage collector."""
+        """Break reference cycles, so that little is left for the garbage collector."""
         for client in self.clients:
             client.disband()
         self.clients.clear()
@@ -236,7 +236,7 @@ class World:
         task.on_done(lambda: self._ended(task))
 
     def wants_more(self) -> bool:
-        """Whether clients are to go on: there is time, and not enough has happened."""
+        """Return True while clients should continue: there is time, and too little has happened."""
         return (
             self.history.operations + self.rounds_begun < self.mix.operations
             and self.kernel.now < self.chaos_us + self.ttl_ms * MS * PATIENCE_TTLS // 2
@@ -245,7 +245,7 @@ class World:
     def _ended(self, task: Task[None]) -> None:
         error = task.error
         if isinstance(error, Crashed):
-            return  # its client is started again
+            return  # its client is restarted
         if error is not None:
             self._failed(error)
         self._at_work -= 1
@@ -253,7 +253,7 @@ class World:
             self.kernel.stop()
 
     def _close(self) -> None:
-        """Everybody leaves; a TTL later the store must be empty."""
+        """Let all clients leave; one TTL later the store must be empty."""
         closing = [client.host.start(client.core.close(), "close") for client in self.clients]
         self.kernel.run(until=self.kernel.now + 10_000 * MS)
         for task in closing:
@@ -267,7 +267,7 @@ class World:
             self.problem("readable", f"at the end the store cannot be read: {error}")
 
     async def _look_for_remains(self) -> None:
-        """Whoever comes last must find no name in use."""
+        """Check that the last client finds no name in use."""
         store = self.service.connect(
             self.hosts["last"], lambda command: None, lambda command, reply: None
         )
@@ -282,7 +282,7 @@ class World:
     # ── for faults ───────────────────────────────────────────────────────────────────
 
     def later(self, us: int, callback: Callable[[], None], *, undo: bool = False) -> None:
-        """Call back after a span; what undoes a fault is called at the healing at the latest."""
+        """Call back after a time; one that undoes a fault runs at the healing at the latest."""
         if not undo:
             self.kernel.after(us, lambda: None if self._healed else callback())
             return
@@ -296,7 +296,7 @@ class World:
         self.kernel.after(us, end)
 
     def heal(self) -> None:
-        """From here on nothing goes wrong."""
+        """Heal: from here on there are no faults."""
         if self._healed:
             return
         self._healed = True
@@ -328,19 +328,19 @@ class World:
 
     @property
     def forgetful(self) -> Forgetful:
-        """The service of a world whose store may lose what it has acknowledged."""
+        """Return the service whose store may lose acknowledged writes."""
         assert isinstance(self.service, Forgetful), f"this is a world of {self.mix.store}"
         return self.service
 
     @property
     def nodes(self) -> list[SimNode]:
-        """The nodes of a world with a majority store."""
+        """Return the nodes of a world with a quorum store."""
         assert isinstance(self.service, QuorumService), f"this is a world of {self.mix.store}"
         return self.service.nodes
 
     @property
     def table_service(self) -> TableService:
-        """The service of a world with the lock table itself."""
+        """Return the service of a world with the plain lock table."""
         assert isinstance(self.service, TableService), f"this is a world of {self.mix.store}"
         return self.service
 
@@ -352,17 +352,17 @@ class World:
 
     @property
     def cluster(self) -> Cluster:
-        """The servers of a world of etcd."""
+        """Return the servers of a world with etcd."""
         assert isinstance(self.service, EtcdService), f"this is a world of {self.mix.store}"
         return self.service.cluster
 
     @property
     def server(self) -> LockServer:
-        """The lock server of such a world."""
+        """Return the lock server."""
         return self.table_service.server
 
     def fail_over(self) -> None:
-        """The replica takes the dead server's place, with what it has heard."""
+        """Promote the replica, with the writes that it has received."""
         self.forgetful.fail_over()
         self.history.note(self.kernel.now, resumed="store")
 
@@ -370,7 +370,7 @@ class World:
         self.history.note(self.kernel.now, lost_message=source.name, to=target.name)
 
     def _note_store(self, command: Command, reply: Reply, now_ms: int, wall_us: int) -> None:
-        """Who holds by the store's own reckoning, for the picture."""
+        """Record the holders according to the store, for the timeline."""
         rows = self.server.table.rows
         if rows is not self._noted_rows:
             self._noted_rows, self._noted = rows, 0
@@ -384,13 +384,13 @@ class World:
     # ── observing ────────────────────────────────────────────────────────────────────
 
     def observe(self, command: Command, reply: Reply) -> None:
-        """The store has carried out a command: note what it took away from a client."""
+        """Record what an executed command revoked from a client."""
         if not isinstance(command, _REVOKES):
             return
         if isinstance(reply, Done) and reply.found:
             self.note_revoke(command)
 
     def note_revoke(self, command: Revoke | RevokeSession) -> None:
-        """From now on nobody can rely on what a command takes away."""
+        """Record that claims are revoked from now on."""
         n = command.n if isinstance(command, Revoke) else 0
         self.history.note(self.kernel.now, revoke=command.session, n=n)
