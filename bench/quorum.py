@@ -15,7 +15,7 @@ from statistics import median
 import lockfast
 from bench.rounds import in_turn
 from lockfast.stores.quorum.codec import keys_of
-from lockfast.stores.quorum.links import Link, greeting_of
+from lockfast.stores.quorum.links import Link
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.resp import pack
 from tests.servers.redis import RedisServer
@@ -33,7 +33,7 @@ class Floor:
         import select
 
         addresses = [Address(str(s.socket), path=str(s.socket)) for s in servers]
-        self._links = [Link(each, greeting_of(each, pack("PING"))) for each in addresses]
+        self._links = [Link(each, (pack("PING"),)) for each in addresses]
         self._poll = select.poll()
         self._take = pack("EVAL", TAKE, 2, "floor", "token", "us")
         self._give = pack("EVAL", GIVE, 1, "floor")

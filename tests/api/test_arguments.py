@@ -45,6 +45,10 @@ class RecordingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__(MemoryTable(now_ms), ThreadsRuntime())
         self.sent: list[c.Command] = []
+        self.sent_by_keepers: list[c.Command] = []
+
+    def keeper_wire(self) -> Wire:
+        return _RecordingWire(super().keeper_wire(), self.sent_by_keepers)
 
     def caller_wire(self) -> Wire:
         return _RecordingWire(super().caller_wire(), self.sent)
@@ -178,16 +182,21 @@ def _observer(event: object) -> None: ...
     death_watch=False,
     debug=True,
     observers=[_observer],
+    password=str,
+    check=True,
 )
 def connecting(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     client = scene.do(scene.face.connect, **arguments)
     scene._clients.append(client)
+    checked = any(isinstance(sent, c.Inspect) for sent in scene.store.sent_by_keepers)
     opening = scene.take(client.lock("a")).open
     assert opening is not None
     assert scene.opened["face"] == ("threads" if scene.face is blocking else "asyncio")
     return {
         "url": scene.opened["url"],
         "death_watch": scene.opened["death_watch"],
+        "password": scene.opened["password"],
+        "check": checked,
         "ttl": opening.ttl_ms / 1000,
         "owner": opening.owner,
         "metadata": opening.metadata,

@@ -25,14 +25,14 @@ from lockfast.core.modes import (
 from lockfast.core.names import ancestors
 from lockfast.errors import LeaseLostError, LimitError, UnsupportedError
 from lockfast.flow import acquire as claims
-from lockfast.flow.client import Core
+from lockfast.flow.client import Core, check_store
 from lockfast.flow.effects import without
 from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retained import RetainedLock, Use
 from lockfast.ports import Runtime, StoreWithRuntime
 from lockfast.runtimes.platform import now_ms
-from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime
+from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime, run
 from lockfast.stores.registry import Face, open_store
 
 if TYPE_CHECKING:
@@ -411,10 +411,12 @@ class ClientBase:
 
     def _connect(
         self,
-        url: str | None,
+        url: object,
         face: Face,
         runtime: Runtime,
         *,
+        password: Callable[[], str] | None,
+        check: bool,
         ttl: settings.Seconds | None,
         owner: str | None,
         metadata: str,
@@ -433,7 +435,16 @@ class ClientBase:
         connect_timeout_ms = max(1, settings.to_ms(connect_timeout, "connect_timeout"))
         ageing_step_ms = settings.to_ms(ageing_step, "ageing_step")
         deadlock_after_ms = settings.to_ms(deadlock_after, "deadlock_after")
-        store = open_store(url or settings.default_url(), face, death_watch=death_watch)
+        if password is not None and not callable(password):
+            raise TypeError("password must be a function; put a plain password into the URL")
+        if url is not None and not isinstance(url, str):
+            from lockfast.stores.ready_clients import settings_of
+
+            url, provided = settings_of(url)
+            password = password or provided
+        store = open_store(
+            url or settings.default_url(), face, password=password, death_watch=death_watch
+        )
         keeper_runtime: Runtime = ThreadsRuntime()
         if isinstance(store, StoreWithRuntime):
             runtime, keeper_runtime = store.runtime(face), store.runtime("threads")
@@ -459,6 +470,12 @@ class ClientBase:
         """The held leases of re-entrant locks, by actor and places."""
         self._retained_locks: dict[Ask, RetainedLock] = {}
         open_cores.add(self._core)
+        if check:
+            try:
+                run(check_store(self._core, keeper_runtime))
+            except BaseException:
+                run(self._core.close())
+                raise
 
     def _options(
         self,

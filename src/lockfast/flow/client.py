@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lockfast.core.commands import Command, Reply
+from lockfast.core.commands import Command, Inspect, Reply, ResourceView
+from lockfast.core.modes import LOCK
 from lockfast.errors import LimitError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.flow.capabilities import checked_wire
 from lockfast.flow.emitter import Emitter
@@ -150,13 +151,23 @@ class Core:
             )
         return max(shorter)
 
-    async def request(self, command: Command, timeout_ms: int | None = None) -> Reply:
-        """Send a command that is safe to repeat, and retry it until the timeout."""
-        runtime = self.runtime
+    async def request(
+        self,
+        command: Command,
+        timeout_ms: int | None = None,
+        *,
+        wire: Wire | None = None,
+        runtime: Runtime | None = None,
+    ) -> Reply:
+        """Send a command that is safe to repeat, and retry it until the timeout.
+
+        It goes out on the wire of API calls, unless another one and its runtime are given.
+        """
+        wire, runtime = wire or self.wire, runtime or self.runtime
         retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                reply = await self.wire.send(command, retry.left_ms(runtime.now_ms()))
+                reply = await wire.send(command, retry.left_ms(runtime.now_ms()))
                 if self.emitter.outage.failures:
                     self.emitter.outage.over()
                 return reply
@@ -200,3 +211,22 @@ class Core:
             # Also on cancellation: keepers that are still busy then give up.
             self.wire.close()
             self.store.close()
+
+
+PING: Final = Inspect(LOCK, "lockfast-ping", 1)
+
+
+async def ping(core: Core) -> float:
+    """Wait for a reply of the store; return how many seconds it took."""
+    began_ms = core.runtime.now_ms()
+    await core.ask(PING, ResourceView)
+    return (core.runtime.now_ms() - began_ms) / 1000
+
+
+async def check_store(core: Core, keeper_runtime: Runtime) -> None:
+    """Wait for a reply on the keeper's kind of wire, which blocks in both APIs."""
+    wire = core.store.keeper_wire()
+    try:
+        await core.request(PING, wire=wire, runtime=keeper_runtime)
+    finally:
+        wire.close()

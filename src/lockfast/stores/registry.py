@@ -16,6 +16,7 @@ from lockfast.core.names import has_controls
 from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 from lockfast.ports import Store
 from lockfast.stores.diagnosis import Maintenance
+from lockfast.stores.passwords import PasswordFile
 
 Face = Literal["threads", "asyncio"]
 
@@ -47,6 +48,11 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "http+unix": "lockfast.stores.lockserver.opening:open_store",
 }
 
+WITH_PASSWORDS: Final = (
+    "redis", "rediss", "unix", "valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql",
+    "cluster", "sentinel", "http", "https",
+)  # fmt: skip
+"""How the schemes of stores end that have a password."""
 DEFAULT_NAMESPACE: Final = "default"
 """Another name for the namespace of those who give none."""
 
@@ -64,6 +70,8 @@ class StoreUrl(NamedTuple):
     """The part between `scheme://` and `?`, percent-decoded, credentials included."""
     options: Mapping[str, str]
     label: str
+    password: Callable[[], str] | None = None
+    """Provides the current password, in place of the one in `location`."""
 
     def __repr__(self) -> str:
         return f"<StoreUrl {self.label}>"
@@ -142,7 +150,9 @@ def parse_url(url: str) -> StoreUrl:
         raise StoreMisconfiguredError(label, "gives an option twice", "give each option once")
     namespace = options.get("namespace", os.environ.get("LOCKFAST_NAMESPACE", ""))
     options["namespace"] = _checked_namespace(namespace, label)
-    return StoreUrl(scheme, location, options, label)
+    file = options.pop("password_file", None)
+    password = PasswordFile(file) if file is not None else None
+    return StoreUrl(scheme, location, options, label, password)
 
 
 def _checked_namespace(namespace: str, label: str) -> str:
@@ -195,9 +205,15 @@ def _shown_options(query: str) -> str:
     return "&".join(shown)
 
 
-def open_store(url: str, face: Face, **settings: Any) -> Store:
+def open_store(
+    url: str, face: Face, *, password: Callable[[], str] | None = None, **settings: Any
+) -> Store:
     """Open the store behind a URL for callers of one API; raises if the URL is wrong."""
     parsed = parse_url(url)
+    if password is not None:
+        parsed = parsed._replace(password=password)
+    if parsed.password is not None and not parsed.scheme.endswith(WITH_PASSWORDS):
+        raise UnsupportedError(parsed.label, f"{parsed.scheme}:// has no password", "leave it out")
     module, function = _find(parsed)
     make: Callable[..., Store] = getattr(module, function)
     store = make(parsed, face, **settings)

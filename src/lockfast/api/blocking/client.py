@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from lockfast.api.settings import Seconds
 from lockfast.core.names import check_name, check_prefix
 from lockfast.flow import admin, deadlock
 from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
-from lockfast.flow.client import Core
+from lockfast.flow.client import Core, ping
 from lockfast.flow.watch import Watcher
 from lockfast.runtimes.threads import ThreadsRuntime, run
 
@@ -65,8 +65,10 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
 
     def __init__(
         self,
-        url: str | None = None,
+        url: object = None,
         *,
+        password: Callable[[], str] | None = None,
+        check: bool = False,
         ttl: Seconds | None = None,
         owner: str | None = None,
         metadata: str = "",
@@ -90,7 +92,17 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
             death_watch=death_watch,
             debug=debug,
             observers=observers,
+            password=password,
+            check=check,
         )
+
+    def ping(self) -> float:
+        """Ask the store for a reply; return how many seconds it took.
+
+        Raises StoreUnavailableError after `connect_timeout`, and StoreMisconfiguredError if the
+        store refuses us or is unsafe for locks.
+        """
+        return run(ping(self._core))
 
     def inspect(self, name: str, *, kind: str = "lock") -> LockInfo:
         """Return the holders of a lock, and the claims that wait for it."""
@@ -168,8 +180,10 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
+    password: Callable[[], str] | None = None,
+    check: bool = False,
     ttl: Seconds | None = None,
     owner: str | None = None,
     metadata: str = "",
@@ -182,7 +196,10 @@ def connect(
 ) -> Client:
     """Create a client of the store at `url`.
 
-    `url` defaults to `LOCKFAST_URL`, then to this user's lock file. `ttl` is the default
+    `url` defaults to `LOCKFAST_URL`, then to this user's lock file. It may also be a ready
+    client (redis.Redis, a psycopg pool) whose settings are taken over. `password` is a function
+    that is called for each new connection, so that passwords may change. With `check`, wait for
+    a reply of the store and raise now if there is none. `ttl` is the default
     TTL of its locks; it defaults to `LOCKFAST_TTL`, then to 30 seconds. `owner` is the label
     that other clients see; it defaults to `LOCKFAST_OWNER`, then to host, pid and program.
     `metadata` is stored with the session for operators. `deadlock_after` is how long a claim
@@ -202,6 +219,8 @@ def connect(
         death_watch=death_watch,
         debug=debug,
         observers=observers,
+        password=password,
+        check=check,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.http.members import Member
+from lockfast.stores.passwords import Password
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
@@ -24,7 +25,7 @@ class Address(NamedTuple):
     root: str = f"{PREFIX}/{DEFAULT_NAMESPACE}/"
     """The prefix of all keys of the namespace."""
     username: str = ""
-    password: str = ""
+    password: Password = ""
     tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -48,7 +49,7 @@ def parse(url: StoreUrl) -> Address:
         members,
         f"{prefix}/{namespace}/",
         username,
-        password,
+        url.password or password,
         tls_context(url, "etcds"),
     )
 

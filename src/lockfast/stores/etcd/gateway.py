@@ -32,6 +32,7 @@ from lockfast.stores.etcd.errors import (
 from lockfast.stores.etcd.layout import STRIDE, scope_of
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys
 from lockfast.stores.etcd.transport import Json, Network, Transport
+from lockfast.stores.passwords import plain
 
 TOGETHER_MAX: Final = 48
 SIZE_MAX: Final = 64
@@ -175,7 +176,8 @@ class Gateway:
         """The value of the Authorization header; "" without users."""
         cluster = self.cluster
         if cluster.username and not cluster.token:
-            credentials = {"name": cluster.username, "password": cluster.password}
+            password = plain(cluster.password, cluster.label)
+            credentials = {"name": cluster.username, "password": password}
             try:
                 reply = self._checked(
                     await self.transport.call(AUTHENTICATE, credentials, self._left_ms(until_ms))

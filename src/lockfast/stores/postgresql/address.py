@@ -6,6 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
+from lockfast.stores.passwords import Password
 from lockfast.stores.registry import StoreUrl
 
 SCHEMA: Final = "lockfast"
@@ -29,6 +30,8 @@ class Address(NamedTuple):
     listen: str = "same"
     """Where to LISTEN: `same` address, `off`, or a direct `host:port` past a pooler."""
     connections_max: int = CONNECTIONS_MAX
+    password: Password = ""
+    """Instead of one among the parameters."""
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
@@ -59,6 +62,7 @@ def parse(url: StoreUrl) -> Address:
         url.namespace,
         _listen(url),
         _connections(url),
+        url.password or "",
     )
 
 

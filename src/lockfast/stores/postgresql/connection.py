@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.runtimes import platform
+from lockfast.stores.passwords import plain
 from lockfast.stores.postgresql.address import Address
 from lockfast.stores.postgresql.errors import refused_connection, translate
 from lockfast.stores.stream import IDLE_S, SPIN_S, left_s
@@ -60,7 +61,10 @@ class Connection:
         self._used_s = monotonic()
         self.exchanges = 0
         """How many flights have left: each is one round trip."""
-        conninfo = make_conninfo("", **dict(address.parameters), client_encoding="UTF8")
+        parameters = {**dict(address.parameters), "client_encoding": "UTF8"}
+        if address.password:
+            parameters["password"] = plain(address.password, address.label)
+        conninfo = make_conninfo("", **parameters)
         self._pg = self._connect(conninfo.encode(), until_s)
         self._prepared: dict[str, bytes] = {}
         self.is_pooled = True

@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.stores.passwords import plain
 from lockfast.stores.quorum.messages import NoAnswer
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import tune, unreachable
@@ -172,11 +173,17 @@ class Link:
 
     def _greet(self) -> None:
         self.state = State.GREETING
-        for packed in self._greeting[:-1]:
+        try:
+            # Anew for each connection: the password may have changed.
+            *first, last = (*_credentials(self.address), *self._greeting)
+        except StoreError as error:
+            self._fail(error)
+            return
+        for packed in first:
             self._sent.append((monotonic(), self._check_greeting))
             self._out += packed
         self._sent.append((monotonic(), self._greeted))
-        self._write(self._greeting[-1])
+        self._write(last)
 
     def _check_greeting(self, reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -257,13 +264,14 @@ class Link:
             each.tell(NoAnswer(error))
 
 
-def greeting_of(address: Address, *last: bytes) -> list[bytes]:
-    """Return the commands that are sent first on a new connection."""
+def _credentials(address: Address) -> list[bytes]:
+    """Return the commands that are sent on a new connection before its greeting."""
     commands = []
     if address.username:
-        commands.append(pack("AUTH", address.username, address.password))
+        password = plain(address.password, address.label)
+        commands.append(pack("AUTH", address.username, password))
     elif address.password:
-        commands.append(pack("AUTH", address.password))
+        commands.append(pack("AUTH", plain(address.password, address.label)))
     if address.db:
         commands.append(pack("SELECT", address.db))
-    return [*commands, *last]
+    return commands

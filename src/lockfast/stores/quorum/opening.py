@@ -58,7 +58,7 @@ def _open_redis(url: StoreUrl, face: Face) -> Store:
     scheme = url.scheme.removeprefix("quorum+")
     parts = url.location.split(",")
     addresses: tuple[Address, ...] = tuple(
-        parse(StoreUrl(scheme, part, options, f"{url.label} (node {number})"))
+        parse(StoreUrl(scheme, part, options, f"{url.label} (node {number})", url.password))
         for number, part in enumerate(parts, 1)
     )
     places = {(a.path or a.host, 0 if a.path else a.port, a.db) for a in addresses}

@@ -22,7 +22,7 @@ from lockfast.stores.quorum.codec import (
     script_sha,
 )
 from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
-from lockfast.stores.quorum.links import Link, State, greeting_of
+from lockfast.stores.quorum.links import Link, State
 from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.resp import pack
@@ -52,7 +52,7 @@ class Nodes(NamedTuple):
 
     def link(self, address: Address) -> Link:
         loading = pack("SCRIPT", "LOAD", script())
-        return Link(address, greeting_of(address, loading, self.packed("hello")))
+        return Link(address, (loading, self.packed("hello")))
 
     def pack_all(self, requests: Sequence[Request | None]) -> list[bytes | None]:
         """Return the encoded requests; the same request is encoded once."""
@@ -254,10 +254,7 @@ class RedisWakeListener:
         self._deliver = deliver
         self._process = os.getpid()
         subscribe = pack("SUBSCRIBE", self.inbox)
-        self._links = [
-            Link(address, greeting_of(address, subscribe), self._hear)
-            for address in nodes.addresses
-        ]
+        self._links = [Link(address, (subscribe,), self._hear) for address in nodes.addresses]
         self._waker = Waker()
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:

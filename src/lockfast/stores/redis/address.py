@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 from lockfast.runtimes.platform import has_unix_sockets
+from lockfast.stores.passwords import Password
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
@@ -29,7 +30,7 @@ class Address(NamedTuple):
     """The path of a Unix socket, instead of host and port."""
     db: int = 0
     username: str = ""
-    password: str = ""
+    password: Password = ""
     namespace: str = DEFAULT_NAMESPACE
     tls: ssl.SSLContext | None = None
     allows_eviction: bool = False
@@ -66,7 +67,7 @@ def _parse_tcp(url: StoreUrl, common: Address) -> Address:
             "names no server",
             "write redis://host:6379/0",
         )
-    username, password = _credentials(credentials)
+    username, password = _credentials(credentials, url)
     return common._replace(
         host=found[1].strip("[]") or "localhost",
         port=int(found[2] or PORT),
@@ -87,7 +88,7 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
         credentials, path = "", url.location.removeprefix("/")
     if not path:
         raise StoreMisconfiguredError(url.label, "names no socket", "write unix:///path/redis.sock")
-    username, password = _credentials(credentials)
+    username, password = _credentials(credentials, url)
     return common._replace(
         path=f"/{path}",
         username=username,
@@ -96,10 +97,10 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
     )
 
 
-def _credentials(text: str) -> tuple[str, str]:
+def _credentials(text: str, url: StoreUrl) -> tuple[str, Password]:
     """Split `user:password`; without a colon it is the user alone, as the label shows it."""
     username, _, password = text.partition(":")
-    return username, password
+    return username, url.password or password
 
 
 def _database(url: StoreUrl, text: str) -> int:

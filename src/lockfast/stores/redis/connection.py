@@ -18,6 +18,7 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from lockfast.stores.passwords import plain
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader, pack
@@ -46,9 +47,10 @@ def handshake(address: Address, *, checked: bool = True) -> list[bytes]:
     """
     commands = []
     if address.username:
-        commands.append(pack("AUTH", address.username, address.password))
+        password = plain(address.password, address.label)
+        commands.append(pack("AUTH", address.username, password))
     elif address.password:
-        commands.append(pack("AUTH", address.password))
+        commands.append(pack("AUTH", plain(address.password, address.label)))
     if address.db:
         commands.append(pack("SELECT", address.db))
     commands.append(pack("CLIENT", "SETNAME", "lockfast"))
