@@ -154,8 +154,7 @@ class Endpoints:
     # ── streams ──────────────────────────────────────────────────────────────────────
 
     async def _wakes(self, request: Request, caller: Caller) -> Response:
-        if self._server.draining.is_set():
-            raise Problem(503, DRAINING)
+        self._may_stream(caller)
         service = self._service(request)
         session = request.path_params["session"]
         service.check_session(session)
@@ -167,9 +166,13 @@ class Endpoints:
         )
         return _stream(lines, media)
 
-    def _events(self, request: Request, caller: Caller) -> Response:
+    def _may_stream(self, caller: Caller) -> None:
         if self._server.draining.is_set():
             raise Problem(503, DRAINING)
+        caller.usage.may_stream()
+
+    def _events(self, request: Request, caller: Caller) -> Response:
+        self._may_stream(caller)
         query = _query(request)
         after = request.headers.get("last-event-id") or query.get("after") or ""
         if after and not (after.isascii() and after.isdigit() and len(after) < 17):

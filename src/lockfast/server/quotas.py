@@ -88,10 +88,13 @@ class Usage:
         finally:
             self._under_way -= 1
 
-    @contextmanager
-    def stream(self) -> Iterator[None]:
+    def may_stream(self) -> None:
+        """Raise Problem if there are too many streams; before the response begins."""
         if self._streams >= self.quotas.streams:
             raise over_quota(f"more than {self.quotas.streams} streams")
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
         self._streams += 1
         try:
             yield

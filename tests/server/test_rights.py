@@ -1,0 +1,262 @@
+"""Rights: each test tries to get at what belongs to another principal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import httpx
+import pytest
+
+from lockfast.server import streams
+from lockfast.server.config import Policy
+from lockfast.server.rights import Grant, Rights, RightsTable
+from tests.server.conftest import GRANTS, USE, Secured, take
+
+
+def kind_of(response: httpx.Response) -> str:
+    assert response.headers["content-type"] == "application/problem+json"
+    return str(response.json()["type"].rpartition(":")[2])
+
+
+def test_a_prefix_ends_at_a_segment() -> None:
+    rights = Rights([Grant("a", "", "orders", USE), Grant("a", "", "eu/", USE)])
+    assert rights.allow("read", "orders")
+    assert rights.allow("read", "orders/42/lines")
+    assert rights.allow("acquire", "eu/1")
+    assert not rights.allow("read", "orders-old")
+    assert not rights.allow("read", "order")
+    assert not rights.allow("revoke", "orders")
+    assert not Rights([]).any()
+
+
+def test_nothing_is_allowed_without_a_right(secured: Secured) -> None:
+    with secured.http("nobody") as nobody, secured.http("bob") as bob:
+        assert take(nobody, "orders/1", "n").status_code == 403
+        assert nobody.get("/v1/locks").status_code == 403
+        refused = take(bob, "orders/1", "b")
+        assert (refused.status_code, kind_of(refused)) == (403, "forbidden")
+        assert bob.get("/v1/locks", params={"namespace": "team"}).status_code == 403
+        with secured.http("alice") as alice:
+            assert take(alice, "orders/1", "a").status_code == 200
+            assert take(alice, "orders-old/1", "a", 2).status_code == 403
+
+
+def test_a_several_at_once_claim_needs_the_right_to_each(secured: Secured) -> None:
+    places = [
+        {"kind": "lock", "name": name, "mode": "exclusive"} for name in ("orders/1", "billing/1")
+    ]
+    with secured.http("alice") as alice:
+        body = {"places": places, "open": {"ttl_ms": 60_000, "owner": "x"}}
+        assert alice.put("/v1/sessions/a/claims/1", json=body).status_code == 403
+
+
+def test_what_one_may_not_read_does_not_exist(secured: Secured) -> None:
+    with secured.http("alice") as alice, secured.http("bob") as bob, secured.http("root") as root:
+        take(alice, "orders/1", "a1")
+        take(bob, "billing/1", "b1")
+        views = bob.get("/v1/locks").json()["ListingReply"]["resources"]
+        assert [view["name"] for view in views] == ["billing/1"]
+        hidden = bob.get("/v1/locks/lock/orders/1").json()["ResourceView"]
+        free = bob.get("/v1/locks/lock/orders/2").json()["ResourceView"]
+        assert {**hidden, "name": ""} == {**free, "name": ""}
+        sessions = bob.get("/v1/sessions").json()["SessionsReply"]["sessions"]
+        assert [view["session"] for view in sessions] == ["b1"]
+        assert bob.get("/v1/sessions/a1/claims").json()["ClaimsReply"]["claims"] == []
+        assert bob.get("/v1/wait-graph").json()["nodes"] == []
+        everything = root.get("/v1/sessions").json()["SessionsReply"]["sessions"]
+        assert [view["session"] for view in everything] == ["a1", "b1"]
+        assert everything[0]["owner"] == "test [alice]"
+
+
+def test_who_may_acquire_but_not_read_is_not_told_who_is_ahead(secured: Secured) -> None:
+    with secured.http("alice") as alice, secured.http("blind") as blind:
+        take(alice, "orders/1", "a")
+        queued = take(blind, "orders/1", "x")
+        assert queued.status_code == 202
+        assert queued.json()["Queued"]["ahead"] == []
+        assert blind.get("/v1/sessions/x/claims/1").json()["Queued"]["ahead"] == []
+        busy = take(blind, "orders/1", "x", 2, queue=False)
+        assert busy.status_code == 409
+        assert busy.json()["reply"]["Busy"]["ahead"] == []
+        assert "alice" not in busy.text
+        seen = take(alice, "orders/1", "a2")
+        assert seen.json()["Queued"]["ahead"] != []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/sessions/{s}/claims/1", None),
+        ("DELETE", "/v1/sessions/{s}/claims/1", None),
+        ("DELETE", "/v1/sessions/{s}", None),
+        ("POST", "/v1/sessions/{s}/renewals", {}),
+        ("PUT", "/v1/sessions/{s}", {"ttl_ms": 60_000, "owner": "x"}),
+        ("PUT", "/v1/sessions/{s}/claims/1/value", {"value": "x"}),
+        ("PUT", "/v1/sessions/{s}/claims/1/actor", {"actor": "x"}),
+        ("PUT", "/v1/sessions/{s}/claims/1/mode", {"step": 1, "mode": "shared"}),
+        ("PUT", "/v1/sessions/{s}/watch", {"on": True}),
+        ("PUT", "/v1/sessions/{s}/claims/9", {"lock": "billing/9"}),
+        (
+            "PUT",
+            "/v1/sessions/{s}/claims/9",
+            {"lock": "billing/9", "open": {"ttl_ms": 60_000, "owner": "x"}},
+        ),
+        ("GET", "/v1/sessions/{s}/wakes", None),
+    ],
+)
+def test_the_session_of_another_principal_is_over(
+    secured: Secured, method: str, path: str, body: object
+) -> None:
+    """The answer to a foreign session is that to one which never was; nothing happens to it."""
+    with secured.http("alice") as alice, secured.http("bob") as bob:
+        assert take(alice, "orders/1", "a").status_code == 200
+        foreign = bob.request(method, path.format(s="a"), json=body)
+        assert (foreign.status_code, kind_of(foreign)) == (410, "session-over")
+        assert alice.get("/v1/sessions/a/claims/1").status_code == 200
+        claims = alice.get("/v1/sessions/a/claims").json()["ClaimsReply"]["claims"]
+        assert [(claim["n"], claim["actor"], claim["value"]) for claim in claims] == [(1, "", None)]
+
+
+def test_another_server_over_the_store_knows_whose_a_session_is(secured: Secured) -> None:
+    """The binding is in the store: a server that never saw the session refuses it too."""
+    with secured.http("alice") as alice, secured.http("bob") as bob:
+        take(alice, "orders/1", "a")
+        service = secured.thread.server.service("")
+        service._bound.clear()
+        assert bob.delete("/v1/sessions/a").status_code == 410
+        assert alice.get("/v1/sessions/a/claims/1").status_code == 200
+
+
+def test_an_owner_cannot_claim_to_be_another_principal(secured: Secured) -> None:
+    with secured.http("bob") as bob, secured.http("root") as root:
+        body = {"ttl_ms": 60_000, "owner": "x [root]", "process": "1", "inbox": "evil"}
+        assert bob.put("/v1/sessions/b", json=body).status_code == 200
+        (view,) = root.get("/v1/sessions").json()["SessionsReply"]["sessions"]
+        assert (view["owner"], view["process"]) == ("x [bob]", "")
+
+
+def test_claims_of_others_are_revoked_only_with_the_right(secured: Secured) -> None:
+    with secured.http("alice") as alice, secured.http("bob") as bob, secured.http("root") as root:
+        take(bob, "billing/1", "b")
+        revoke = {"by": "the boss", "reason": "stuck"}
+        unseen = alice.post("/v1/sessions/b/claims/1/revocation", json=revoke)
+        assert unseen.json()["Done"] == {"found": False}
+        assert alice.post("/v1/sessions/b/revocation", json=revoke).status_code == 403
+        assert alice.post("/v1/sessions/b/expulsion", json={"reason": "x"}).status_code == 403
+        own = bob.post("/v1/sessions/b/claims/1/revocation", json=revoke)
+        assert own.status_code == 403, "bob has no right to revoke, not even his own"
+        assert bob.get("/v1/sessions/b/claims/1").status_code == 200
+        by_name = {"name": "billing/1", "reason": "stuck", "by": "the boss"}
+        assert root.post("/v1/revocations", json=by_name).json() == {"revoked": 1}
+        gone = bob.get("/v1/sessions/b/claims/1")
+        assert gone.status_code == 410
+        assert gone.json()["reply"]["Gone"] == {"reason": "revoked: stuck", "by": "root"}
+
+
+def test_a_deadlock_that_does_not_stand_is_not_broken_for_others(secured: Secured) -> None:
+    """`Break` names a victim: without a check it would cancel any waiting claim."""
+    with secured.http("root") as root, secured.http("alice") as alice:
+        take(root, "orders/1", "r")
+        assert take(root, "orders/1", "r2").status_code == 202
+        witnesses = [
+            {"session": "r", "n": 1, "held": True},
+            {"session": "r2", "n": 1, "held": False},
+        ]
+        done = alice.post("/v1/sessions/r2/claims/1/break", json={"witnesses": witnesses})
+        assert done.json()["Done"] == {"found": False}
+        assert root.get("/v1/sessions/r2/claims/1").status_code == 202
+
+
+def test_events_are_filtered(secured: Secured) -> None:
+    heard: list[str] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        headers = {"Accept": "text/event-stream"}
+        with secured.http("bob") as bob, bob.stream("GET", "/v1/events", headers=headers) as stream:
+            ready.set()
+            for line in stream.iter_lines():
+                if line.startswith("data:"):
+                    heard.append(json.loads(line[5:])["name"])
+                    return
+
+    with secured.http("root") as root:
+        take(root, "first", "r")
+        follower = threading.Thread(target=follow)
+        follower.start()
+        assert ready.wait(10)
+        for n in range(2, 200):  # until the log is followed
+            take(root, "orders/secret", "r", n)
+            take(root, "billing/1", "r", n + 1000)
+            root.delete(f"/v1/sessions/r/claims/{n}")
+            root.delete(f"/v1/sessions/r/claims/{n + 1000}")
+            if heard:
+                break
+        follower.join(20)
+    assert heard == ["billing/1"]
+
+
+def test_a_stream_ends_when_its_right_is_gone(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHECK_S", 0.1)
+    monkeypatch.setattr(streams, "PING_S", 0.1)
+    accept = {"Accept": "application/x-ndjson"}
+    with secured.http("bob") as bob:
+        with bob.stream("GET", "/v1/sessions/b/wakes", headers=accept) as stream:
+            lines = stream.iter_lines()
+            assert json.loads(next(lines)) == {"what": "missed"}
+            without = [grant for grant in GRANTS if grant.principal != "bob"]
+            secured.thread.loop.call_soon_threadsafe(
+                secured.thread.server.set_policy, Policy(RightsTable(without))
+            )
+            assert all(json.loads(line) == {"what": "ping"} for line in lines), "and then it ends"
+
+
+def test_wakes_of_a_session_go_to_its_principal_only(secured: Secured) -> None:
+    """A stream may be opened before its session: whoever guesses the id must hear nothing."""
+    thread = secured.thread
+    heard: list[dict[str, object]] = []
+
+    async def spy() -> None:
+        service = thread.server.service("")
+        caller_of_bob = thread.server.caller
+
+        class Request:
+            def __init__(self, token: str) -> None:
+                from starlette.datastructures import Headers, QueryParams
+
+                self.headers = Headers({"authorization": f"Bearer {token}"})
+                self.query_params = QueryParams("")
+                self.scope: dict[str, object] = {"path": "/"}
+
+        request = Request(secured.token_of["bob"])
+        lines = streams.wakes(
+            service,
+            "a",
+            streams.as_line,
+            lambda: caller_of_bob(request),  # type: ignore[arg-type]
+            thread.server.draining,
+        )
+        await anext(lines)
+        ready.set()
+        try:
+            async with asyncio.timeout(2):
+                async for line in lines:
+                    heard.append(json.loads(line))
+        except TimeoutError:
+            pass
+        await lines.aclose()  # type: ignore[attr-defined]
+
+    ready = threading.Event()
+    spying = asyncio.run_coroutine_threadsafe(spy(), thread.loop)
+    assert ready.wait(10)
+    with secured.http("alice") as alice:
+        take(alice, "orders/1", "other")
+        take(alice, "orders/1", "a")
+        alice.delete("/v1/sessions/other/claims/1")
+        assert alice.get("/v1/sessions/a/claims/1").status_code == 200
+    spying.result(20)
+    assert heard == []
