@@ -22,7 +22,7 @@ from lockfast.errors import (
     StoreUnavailableError,
 )
 from lockfast.runtimes.threads import run
-from lockfast.stores.etcd import EtcdStore, shortcut, steps
+from lockfast.stores.etcd import EtcdStore, join, steps
 from lockfast.stores.etcd.layout import resource_prefix
 from lockfast.stores.etcd.network import HttpTransport
 from tests.etcd.harness import address_of
@@ -110,7 +110,7 @@ def test_an_enter_whose_answer_is_lost_is_granted_before_the_retry(
 ) -> None:
     send, place = opened(store), c.Place("lock", "orders/42", mode)
     assert isinstance(send(c.Enter("s", 2, (A,))), c.Granted)
-    store.context.met(resource_prefix("lock", "orders/42"))  # readers leave the shortcut out
+    store.context.met(resource_prefix("lock", "orders/42"), 0)
     trouble.next = "lost"
     with pytest.raises(OutcomeUnknownError):
         send(c.Enter("s", 3, (place,)))
@@ -127,13 +127,15 @@ def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
 ) -> None:
     """The holder keeps the lock for its next use, so the newcomer has to tell it."""
 
-    async def fail(self: steps.Step) -> steps.Outcome:
-        raise StoreUnavailableError("etcd", "cannot be reached")
+    class Failing(steps.Step):
+        async def run(self, known: object = None) -> steps.Outcome:
+            raise StoreUnavailableError("etcd", "cannot be reached")
 
     send = opened(store)
     assert isinstance(send(c.Enter("s", 2, (A,), block=8)), c.Granted)
+    store.context.met(resource_prefix("lock", "orders/42"), 0)
     with monkeypatch.context() as patched:
-        patched.setattr(shortcut._AfterJoin, "run", fail)
+        patched.setattr(join, "Step", Failing)
         with pytest.raises(OutcomeUnknownError):
             send(c.Enter("s", 3, (A,)))
     assert isinstance(send(c.Enter("s", 3, (A,))), c.Queued)
@@ -195,7 +197,7 @@ def test_an_enter_that_arrives_after_its_session_was_ended(
 def test_a_session_has_no_more_claims_than_it_may(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (steps, shortcut):
+    for module in (steps, join):
         monkeypatch.setattr(module, "LIMITS", steps.LIMITS._replace(claims_max=3))
     send = opened(store)
     for n in range(2, 5):

@@ -21,21 +21,24 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.requests import REVOKE, TXN, Kv, Range
 from lockfast.stores.etcd.sessions import Ending, Sessions, raised_base
 from lockfast.stores.etcd.steps import SEVERAL_MAX
+from lockfast.stores.etcd.transport import Network
 from lockfast.stores.etcd.view import Instant
 from lockfast.stores.etcd.wire import EtcdWire
 from tests.etcd.harness import address_of
+from tests.etcd.model import ModelNetwork
 from tests.servers.etcd import EtcdCluster
 
 STEPS = 100
-SEEDS = range(12)
-SEEDS_OF_THREE = range(12, 16)
+SEEDS_OF_MODEL = range(100, 160)
+SEEDS = range(6)
+SEEDS_OF_THREE = range(12, 14)
 
 
 class StoreSteps:
     """The store behind `apply`, with a clock that the test sets."""
 
-    def __init__(self, url: str) -> None:
-        self._store = EtcdStore(address_of(url))
+    def __init__(self, url: str, network: Network | None = None) -> None:
+        self._store = EtcdStore(address_of(url), network)
         self._store.context.lease_s = lambda span_ms: 36_000
         wire = self._store.caller_wire()
         assert isinstance(wire, EtcdWire)
@@ -206,6 +209,13 @@ def _making(cluster: EtcdCluster) -> Iterator[Callable[[], StoreSteps]]:
 
 def reference() -> Table:
     return Table(MemoryRows(), Limits(places_max=SEVERAL_MAX))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_MODEL)
+def test_store_and_table_agree_on_the_model(seed: int) -> None:
+    """As below, over the simulator's etcd, which answers at once."""
+    outcome = compare(lambda: StoreSteps("etcd://model", ModelNetwork()), reference, seed, STEPS)
+    assert len(outcome.script) == STEPS
 
 
 @pytest.mark.parametrize("seed", SEEDS)

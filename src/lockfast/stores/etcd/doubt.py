@@ -49,7 +49,7 @@ async def resolve(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> N
             found = [kv for i in range(len(reads)) for kv in answer.found(i + 1).kvs]
             if found:
                 claim, _ = k.claim_from(k.parse_place(found[0].key), found[0])
-                own.note(claim, claim.token, found[0].mod)
+                own.note(claim, found[0].mod)
             elif location is not None:
                 # Breaking a deadlock may have given it another rank.
                 moved = await locate(gateway, own.id, n, until_ms)

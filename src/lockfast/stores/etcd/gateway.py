@@ -29,7 +29,7 @@ from lockfast.stores.etcd.errors import (
     TokenRefusedError,
     error_of,
 )
-from lockfast.stores.etcd.layout import STRIDE, scope_of
+from lockfast.stores.etcd.layout import STRIDE
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys
 from lockfast.stores.etcd.transport import Json, Network, Transport
 from lockfast.stores.passwords import plain
@@ -87,15 +87,10 @@ class Proposal(NamedTuple):
     size: int
     """The number of comparisons or operations, whichever is larger."""
     writes: frozenset[str] = frozenset()
-    """Keys it may put or delete."""
+    """Scopes (`layout.scope_of`) of the keys that it may put or delete."""
     tokens: int = 0
     compares: frozenset[str] = frozenset()
-    """Keys and resources (`layout.scope_of`) that it compares."""
-
-    def concerns(self) -> tuple[set[str], set[str]]:
-        """What it writes, and what it writes or compares."""
-        written = {scope_of(key) for key in self.writes}
-        return written, written | self.compares
+    """Scopes of what it compares."""
 
 
 class Committed(NamedTuple):
@@ -278,8 +273,8 @@ class Gateway:
                 alone = proposal.size > SIZE_MAX
                 if batch and (alone or tokens + proposal.tokens > STRIDE):
                     continue
-                writes, concerns = proposal.concerns()
-                if writes & concerned or concerns & written:
+                writes, concerns = proposal.writes, proposal.writes | proposal.compares
+                if not (writes.isdisjoint(concerned) and concerns.isdisjoint(written)):
                     continue
                 batch.append(item)
                 written |= writes
@@ -287,7 +282,8 @@ class Gateway:
                 tokens += proposal.tokens
                 if alone or len(batch) == TOGETHER_MAX:
                     break
-            self._waiting = [item for item in self._waiting if item not in batch]
+            chosen = set(map(id, batch))
+            self._waiting = [item for item in self._waiting if id(item) not in chosen]
             self._is_sending = bool(batch)
             if batch:
                 leader = max(batch, key=lambda item: item.until_ms)

@@ -248,6 +248,8 @@ class Word(NamedTuple):
     by: str = ""
     claim: str = ""
     """The claim, if it was taken away."""
+    heirs: list[Any] | None = None
+    """Of a granted claim that is alone: who is next in line, as key, value and revision."""
 
 
 def typed(kind: Any, values: Any) -> Any:
@@ -336,6 +338,19 @@ def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
     claim, _ = claim_from(PlaceKey("", "", "b", "", session, n), kv._replace(value=word.claim))
     claim.state, claim.reason, claim.by, claim.places = REVOKED, word.reason, word.by, ()
     return claim
+
+
+def heirs_from(word: Word) -> tuple[Kv, ...] | None:
+    """Who is next in line behind a granted claim, if the word says so."""
+    if word.heirs is None:
+        return None
+    try:
+        heirs = tuple(Kv(str(key), str(value), int(mod)) for key, value, mod in word.heirs)
+        for kv in heirs:
+            claim_from(parse_place(kv.key), kv)
+    except (TypeError, ValueError):  # the leave will read for itself
+        return None
+    return heirs
 
 
 def _place(values: Any) -> Place:

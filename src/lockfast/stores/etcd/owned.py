@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
-from lockfast.core.commands import HOLDING, REVOKED
+from lockfast.core.commands import HOLDING, REVOKED, WAITING
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.numbers import forget_below, is_seen, see
 from lockfast.core.reasons import EXPIRED
-from lockfast.core.rows import Claim, Session
+from lockfast.core.rows import Claim, Session, copied
 from lockfast.ports import Deliver, Signal
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.requests import Range
+from lockfast.stores.etcd.requests import Kv, Range
 
 ARRIVAL_BITS = 24
 
@@ -46,16 +45,30 @@ class Location(NamedTuple):
 class OwnClaim:
     """A claim of a session of ours, as last heard of."""
 
-    places: tuple[c.Place, ...]
-    rank: str
-    token: int = 0
-    """0 while it waits."""
-    key: str = ""
-    """The holder's key, if it holds one place and nothing else is to be removed with it."""
+    claim: Claim
     mod: int = 0
+    """The revision that wrote its keys, if it holds."""
+    heirs: tuple[Kv, ...] | None = None
+    """Who was to be served next when it was granted. Known only if the claim was alone then:
+    nothing else stood at its resource, up to the last heir or, without heirs, at all."""
     has_word: bool = False
-    is_plain: bool = True
-    """Nothing but its key is to be removed when it leaves."""
+
+    @property
+    def places(self) -> tuple[c.Place, ...]:
+        return self.claim.places
+
+    @property
+    def rank(self) -> str:
+        return self.claim.rank
+
+    @property
+    def token(self) -> int:
+        """0 while it waits."""
+        return self.claim.token
+
+    def granted(self, token: int, mod: int, heirs: tuple[Kv, ...] | None) -> None:
+        self.claim.state, self.claim.token = HOLDING, token
+        self.mod, self.heirs = mod, heirs
 
 
 @dataclass(eq=False)
@@ -81,19 +94,25 @@ class OwnSession:
     has_words: bool = False
     """Words were left for claims; a keep-alive removes those that are finished."""
     _highest: int = 0
-    _unseen: str = ""
+    _unseen: set[int] = field(default_factory=set)
+    """Claim numbers up to the highest that no command has carried out."""
 
     @property
     def was_opened(self) -> bool:
         return self.record is not None
 
-    def fill(self, row: Session) -> None:
-        """Complete the table's row of this session."""
+    def fill(self, row: Session, n: int, *, exact: bool) -> None:
+        """Complete the table's row of this session, for a command about claim `n`.
+
+        The checksum takes a look at every claim, so it is left out unless `exact`.
+        """
+        row.highest = n if self.is_used(n) else n - 1
         with self.mutex:
-            row.highest, row.unseen = self._highest, self._unseen
-            claims = [item for item in self.claims.items() if item[0] not in self.doubted]
-            pairs = [(n, claim.token) for n, claim in claims]
-            row.claims, row.checksum = len(pairs), checksum_of(pairs)
+            row.claims = len(self.claims) - len(self.doubted)
+            if exact:
+                claims = [item for item in self.claims.items() if item[0] not in self.doubted]
+                pairs = [(n, claim.token) for n, claim in claims]
+                row.claims, row.checksum = len(pairs), checksum_of(pairs)
 
     def expired_row(self) -> Session:
         """The row of a session whose lease is over."""
@@ -109,25 +128,29 @@ class OwnSession:
         return Location(*claim.places[0][:2], claim.rank) if claim is not None else None
 
     def is_used(self, n: int) -> bool:
-        """Whether this claim number was sent before."""
+        """Whether a command about this claim number was carried out, or may have been."""
         with self.mutex:
-            return n in self.claims or n in self.doubted or is_seen(self._numbers(), n)
+            return n in self.claims or (n <= self._highest and n not in self._unseen)
 
     def saw(self, n: int) -> None:
+        """A command about this number was carried out."""
         with self.mutex:
-            numbers = self._numbers()
-            see(numbers, n)
-            self._highest, self._unseen = numbers.highest, numbers.unseen
+            self._reach(n)
+            self._unseen.discard(n)
+            self.doubted.discard(n)
 
-    def doubt(self, n: int, places: tuple[c.Place, ...], rank: str) -> OwnClaim:
-        """An enter of this number is about to be sent: it may be carried out."""
+    def doubt(self, claim: Claim) -> None:
+        """An enter of this claim is about to be sent: it may be carried out."""
         with self.mutex:
-            self.doubted.add(n)
-            self.claims[n] = claim = OwnClaim(places, rank)
-            if n > self._highest:
-                self._unseen += f"{self._highest + 1}-{n},"
-                self._highest = n
-            return claim
+            self._reach(claim.n)
+            self.doubted.add(claim.n)
+            entered: Claim = copied(claim)
+            entered.state, entered.token = WAITING, 0
+            self.claims[claim.n] = OwnClaim(entered)
+
+    def _reach(self, n: int) -> None:
+        self._unseen.update(range(self._highest + 1, n + 1))
+        self._highest = max(self._highest, n)
 
     def undoubt(self, n: int) -> None:
         """The enter was surely not carried out."""
@@ -136,35 +159,28 @@ class OwnSession:
             self.claims.pop(n, None)
 
     def forget_below(self, lowest: int) -> None:
+        """No number below `lowest` will be used again."""
         with self.mutex:
-            numbers = self._numbers()
-            forget_below(numbers, lowest)
-            self._highest, self._unseen = numbers.highest, numbers.unseen
+            self._highest = max(self._highest, lowest - 1)
+            self._unseen = {n for n in self._unseen if n >= lowest}
 
-    def _numbers(self) -> Session:
-        return Session(self.id, 0, "", "", "", "", 0, 0, highest=self._highest, unseen=self._unseen)
-
-    def note(self, claim: Claim, token: int, revision: int) -> None:
+    def note(self, claim: Claim, revision: int, heirs: tuple[Kv, ...] | None = None) -> None:
         """Take over how a claim stands after a transaction."""
         if claim.state == REVOKED:
             self.claims.pop(claim.n, None)
             return
         found = self.claims.get(claim.n)
-        if found is None or found.rank != claim.rank or found.places != claim.places:
-            has_word = found is not None and found.has_word
-            found = OwnClaim(claim.places, claim.rank, has_word=has_word)
-            self.claims[claim.n] = found
-        found.token = token
-        found.is_plain = not (claim.lock_delay_ms or claim.max_hold_ms or claim.block > 1)
-        if claim.state == HOLDING:
-            found.key, found.mod = next(key for _, key in k.keys_of(claim)), revision
+        has_word = found is not None and found.has_word
+        self.claims[claim.n] = OwnClaim(claim, revision, heirs, has_word)
 
     def moved(self, n: int, rank: str | None) -> None:
         """Take over that a claim has another rank; None: that it is not stored."""
         if rank is None:
             self.claims.pop(n, None)
         elif n in self.claims:
-            self.claims[n] = OwnClaim(self.claims[n].places, rank)
+            claim: Claim = copied(self.claims[n].claim)
+            claim.rank = rank
+            self.claims[n] = OwnClaim(claim)
 
     def left(self, n: int) -> None:
         self.claims.pop(n, None)

@@ -144,9 +144,7 @@ class Reader:
             kvs = known.found[Range(start, stop, PAGE)].kvs
             names = list(dict.fromkeys(k.parse_place(kv.key).name for kv in kvs))
             part = names[: command.limit + 1 - len(views)]
-            for view in await self._inspect(kind, part):
-                if view.holder_count or view.waiting_count or view.closed_ms:
-                    views.append(view)
+            views += await self._inspect(kind, part)
             if len(kvs) < PAGE and part == names:
                 break
             start = k.end_of(k.resource_prefix(kind, part[-1]))
@@ -166,7 +164,8 @@ class Reader:
             found: list[c.ResourceView] = []
             for name in names:
                 with suppress(Missing):
-                    found.append(reading._resource_view(kind, name, WAITING_SHOWN))
+                    if view.resource(kind, name).is_used:
+                        found.append(reading._resource_view(kind, name, WAITING_SHOWN))
             if not view.wants:
                 return found
             wanted |= view.wants

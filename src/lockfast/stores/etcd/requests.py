@@ -108,9 +108,9 @@ class Keys:
         """Written last by this revision; 0: not there."""
         return {"key": self.coded(key), "target": "MOD", "mod_revision": str(mod)}
 
-    def present(self, key: str) -> Json:
-        compare = {"key": self.coded(key), "target": "CREATE", "create_revision": "0"}
-        return {**compare, "result": "GREATER"}
+    def present(self, key: str, stop: str = "") -> Json:
+        """There is such a key, or any in a range."""
+        return {**self.absent(key, stop), "result": "GREATER"}
 
     def absent(self, key: str, stop: str = "") -> Json:
         """There is no such key, or none in a range."""

@@ -88,7 +88,7 @@ class Sessions:
             return body
 
         size = max(map(len, body.values()))
-        written = frozenset(names)
+        written = frozenset(map(k.scope_of, names))
         proposal = Proposal(fixed, size, written, 0, frozenset([k.EPOCH_KEY]))
         return await self._gateway.txn(proposal, self._until_ms)
 
@@ -194,7 +194,7 @@ class Sessions:
             prefix = k.resource_prefix(place.kind, place.name)
             key = k.line_key(prefix, "w", claim.rank, own.id, n)
             if claim.token:
-                key = claim.key or k.holder_key(prefix, place.mode, claim.rank, own.id, n)
+                key = k.holder_key(prefix, place.mode, claim.rank, own.id, n)
             reads.append(Range(key))
         answer = await self._gateway.read(self._keys.reads(reads), self._until_ms)
         for i, (n, claim) in enumerate(chosen):
@@ -205,9 +205,7 @@ class Sessions:
             reply = (await step.run()).reply
             if own.claims.get(n) is not claim:
                 continue
-            if isinstance(reply, c.Granted):
-                claim.token, claim.key = reply.token, ""
-            elif isinstance(reply, c.Gone):
+            if isinstance(reply, c.Gone):
                 own.left(n)
 
     async def _drop_words(self, own: OwnSession, lowest: int) -> None:

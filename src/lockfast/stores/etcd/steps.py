@@ -1,4 +1,11 @@
-"""One command: read, let the lock table decide, commit if it is still so; else once more."""
+"""One command: guess or read, let the lock table decide, commit if it is so; else once more.
+
+Most commands meet what their client expects: the lock it enters is free, the lock it leaves has
+the heirs it was told of. So an enter or a leave first lets the table decide on what it assumes
+(`_guess`) and sends that, one request in all. A guess needs no trust, because a transaction
+compares everything its decision rests on; where it is wrong, the failed transaction reads what
+is so, and the step goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +15,18 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.rows import Claim
+from lockfast.core.rows import Claim, copied
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Committed, Gateway
-from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.layout import Base, Owner
 from lockfast.stores.etcd.order import lag_ms, tail_of
-from lockfast.stores.etcd.owned import Location, OwnSessions
+from lockfast.stores.etcd.owned import Location, OwnSession, OwnSessions
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
-from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Range
-from lockfast.stores.etcd.view import Instant, Known, Missing, View
+from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Found, Kv, Range
+from lockfast.stores.etcd.view import WINDOW, Instant, Known, Missing, View
 
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
@@ -28,13 +35,19 @@ MOVES: Final = 20
 READS_MAX: Final = 100
 CONFLICTS_MAX: Final = 200
 PAUSE_MS_MAX: Final = 16
-_INEXACT: Final = (c.Enter, c.Leave)
-"""Their answers need not say how often those ahead were renewed."""
 
 
 class Settle(NamedTuple):
     """Grant whatever can be granted at these resources."""
 
+    places: tuple[c.Place, ...]
+
+
+class Joined(NamedTuple):
+    """A claim stands in line since a moment ago: grant what can be granted, and look at it."""
+
+    session: str
+    n: int
     places: tuple[c.Place, ...]
 
 
@@ -46,7 +59,8 @@ class Outcome(NamedTuple):
     revision: int = 0
 
 
-Steppable: TypeAlias = c.Command | Settle
+Steppable: TypeAlias = c.Command | Settle | Joined
+_INEXACT: Final = (c.Leave, Settle, Joined)
 
 
 class Context:
@@ -61,13 +75,13 @@ class Context:
         self.base: Base | None = None
         self.base_mod = 0
         """The base of tokens as last read, and the revision that wrote it."""
-        self.busy: set[str] = set()
-        """Resources where others were met: a release there reads the line first."""
+        self.busy: dict[str, int] = {}
+        """Resources where others were met, and how many waited there."""
 
-    def met(self, prefix: str) -> None:
+    def met(self, prefix: str, waiting: int) -> None:
         if len(self.busy) > 10_000:
             self.busy.clear()
-        self.busy.add(prefix)
+        self.busy[prefix] = waiting
 
 
 class Step:
@@ -91,7 +105,8 @@ class Step:
         # One instant and one place in line for all attempts, so that they read the same ranges.
         self._instant = instant or Instant(wall_us // 1000, wall_us)
         self._arrival = context.own.next_arrival(gateway.cluster.revision)
-        self._wants: set[Range] = set()
+        self._wants: dict[Range, None] = {}
+        """What to read, in the order in which it was found to be needed."""
         self._located: dict[tuple[str, int], Location | None] = {}
         self._windows: dict[str, int] = {}
         self._moves = MOVES
@@ -103,29 +118,34 @@ class Step:
         self.unsettled: list[c.Place] = []
         """Where more can be granted than one transaction could."""
 
-    async def run(self) -> Outcome:
-        """Carry the command out in one transaction.
+    async def run(self, known: Known | None = None) -> Outcome:
+        """Carry the command out in one transaction; `known` is what was read for it before.
 
         Raises StoreUnavailableError only if it surely was not carried out.
         """
         self._expect()
-        known: Known | None = None
+        guess = self._guess() if known is None else None
+        known = known or guess
         while True:
             if known is None:
                 known = await self._read()
             view = self._view(known)
             try:
                 reply, wakes = self._decide(view)
+                is_whole = not (view.wants or view.unlocated)
             except Missing:
-                await self._read_on(view)
-                known = None
-                continue
-            if view.wants or view.unlocated:
+                is_whole = False
+            if not is_whole:
+                if known is guess:
+                    self._lag_ms = None
                 await self._read_on(view)
                 known = None
                 continue
             try:
                 plan = make_plan(view, wakes, self._own, self._keys, self._as_command())
+                if plan.is_empty and known is guess:
+                    known, self._lag_ms = None, None  # nothing would be compared
+                    continue
                 if plan.is_empty:
                     self._settled(plan, reply)
                     return Outcome(reply, wakes, known.revision)
@@ -139,52 +159,82 @@ class Step:
                 continue
             if outcome is not None:
                 return outcome
+            if guess is not None:
+                guess, self._lag_ms = None, None  # it was wrong, so there was no conflict
+                continue
             await self._conflict()
 
     def _as_command(self) -> c.Command | None:
-        return None if isinstance(self._command, Settle) else self._command
+        return None if isinstance(self._command, Settle | Joined) else self._command
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     def _expect(self) -> None:
-        """Read at once what the command surely needs."""
+        """What the command surely needs is read at once."""
         command = self._command
-        self._wants.add(Range(k.EPOCH_KEY))
+        self._want(Range(k.EPOCH_KEY))
         session = getattr(command, "session", "")
         if session:
-            for key in (k.session_key, k.alive_key, k.ended_key):
-                self._wants.add(Range(key(session)))
+            self._want(Range(k.session_key(session)))
+            if self._is_exact():
+                self._want(Range(k.alive_key(session)))
         own = self._own.get(session)
         numbers = command.waiting if isinstance(command, c.Renew) else [getattr(command, "n", 0)]
         places: list[Any] = list(getattr(command, "places", ()))[:SEVERAL_MAX]
         for n in numbers:
             if own is None or n not in own.claims:
                 continue
-            claim = own.claims[n]
+            claim = own.claims[n].claim
             places += claim.places
-            self._wants.add(Range(k.word_key(session, n)))
             if not isinstance(command, c.Enter):
-                self._wants.update(
-                    Location(*claim.places[0][:2], claim.rank).candidates(session, n)
-                )
+                self._want(Range(next(key for _, key in k.keys_of(claim))))
         if isinstance(command, c.Inspect | c.Resize):
             places.append(command)
         for place in places:
-            if place.kind not in MODES_OF_KIND:
+            if place.kind not in MODES_OF_KIND or (place.kind, place.name) in self._places:
                 continue
             self._places.append((place.kind, place.name))
             prefix = k.resource_prefix(place.kind, place.name)
             if isinstance(command, c.Inspect):
                 self._windows[prefix] = command.waiting_max + 32
-            if isinstance(command, c.Enter) and command.queue:
-                self._wants.add(tail_of(prefix))
-            window = self._windows.get(prefix)
-            end = k.end_of(prefix)
-            self._wants.add(Range(prefix, end, window) if window else Range(prefix, end, 5))
+            self._want(Range(prefix, k.end_of(prefix), self._windows.get(prefix, WINDOW)))
+
+    def _want(self, one: Range) -> None:
+        self._wants[one] = None
+
+    def _guess(self) -> Known | None:
+        """What an enter or a leave will meet most likely; None if that is not known."""
+        command = self._command
+        if not isinstance(command, c.Enter | c.Leave) or command.n < 1:
+            return None
+        own = self._own.get(command.session)
+        if own is None or command.n in own.doubted:
+            return None
+        known = assumed(self._context, own)
+        if known is None:
+            return None
+        if isinstance(command, c.Enter):
+            prefixes = [k.resource_prefix(*place) for place in self._places]
+            if own.is_used(command.n) or any(prefix in self._context.busy for prefix in prefixes):
+                return None
+            for prefix in prefixes:
+                known.learn(Range(prefix, k.end_of(prefix), WINDOW), Found([], 0))
+            return known
+        mine = own.claims.get(command.n)
+        if mine is None or mine.heirs is None or own.record is None:
+            return None
+        claim: Claim = copied(mine.claim)
+        ((place, key),) = k.keys_of(claim)
+        prefix = k.resource_prefix(place.kind, place.name)
+        known.revision = mine.mod
+        known.parsed[key] = (claim, Owner(*own.record[:5]))
+        kvs = [Kv(key, "", mine.mod), *mine.heirs]
+        known.learn(Range(prefix, k.end_of(prefix), WINDOW), Found(kvs, len(kvs)))
+        return known
 
     async def _read(self) -> Known:
         """Everything wanted, at one revision."""
-        wanted = sorted(self._wants)
+        wanted = list(self._wants)
         known = Known()
         for at in range(0, len(wanted), READS_MAX):
             part = wanted[at : at + READS_MAX]
@@ -196,25 +246,30 @@ class Step:
         return known
 
     async def _read_on(self, view: View) -> None:
-        self._wants |= view.wants
+        for one in sorted(view.wants):
+            self._want(one)
         for of in view.unlocated:
             self._located[of] = await locate(self._gateway, *of, self._until_ms)
 
     def _view(self, known: Known) -> View:
         instant = self._instant
         label, kv = self._keys.label, known.kvs.get(k.EPOCH_KEY)
-        base = k.base_from(label, kv)
+        base = known.parsed.get(k.EPOCH_KEY) or k.base_from(label, kv)
         if base is not None and kv is not None:
             self._context.base, self._context.base_mod = base, kv.mod
         if base is None:
             base = Base(max(0, instant.wall_us - k.STRIDE * known.revision))
-        command = self._command
-        exact = not isinstance(command, (*_INEXACT, Settle))
-        if isinstance(command, c.Enter) and not command.queue:
-            exact = True
-        view = View(known, self._own, base, instant, self._arrival, exact=exact)
+        n = getattr(self._command, "n", 0)
+        view = View(known, self._own, base, instant, self._arrival, n, exact=self._is_exact())
         view.windows, view.located = self._windows, self._located
         return view
+
+    def _is_exact(self) -> bool:
+        """Whether the answer says how often those ahead were renewed."""
+        command = self._command
+        return not (
+            command.queue if isinstance(command, c.Enter) else isinstance(command, _INEXACT)
+        )
 
     # ── deciding ─────────────────────────────────────────────────────────────────────
 
@@ -225,15 +280,15 @@ class Step:
         command = self._command
         for kind, name in self._places:
             view.resource(kind, name)
-        if isinstance(command, Settle):
+        if isinstance(command, Settle | Joined):
             reply, wakes = _settle(table, command, now_ms, wall_us)
         elif isinstance(command, c.Look) and view.has_due:
             _, wakes = _settle(table, Settle(()), now_ms, wall_us)
             reply = table.look(command)
         else:
             lag = 0
-            if isinstance(command, c.Enter):
-                lag = self._lag(view.known)
+            if isinstance(command, c.Enter) and command.queue:
+                lag = self._lag(view)
                 command = command._replace(head_start_ms=command.head_start_ms - lag)
             reply, wakes = table.apply(command, now_ms, wall_us)
             entered = self._entered(view)
@@ -242,10 +297,20 @@ class Step:
         self.unsettled = [c.Place(row.kind, row.name, "") for row in table.unsettled]
         return reply, wakes
 
-    def _lag(self, known: Known) -> int:
+    def _lag(self, view: View) -> int:
+        """How far our clock is behind those who stand in the lines that are entered."""
         if self._lag_ms is None:
-            tails = [tail_of(k.resource_prefix(*place)) for place in self._places]
-            kvs = [kv for tail in tails if tail in known.found for kv in known.found[tail].kvs]
+            kvs: list[Kv] = []
+            for place in self._places:
+                lines = view.resource(*place)
+                tail = tail_of(lines.prefix)
+                if tail in view.known.found:
+                    kvs += view.known.found[tail].kvs
+                elif len(lines.waiting_kvs) < lines.stored_waiting:
+                    view.wants.add(tail)
+                    raise Missing
+                else:
+                    kvs += lines.waiting_kvs
             self._lag_ms = lag_ms(kvs, self._instant.now_ms, self._arrival)
         return self._lag_ms
 
@@ -262,7 +327,7 @@ class Step:
     async def _commit(self, plan: Plan, reply: Reply) -> tuple[Known | None, Outcome | None]:
         """The outcome if it was so; else what is so now."""
         leases = [await self._lease(span_ms) for span_ms in plan.spans]
-        wanted = sorted(self._wants)
+        wanted = list(self._wants)
         if len(wanted) > READS_MAX:
             wanted = []
         proposal = plan.proposal(self._keys, leases, wanted)
@@ -294,7 +359,7 @@ class Step:
         own = self._own.get(claim.session) if claim is not None else None
         if own is None or claim is None:
             return None
-        own.doubt(claim.n, claim.places, claim.rank)
+        own.doubt(claim)
         return claim
 
     def _undoubt(self, entered: Claim | None) -> None:
@@ -310,14 +375,11 @@ class Step:
             if claim is None:
                 own.left(n)
             else:
-                own.note(claim, plan.token(claim.token, slot, revision), revision)
-        for put in plan.puts:
-            own = self._own.get(put.session) if put.key[0] == "o" else None
-            if own is not None:
-                own.mod = revision
+                claim.token = plan.token(claim.token, slot, revision)
+                own.note(claim, revision, plan.heirs.get((session, n)))
         for lines in plan.view.lines.values():
             if lines.row.waiting or (lines.before is not None and lines.before.waiting):
-                self._context.met(lines.prefix)
+                self._context.met(lines.prefix, lines.row.waiting)
         self._settled(plan, reply)
         resolved = plan.resolved(reply, slot, revision)
         wakes = [plan.resolved(wake, slot, revision) for wake in plan.wakes]
@@ -340,7 +402,7 @@ class Step:
             if session == own.id and claim is not None and claim == plan.view.claims[session, n]:
                 known = own.claims.get(n)
                 if known is not None and n not in own.doubted and known.mod < at.mod:
-                    own.note(claim, claim.token, at.mod)
+                    own.note(claim, at.mod)
         if (
             isinstance(command, c.Enter) and isinstance(reply, c.Granted | c.Queued | c.Busy)
         ) or isinstance(command, c.Leave):
@@ -367,13 +429,36 @@ class Step:
             await self._gateway.transport.pause(1 + network.random_bits(8) % bound)
 
 
-def _settle(table: Table, command: Settle, now_ms: int, wall_us: int) -> tuple[Reply, list[Wake]]:
+def _settle(
+    table: Table, command: Settle | Joined, now_ms: int, wall_us: int
+) -> tuple[Reply, list[Wake]]:
     table.begin(now_ms, wall_us)
     if now_ms >= table.meta.due_ms:
         table._reap()
+    reply: Reply = c.Done()
+    if isinstance(command, Joined):
+        (resource,) = (table.resource(*place[:2]) for place in command.places)
+        if resource.waiting == 1:
+            table._tell_retaining(resource)
     table.settle(command.places)
+    if isinstance(command, Joined):
+        reply = table.look(c.Look(command.session, command.n))
     table.flush()
-    return c.Done(), table.wakes
+    mine = (getattr(command, "session", ""), getattr(command, "n", 0))
+    return reply, [wake for wake in table.wakes if (wake.session, wake.n) != mine]
+
+
+def assumed(context: Context, own: OwnSession) -> Known | None:
+    """A session of ours and the base of tokens as last heard of; None if they are not known."""
+    record, base = own.record, context.base
+    if record is None or own.ended or base is None:
+        return None
+    known, key = Known(), k.session_key(own.id)
+    known.learn(Range(key), Found([Kv(key, "", own.mod, 0, record.lease)], 1))
+    known.learn(Range(k.EPOCH_KEY), Found([Kv(k.EPOCH_KEY, "", context.base_mod)], 1))
+    known.learn(Range(k.alive_key(own.id)), Found([], 0))
+    known.parsed[key], known.parsed[k.EPOCH_KEY] = record, base
+    return known
 
 
 async def settle(

@@ -22,8 +22,8 @@ from lockfast.stores.etcd.layout import Base, Owner
 from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.requests import Found, Kv, Range
 
-WINDOW: Final = 5
-"""How many keys of a resource are read at first: enough for a holder and those it hands over to."""
+WINDOW: Final = 6
+"""How many keys of a resource are read at first: a holder, its heir, and the heir's heirs."""
 HOLDERS_READ: Final = 17
 """Of each mode, where there are more holders than fit the window: the table asks for 16."""
 
@@ -43,12 +43,14 @@ class Instant(NamedTuple):
 
 
 class Known:
-    """What one request has read, at one revision."""
+    """What one request has read, at one revision; or what a step assumes to be so."""
 
-    def __init__(self) -> None:
-        self.revision = 0
+    def __init__(self, revision: int = 0) -> None:
+        self.revision = revision
         self.found: dict[Range, Found] = {}
         self.kvs: dict[str, Kv] = {}
+        self.parsed: dict[str, Any] = {}
+        """Values that are known without reading them: records of sessions, claims with owners."""
 
     def learn(self, wanted: Range, found: Found) -> None:
         self.found[wanted] = found
@@ -69,6 +71,11 @@ class Lines:
         self.prefix = k.resource_prefix(kind, name)
         self.holders: list[Claim] = []
         self.reserved: list[Claim] = []
+        self.waiting_kvs: list[Kv] = []
+        """The head of the line, as stored."""
+        self.stored_waiting = 0
+        self.is_plain = True
+        """Nothing is stored of it but holders and waiting claims."""
         self.limit_is_stored = False
         self.stale_delays: list[str] = []
         """Keys of lock_delays whose holders are gone."""
@@ -87,6 +94,7 @@ class View:
         base: Base,
         instant: Instant,
         arrival: int = 1,
+        n: int = 0,
         *,
         exact: bool,
     ) -> None:
@@ -114,6 +122,7 @@ class View:
         self.now_ms = instant.now_ms
         self._exact = exact
         self._arrival = arrival
+        self._n = n
         self._deleted: set[str] = set()
         self._added: dict[str, str] = {}
         """Rows of lines: the table's key, and the claim it refers to."""
@@ -163,7 +172,8 @@ class View:
             self.claims[session, int(n, 16)] = None
         elif family == "r":
             kind, _, name = rest.partition(r.SEPARATOR)
-            self.resource(kind, name).is_used = False
+            lines = self.resource(kind, name)
+            lines.row, lines.is_used = ResourceRow(kind, name), False
         elif family == "d":
             self._due = [other for other in self._due if other != key]
         elif family in "hvw":
@@ -183,6 +193,8 @@ class View:
         if family == "w":
             return self._scan_waiting(lines, start, stop, bound, limit, reverse)
         held = lines.holders if family == "h" else lines.reserved
+        if family == "h" and lines.before is not None and lines.before.sole:
+            held = []  # the table keeps it in the resource's row
         prefix = r.line_prefix(family, kind, name)
         found = {prefix + claim.rank: r.claim_ref(claim.session, claim.n) for claim in held}
         return self._merged(found, prefix, start, stop, limit, reverse)
@@ -211,18 +223,20 @@ class View:
         key = k.session_key(session)
         own = self._own.get(session)
         if not known.has(key) and (own is not None or self._exact or session not in self.owners):
-            self.wants |= {Range(key), Range(k.alive_key(session)), Range(k.ended_key(session))}
+            self.wants |= {Range(key), Range(k.ended_key(session))}
             if session not in self.owners:
                 raise Missing
         kv = known.kvs.get(key)
         if kv is not None:
-            record = k.typed(k.Record, k.decode(kv.value))
+            record = known.parsed.get(key) or k.typed(k.Record, k.decode(kv.value))
             self.owners[session] = Owner(*record[:5])
+            if self._exact and not known.has(k.alive_key(session)):
+                self.wants.add(Range(k.alive_key(session)))
             alive = known.kvs.get(k.alive_key(session))
-            renewals, renewed_ms = (0, record.opened_ms)
+            renewals, deadline_ms = 0, now_ms + record.ttl_ms
             if alive is not None:
                 renewals, renewed_ms = k.typed(k.Alive, k.decode(alive.value))
-            deadline_ms = renewed_ms + record.ttl_ms
+                deadline_ms = renewed_ms + record.ttl_ms
             if self.instant.by_lease:
                 # Clocks of machines differ; as long as its key is there the session lives.
                 deadline_ms = max(deadline_ms, now_ms + 1)
@@ -231,9 +245,13 @@ class View:
                 record.process, record.opened_ms, deadline_ms, renewals,
             )  # fmt: skip
             if own is not None:
-                own.fill(found)
+                own.fill(found, self._n, exact=self._exact)
             return found
-        tomb = known.kvs.get(k.ended_key(session))
+        ended = k.ended_key(session)
+        if known.has(key) and not known.has(ended):
+            self.wants.add(Range(ended))
+            raise Missing
+        tomb = known.kvs.get(ended)
         if tomb is not None:
             return ended_session(session, k.typed(k.Tombstone, k.decode(tomb.value)))
         if known.has(key):
@@ -266,13 +284,13 @@ class View:
         wanted = [Range(k.word_key(session, n))]
         if location is not None:
             wanted += location.candidates(session, n)
+        for one in wanted[1:]:
+            if one.start in known.kvs:
+                return self._claim_at(known.kvs[one.start])
         missing = [one for one in wanted if not known.has(one.start)]
         if missing:
             self.wants.update(missing)
             raise Missing
-        for one in wanted[1:]:
-            if one.start in known.kvs:
-                return self._claim_at(known.kvs[one.start])
         word = known.kvs.get(wanted[0].start)
         if word is None and location is not None and of not in self.located:
             self.unlocated.add(of)  # it may have been given another rank
@@ -284,7 +302,7 @@ class View:
         key = k.parse_place(kv.key)
         of = (key.session, key.n)
         if of not in self.kv_of:
-            claim, owner = k.claim_from(key, kv)
+            claim, owner = self.known.parsed.get(kv.key) or k.claim_from(key, kv)
             self.owners.setdefault(key.session, owner)
             self.kv_of[of] = kv
             self.claims[of] = claim
@@ -349,8 +367,10 @@ class View:
                     lines.row.held[mode] = lines.row.held.get(mode, 0) + beyond
                     extra += beyond
         # Claims of a session that is being ended are not in line any more.
-        seen = [kv for kv in kvs if kv.key.startswith(f"{prefix}w\x1f")]
-        ending = sum(self._is_ending(k.parse_place(kv.key).session) for kv in seen)
+        lines.waiting_kvs = [kv for kv in kvs if kv.key.startswith(f"{prefix}w\x1f")]
+        lines.stored_waiting = waiting
+        lines.is_plain = all(kv.key.startswith(f"{prefix}h\x1f") for kv in others)
+        ending = sum(self.is_ending(k.parse_place(kv.key).session) for kv in lines.waiting_kvs)
         lines.row.waiting = waiting - ending
         lines.row.holders = extra
         self._fill(lines, others)
@@ -378,7 +398,7 @@ class View:
                 lines.limit_is_stored = True
             elif key.line == "f":
                 continue  # for those who do not read the holders
-            elif not self._is_ending(key.session) or key.line == "h":
+            elif not self.is_ending(key.session) or key.line == "h":
                 claim = self._claim_at(kv)
                 place = place_at(claim, row)
                 limit = limit or place.limit
@@ -389,6 +409,9 @@ class View:
         row.holders += len(lines.holders)
         row.reservations = len(lines.reserved)
         row.retained = sum(claim.block > 1 for claim in lines.holders)
+        if row.holders == len(lines.holders) == 1:
+            (sole,) = lines.holders
+            row.sole = f"{sole.rank}{r.SEPARATOR}{r.claim_ref(sole.session, sole.n)}"
         for claim in lines.holders:
             if claim.wants:
                 row.converting = r.claim_ref(claim.session, claim.n)
@@ -426,7 +449,7 @@ class View:
             elif key not in self.known.kvs:
                 self._due.append(r.due_key(self.instant.now_ms, claim.session, claim.n))
 
-    def _is_ending(self, session: str) -> bool:
+    def is_ending(self, session: str) -> bool:
         """Whether a session's life was taken and its lease is not over yet."""
         key = k.session_key(session)
         return self.known.has(key) and key not in self.known.kvs
@@ -435,20 +458,13 @@ class View:
 
     def _waiting(self, lines: Lines, limit: int) -> Iterator[tuple[str, Claim]]:
         """Claims that wait, as read, from the head on; Missing if more could be read."""
-        window = self.ranges_of(lines.prefix)[0]
-        found = self.known.found[window]
-        kvs = [kv for kv in found.kvs if kv.key.startswith(f"{lines.prefix}w\x1f")]
-        if not kvs and lines.row.waiting:
-            window = self._crowded(lines.row.kind, lines.prefix)[-1]
-            if window in self.known.found:
-                found = self.known.found[window]
-                kvs = found.kvs
-        for kv in kvs:
+        for kv in lines.waiting_kvs:
             key = k.parse_place(kv.key)
-            if not self._is_ending(key.session):
+            if not self.is_ending(key.session):
                 yield kv.key, self._claim_at(kv)
-        if len(found.kvs) < found.count:
-            self.windows[lines.prefix] = 4 * max(window.limit, limit)
+        if len(lines.waiting_kvs) < lines.stored_waiting:
+            window = self.windows.get(lines.prefix, WINDOW)
+            self.windows[lines.prefix] = 4 * max(window, limit)
             self.wants.update(self.ranges_of(lines.prefix))
             raise Missing
 
@@ -468,7 +484,7 @@ class View:
         rows = {}
         for kv in found.kvs:
             key = k.parse_place(kv.key)
-            if not self._is_ending(key.session):
+            if not self.is_ending(key.session):
                 claim = self._claim_at(kv)
                 rows[prefix + claim.rank] = r.claim_ref(claim.session, claim.n)
         return self._merged(rows, prefix, start, stop, limit, reverse)

@@ -295,14 +295,11 @@ class EtcdWakeListener:
                 token = word.offset + k.STRIDE * kv.mod
                 if not 0 < token <= k.TOKEN_MAX:
                     raise ValueError(f"token {token} is out of range")
-                if claim is not None and claim.token == token:
-                    continue  # it was told before
-                if claim is not None and not claim.token:
-                    place = claim.places[0]
-                    prefix = k.resource_prefix(place.kind, place.name)
-                    claim.key = k.holder_key(prefix, place.mode, claim.rank, self._own.id, n)
-                    claim.token, claim.mod = token, kv.mod
-                self._deliver(Wake(self.inbox, self._own.id, n, what, token))
+                was_told = claim is not None and claim.token == token
+                if claim is not None and (was_told or not claim.token):
+                    claim.granted(token, kv.mod, k.heirs_from(word))
+                if not was_told:
+                    self._deliver(Wake(self.inbox, self._own.id, n, what, token))
             elif what == WAKE_WANTED:
                 self._deliver(Wake(self.inbox, self._own.id, n, what))
             elif what == WAKE_LOOK:

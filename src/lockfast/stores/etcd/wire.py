@@ -9,12 +9,12 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.stores.etcd import doubt, journal
 from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.join import join
 from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.sessions import Sessions, ending_of
-from lockfast.stores.etcd.shortcut import Shortcut
 from lockfast.stores.etcd.steps import Context, Outcome, Step, settle
-from lockfast.stores.etcd.view import Instant
+from lockfast.stores.etcd.view import Instant, Known
 
 
 class EtcdWire:
@@ -57,9 +57,6 @@ class EtcdWire:
                 await doubt.resolve(gateway, own, command.n, until_ms)
         if isinstance(command, c.Enter):
             return await self._enter(command, until_ms, instant)
-        if isinstance(command, c.Leave):
-            short = Shortcut(gateway, context, until_ms, instant)
-            return await short.leave(command) or await self._run(command, until_ms, instant)
         if isinstance(command, c.Open):
             return Outcome(await Sessions(gateway, context, until_ms, instant).open(command))
         if isinstance(command, c.Renew):
@@ -92,8 +89,10 @@ class EtcdWire:
         own = context.own.get(command.session)
         if own is not None and command.lock_delay_ms:
             own.uses_lock_delay = True
-        short = Shortcut(gateway, context, until_ms, instant)
-        return await short.enter(command) or await self._run(command, until_ms, instant)
+        joined = await join(gateway, context, command, until_ms, instant)
+        if isinstance(joined, Outcome):
+            return joined
+        return await self._run(command, until_ms, instant, joined)
 
     async def _open(self, command: c.Open, until_ms: int, instant: Instant | None) -> Reply:
         """Open a session once, however many callers ask for it at the same time."""
@@ -121,9 +120,15 @@ class EtcdWire:
                 )
         return c.Done()
 
-    async def _run(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
+    async def _run(
+        self,
+        command: Command,
+        until_ms: int,
+        instant: Instant | None,
+        known: Known | None = None,
+    ) -> Outcome:
         step = Step(self.gateway, self.context, command, until_ms, instant)
-        outcome = await step.run()
+        outcome = await step.run(known)
         if not step.unsettled:
             return outcome
         try:
