@@ -15,16 +15,18 @@ from lockfast.sim.etcd.state import State
 from lockfast.sim.etcd.watches import Watches
 from lockfast.sim.etcd.wire import EtcdError
 from lockfast.stores.etcd.transport import Json
+from lockfast.stores.http.messages import encode
 
 
-class ModelNetwork:
-    """One server that answers at once. It counts the requests and bytes that reach it."""
+class ModelServer:
+    """One server that answers at once. It counts the requests that reach it, and their bytes."""
 
     def __init__(self) -> None:
-        self.now_us = 1_000_000_000_000
+        self.now_us = 1_700_000_000_000_000
         self.gateway = Gateway(State(), lambda: self.now_us)
-        self.requests: list[tuple[str, Json, Json]] = []
-        self._random = Random(1)
+        self.random = Random(1)
+        self.requests = 0
+        self.bytes = 0
 
     def call(self, path: str, body: Json) -> Json:
         try:
@@ -35,42 +37,51 @@ class ModelNetwork:
         for part in (reply, reply.get("result")):
             if isinstance(part, dict) and "header" in part:
                 part["header"] = {"revision": revision, **part["header"]}
-        self.requests.append((path, body, reply))
+        self.requests += 1
+        self.bytes += len(encode(body)) + len(encode(reply))
         return reply
 
+
+class ModelNetwork:
+    """What one client has of it. Each look at the clock takes a microsecond."""
+
+    def __init__(self, server: ModelServer | None = None) -> None:
+        self.server = server or ModelServer()
+
     def caller_transport(self) -> ModelTransport:
-        return ModelTransport(self)
+        return ModelTransport(self.server)
 
     def keeper_transport(self) -> ModelTransport:
-        return ModelTransport(self)
+        return ModelTransport(self.server)
 
     def watcher(self) -> ModelWatcher:
-        return ModelWatcher(self)
+        return ModelWatcher(self.server)
 
     def now_ms(self) -> int:
-        return self.now_us // 1000
+        return self.wall_us() // 1000
 
     def wall_us(self) -> int:
-        return self.now_us
+        self.server.now_us += 1
+        return self.server.now_us
 
     def random_bits(self, bits: int) -> int:
-        return self._random.getrandbits(bits)
+        return self.server.random.getrandbits(bits)
 
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.RLock()
 
 
 class ModelTransport:
-    def __init__(self, network: ModelNetwork) -> None:
-        self._network = network
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
 
     async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
-        return self._network.call(path, body)
+        return self._server.call(path, body)
 
     async def follow(
         self, create_request: Json, take: Callable[[Json], bool], timeout_ms: int, token: str = ""
     ) -> None:
-        watcher = ModelWatcher(self._network)
+        watcher = ModelWatcher(self._server)
         await watcher.open([create_request], timeout_ms)
         for message in await watcher.next(0):
             if take(message):
@@ -90,8 +101,8 @@ class ModelTransport:
 class ModelWatcher:
     """A watch that is read when somebody asks."""
 
-    def __init__(self, network: ModelNetwork) -> None:
-        self._mvcc = network.gateway.state.mvcc
+    def __init__(self, server: ModelServer) -> None:
+        self._mvcc = server.gateway.state.mvcc
         self._watches: Watches | None = None
         self._told = 0
 

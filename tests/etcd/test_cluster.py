@@ -74,7 +74,8 @@ def judge(book: str) -> int:
 class Contest:
     """Processes that compete, and what they say and write down."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: Crew, cluster: EtcdCluster) -> None:
+        self._cluster = cluster
         self._book = crew.directory / "entries"
         self._children = [
             crew.start(roles.compete, "orders/42", TTL, str(self._book)) for _ in range(PROCESSES)
@@ -96,7 +97,11 @@ class Contest:
             all_ms = all_ms or (0.0 if waiting else now_ms())
             return self._held >= upto and not waiting
 
-        until(enough, f"{grants} grants, of everybody", within=PATIENCE_S)
+        try:
+            until(enough, f"{grants} grants, of everybody", within=PATIENCE_S)
+        except AssertionError as error:
+            error.add_note(self._cluster.describe())
+            raise
         return all_ms
 
     def hear_all(self) -> None:
@@ -165,7 +170,7 @@ def test_one_member_less_and_eight_processes_go_on(
         harmed = cluster.leader() if harm is kill_the_leader else cluster.followers()[0]
         others = [member for member in cluster.members if member is not harmed]
         crew.url = cluster.url("crew", harmed, *others)
-    contest = Contest(crew)
+    contest = Contest(crew, cluster)
     contest.see_everybody(GRANTS)
     with harm(cluster):
         harmed_ms = now_ms()

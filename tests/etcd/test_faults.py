@@ -45,11 +45,13 @@ class Trouble:
             what = trouble.next
             if path != "/v3/kv/txn" or "compare" not in body or not what:
                 return await trouble._call(self, path, body, *rest)
-            trouble.next = ""
             if what == "held":
                 trouble._held.append((self, body))
             else:
-                await trouble._call(self, path, body, *rest)
+                reply = await trouble._call(self, path, body, *rest)
+                if not reply.get("succeeded"):
+                    return reply  # a guess that was wrong
+            trouble.next = ""
             raise OutcomeUnknownError("etcd", "did not answer in time")
 
         monkeypatch.setattr(HttpTransport, "call", call)

@@ -142,6 +142,23 @@ class EtcdMember:
     def said(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
 
+    def describe(self) -> str:
+        """What it does now and has said, for a test that fails."""
+        if self._process is None:
+            return f"{self.name} was killed"
+        if self.has_exited():
+            return f"{self.name} exited unasked with {self._process.returncode}:\n{self.said()}"
+        try:
+            status = self.call("/v3/maintenance/status", {}, 2.0)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            status = {"error": repr(error)}
+        shown = {name: status.get(name) for name in ("leader", "raftTerm", "error", "errors")}
+        return f"{self.name} runs: {shown}\n{self.said()}"
+
+    def has_exited(self) -> bool:
+        """Whether it ended though nobody killed it."""
+        return self._process is not None and self._process.poll() is not None
+
     def is_ready(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
@@ -202,9 +219,15 @@ class EtcdCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        exited = [member.describe() for member in self.members if member.has_exited()]
         for member in self.members:
             member.kill()
         self._stack.close()
+        if exited and error is None:
+            raise RuntimeError("\n".join(exited))
+
+    def describe(self) -> str:
+        return "\n".join(member.describe() for member in self.members)
 
     def leader(self) -> EtcdMember:
         give_up_s = monotonic() + START_S
@@ -214,7 +237,7 @@ class EtcdCluster:
                     if member.is_leader():
                         return member
             _pause()
-        raise RuntimeError("the cluster has no leader")
+        raise RuntimeError(f"the cluster has no leader\n{self.describe()}")
 
     def followers(self) -> list[EtcdMember]:
         leader = self.leader()

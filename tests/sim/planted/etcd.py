@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import count
 
-from lockfast.stores.etcd import doubt
+from lockfast.core.commands import HOLDING
+from lockfast.stores.etcd import doubt, layout
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnSession
-from lockfast.stores.etcd.plan import Plan
-from lockfast.stores.etcd.requests import Keys
+from lockfast.stores.etcd.plan import Plan, _Maker
+from lockfast.stores.etcd.requests import Found, Keys
 from lockfast.stores.etcd.transport import Json
 from tests.sim.planted.bugs import bug, replace
 
@@ -68,3 +70,45 @@ def _(stack: ExitStack) -> None:
         own.undoubt(n)
 
     replace(stack, doubt, "resolve", wrong)
+
+
+@bug("etcd: two takers of one lock travel together", promise="exclusion", store="etcd")
+def _(stack: ExitStack) -> None:
+    numbers = count()
+
+    def wrong(key: str) -> str:
+        return f"{key}{next(numbers)}"  # so nothing is ever the same
+
+    replace(stack, layout, "scope_of", wrong)
+
+
+@bug("etcd: grants that travel together have one token", promise="tokens", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = Plan.proposal
+
+    def wrong(self: Plan, keys: Keys, leases: object, wants: object) -> object:
+        return right(self, keys, leases, wants)._replace(tokens=0)  # type: ignore[arg-type]
+
+    replace(stack, Plan, "proposal", wrong)
+
+
+@bug("etcd: a reader among others is told that it is alone", promise="exclusion", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(self: _Maker) -> None:
+        for of, claim in self._view.claims.items():
+            if claim is not None and claim.state == HOLDING:
+                self._plan.heirs[of] = Found([], 0)
+
+    replace(stack, _Maker, "heirs", wrong)
+
+
+@bug("etcd: the end of a session leaves its life", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = Keys.delete
+
+    def wrong(self: Keys, key: str, stop: str = "") -> Json:
+        if key[:2] == "o\x1f":
+            return right(self, f"{key}?", stop)
+        return right(self, key, stop)
+
+    replace(stack, Keys, "delete", wrong)

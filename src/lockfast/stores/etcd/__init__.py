@@ -16,16 +16,24 @@ What each step compares, and why that suffices:
 
   - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. Nobody
     can hold it, wait for it or keep it closed.
-  - *Join a line*: own session's key, that there is no reservation, that nobody stands behind the
-    place taken or else the tail was read before. A claim in line is always right; what is read
-    after the put shows whether it could hold by now.
-  - *Leave a lock nobody waits for*: own key, and that nothing but holders is at the resource.
+  - *Join a line*: own session's key, that somebody holds the lock, that there is no reservation,
+    that nobody stands behind the place taken or else the tail was read before. A claim in line is
+    always right; what is read after the put shows whether it could hold by now (`join.py`).
+  - *Leave a lock nobody waits for*: own key, and that nothing was written at the resource since
+    it was granted alone.
   - *Leave and hand over*: own key; that nothing was written since the read, up to the heir; the
     heir's key and its session; the epoch. Additions and changes fail the comparison. A deletion
     inside a range does not, and need not: a holder that is gone only makes room.
   - *Take away, convert, break a deadlock*: the claim's key, the witnesses' keys, the lines as
     above.
   - *End a session*: its key, and its renewals if the command names them.
+
+**A guess costs nothing.** Because every transaction compares what it rests on, a step may assume
+what it would find and send its transaction at once: that a lock is free, that nobody has come
+since. If that is wrong, the same request reads what is so. A grant therefore tells the heir who is
+next in line (`Word.heirs`), so that it hands over in one transaction too, without a read. That is
+complete when it is told, since the granting transaction compares the line up to the last heir
+named; whatever is written later fails the comparison of whoever relies on it.
 
 **Ending a session** takes its life first: a transaction deletes the session's key and leaves a
 tombstone that says why. Every enter compares that key's revision and every grant its presence, so
@@ -51,9 +59,9 @@ was lost has been carried out shows in the claim's keys, which are found by its 
 `max_hold` each have a lease of their length, rounded up to whole seconds. A claim's rank is its
 client's wall clock, but no earlier than those who stand in line (`order.py`).
 
-**One acquire**, file by file: `wire` chooses the way, `shortcut` is the usual one, `gateway` puts
-transactions of several callers into one request, `network` sends it; if the short way does not do,
-`steps` reads, runs the table over `view` and commits its `plan`.
+**One acquire**, file by file: `wire` takes the command, `join` enters a line that is known to be
+there, `steps` guesses or reads, runs the table over `view` and commits its `plan`, and `gateway`
+puts transactions of several callers into one request.
 """
 
 from __future__ import annotations

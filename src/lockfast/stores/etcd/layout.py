@@ -38,7 +38,7 @@ from lockfast.core.commands import HOLDING, REVOKED, WAITING, Event, Place
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.rows import Claim
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.etcd.requests import Kv
+from lockfast.stores.etcd.requests import Found, Kv
 
 SCHEMA: Final = 2
 EPOCH_KEY: Final = "e"
@@ -340,17 +340,21 @@ def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
     return claim
 
 
-def heirs_from(word: Word) -> tuple[Kv, ...] | None:
-    """Who is next in line behind a granted claim, if the word says so."""
-    if word.heirs is None:
+def heirs_of(told: list[Any] | None) -> Found | None:
+    """Who is next in line behind a granted claim, if a word says so.
+
+    Others may stand behind the last one named, so one more is counted. If nobody is named,
+    nobody waited.
+    """
+    if told is None:
         return None
     try:
-        heirs = tuple(Kv(str(key), str(value), int(mod)) for key, value, mod in word.heirs)
-        for kv in heirs:
+        kvs = [Kv(str(key), str(value), int(mod)) for key, value, mod in told]
+        for kv in kvs:
             claim_from(parse_place(kv.key), kv)
-    except (TypeError, ValueError):  # the leave will read for itself
-        return None
-    return heirs
+    except (TypeError, ValueError):
+        return None  # whoever leaves then reads first
+    return Found(kvs, len(kvs) + 1 if kvs else 0)
 
 
 def _place(values: Any) -> Place:

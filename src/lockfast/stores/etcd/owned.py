@@ -20,7 +20,7 @@ from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session, copied
 from lockfast.ports import Deliver, Signal
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.requests import Kv, Range
+from lockfast.stores.etcd.requests import Found, Range
 
 ARRIVAL_BITS = 24
 
@@ -48,9 +48,9 @@ class OwnClaim:
     claim: Claim
     mod: int = 0
     """The revision that wrote its keys, if it holds."""
-    heirs: tuple[Kv, ...] | None = None
+    heirs: Found | None = None
     """Who was to be served next when it was granted. Known only if the claim was alone then:
-    nothing else stood at its resource, up to the last heir or, without heirs, at all."""
+    nothing else stood at its resource up to the last heir or, if none is counted, at all."""
     has_word: bool = False
 
     @property
@@ -66,7 +66,7 @@ class OwnClaim:
         """0 while it waits."""
         return self.claim.token
 
-    def granted(self, token: int, mod: int, heirs: tuple[Kv, ...] | None) -> None:
+    def granted(self, token: int, mod: int, heirs: Found | None) -> None:
         self.claim.state, self.claim.token = HOLDING, token
         self.mod, self.heirs = mod, heirs
 
@@ -164,7 +164,7 @@ class OwnSession:
             self._highest = max(self._highest, lowest - 1)
             self._unseen = {n for n in self._unseen if n >= lowest}
 
-    def note(self, claim: Claim, revision: int, heirs: tuple[Kv, ...] | None = None) -> None:
+    def note(self, claim: Claim, revision: int, heirs: Found | None = None) -> None:
         """Take over how a claim stands after a transaction."""
         if claim.state == REVOKED:
             self.claims.pop(claim.n, None)

@@ -26,7 +26,7 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.gateway import Proposal, Slot
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.owned import OwnSessions
-from lockfast.stores.etcd.requests import OPERATIONS_MAX, Keys, Kv, Range
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Kv, Range
 from lockfast.stores.etcd.transport import Json
 from lockfast.stores.etcd.view import Lines, View
 
@@ -61,7 +61,7 @@ class Plan:
     spans: list[int] = field(default_factory=list)
     """Lengths of leases to be granted before the transaction is sent."""
     tokens: int = 0
-    heirs: dict[tuple[str, int], tuple[Kv, ...]] = field(default_factory=dict)
+    heirs: dict[tuple[str, int], Found] = field(default_factory=dict)
     """Of claims that are granted and alone at their resource, who is served next."""
 
     @property
@@ -294,11 +294,14 @@ class _Maker:
                 continue
             left = [kv for kv in lines.waiting_kvs if kv.key not in self._plan.deletes]
             gone = len(lines.waiting_kvs) - len(left)
-            heirs = tuple(takewhile(self._is_heir, left[:HEIRS_MAX]))
-            if heirs or lines.stored_waiting == gone:
-                end = f"{heirs[-1].key}\x00" if heirs else k.end_of(prefix)
-                lines.relied_end = max(lines.relied_end, end)
-                self._plan.heirs[claim.session, claim.n] = heirs
+            heirs = list(takewhile(self._is_heir, left[:HEIRS_MAX]))
+            if heirs:
+                # Others may come behind the last one meanwhile: that is not compared.
+                lines.relied_end = max(lines.relied_end, f"{heirs[-1].key}\x00")
+                self._plan.heirs[claim.session, claim.n] = Found(heirs, len(heirs) + 1)
+            elif lines.stored_waiting == gone:
+                lines.relied_end = k.end_of(prefix)
+                self._plan.heirs[claim.session, claim.n] = Found([], 0)
 
     def _is_heir(self, kv: Kv) -> bool:
         return bool(kv.value) and not self._view.is_ending(k.parse_place(kv.key).session)
@@ -318,7 +321,7 @@ class _Maker:
             word.whats.append(wake.what)
             if wake.token:
                 heirs = self._plan.heirs.get(of)
-                told = None if heirs is None else [[kv.key, kv.value, kv.mod] for kv in heirs]
+                told = None if heirs is None else [[kv.key, kv.value, kv.mod] for kv in heirs.kvs]
                 word = word._replace(offset=wake.token, heirs=told)
             self._words[of] = word
         for (session, n), word in self._words.items():

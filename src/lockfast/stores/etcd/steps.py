@@ -228,8 +228,8 @@ class Step:
         prefix = k.resource_prefix(place.kind, place.name)
         known.revision = mine.mod
         known.parsed[key] = (claim, Owner(*own.record[:5]))
-        kvs = [Kv(key, "", mine.mod), *mine.heirs]
-        known.learn(Range(prefix, k.end_of(prefix), WINDOW), Found(kvs, len(kvs)))
+        found = Found([Kv(key, "", mine.mod), *mine.heirs.kvs], 1 + mine.heirs.count)
+        known.learn(Range(prefix, k.end_of(prefix), WINDOW), found)
         return known
 
     async def _read(self) -> Known:

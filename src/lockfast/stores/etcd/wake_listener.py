@@ -297,7 +297,7 @@ class EtcdWakeListener:
                     raise ValueError(f"token {token} is out of range")
                 was_told = claim is not None and claim.token == token
                 if claim is not None and (was_told or not claim.token):
-                    claim.granted(token, kv.mod, k.heirs_from(word))
+                    claim.granted(token, kv.mod, k.heirs_of(word.heirs))
                 if not was_told:
                     self._deliver(Wake(self.inbox, self._own.id, n, what, token))
             elif what == WAKE_WANTED:

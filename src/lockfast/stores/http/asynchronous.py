@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from lockfast.errors import StoreUnavailableError
-from lockfast.stores.http.members import Member, Members, broken, unreachable
+from lockfast.stores.http.members import Member, Members, broken, ended, unreachable
 from lockfast.stores.http.messages import (
     LineReader,
     ProtocolError,
@@ -93,23 +93,15 @@ class AsyncPool:
     ) -> None:
         """Read a streamed reply until `take` returns True for the lines that have come."""
         streams = await self._connect(member, until_s)
-        reader, lines = ReplyReader(), LineReader()
+        reader = LineReader()
         try:
             async with asyncio.timeout(max(0, until_s - monotonic())):
                 streams.writer.write(request.packed(str(member)))
-                while True:
-                    reader.feed(await streams.reader.read(RECEIVE_BYTES))
-                    found = lines.feed(reader.take())
+                while not take(reader.feed(await streams.reader.read(RECEIVE_BYTES))):
                     if reader.done:
-                        found += lines.end()
-                    if take(found):
-                        return
-                    if reader.done:
-                        raise StoreUnavailableError(self.members.label, "ended a watch")
+                        raise ended(self.members.label)
         except (OSError, ProtocolError) as error:
-            if isinstance(error, StoreUnavailableError):
-                raise
-            raise StoreUnavailableError(self.members.label, f"broke a watch ({error})") from error
+            raise ended(self.members.label, error) from error
         finally:
             streams.close()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lockfast.errors import StoreUnavailableError
 from lockfast.runtimes import platform
-from lockfast.stores.http.members import Member, Members, broken, unreachable
+from lockfast.stores.http.members import Member, Members, broken, ended, unreachable
 from lockfast.stores.http.messages import (
     LineReader,
     ProtocolError,
@@ -127,24 +127,14 @@ class Pool:
         take: Callable[[Sequence[dict[str, Any]]], bool],
     ) -> None:
         """Read a streamed reply until `take` returns True for the lines that have come."""
-        connection = Connection(self.members, member, until_s)
-        reader, lines = ReplyReader(), LineReader()
+        connection, reader = Connection(self.members, member, until_s), LineReader()
         try:
             connection.send(request.packed(str(member)), until_s)
-            while True:
-                left_s(until_s)
-                reader.feed(connection.stream.receive(until_s))
-                found = lines.feed(reader.take())
+            while not take(reader.feed(connection.stream.receive(until_s))):
                 if reader.done:
-                    found += lines.end()
-                if take(found):
-                    return
-                if reader.done:
-                    raise StoreUnavailableError(self.members.label, "ended a watch")
+                    raise ended(self.members.label)
         except (OSError, ProtocolError) as error:
-            if isinstance(error, StoreUnavailableError):
-                raise
-            raise StoreUnavailableError(self.members.label, f"broke a watch ({error})") from error
+            raise ended(self.members.label, error) from error
         finally:
             connection.close()
 
@@ -183,8 +173,7 @@ class LineStream:
         self._members = members
         self._connection: Connection | None = None
         self._failures = 0
-        self._reader = ReplyReader()
-        self._lines = LineReader()
+        self._reader = LineReader()
         self._waker = Waker()
         self._process = os.getpid()
 
@@ -202,7 +191,7 @@ class LineStream:
         except BaseException:
             connection.close()
             raise
-        self._reader, self._lines = ReplyReader(), LineReader()
+        self._reader = LineReader()
         self._connection = connection
 
     def is_open(self) -> bool:
@@ -228,19 +217,17 @@ class LineStream:
         found: list[dict[str, Any]] = []
         try:
             # Until nothing is left: TLS may have more in store than the socket shows.
-            while (data := connection.stream.receive_nowait()) is not None:
-                self._reader.feed(data)
-                found += self._lines.feed(self._reader.take())
-                if self._reader.done:
-                    found += self._lines.end()
-                    break
+            while (
+                not self._reader.done and (data := connection.stream.receive_nowait()) is not None
+            ):
+                found += self._reader.feed(data)
         except (OSError, ProtocolError) as error:
             self._fail(connection)
-            raise StoreUnavailableError(self._members.label, f"broke a watch ({error})") from error
+            raise ended(self._members.label, error) from error
         if self._reader.done:
             self.drop()
             if not found:
-                raise StoreUnavailableError(self._members.label, "ended a watch")
+                raise ended(self._members.label)
         return found
 
     def _fail(self, connection: Connection) -> None:

@@ -87,3 +87,10 @@ def broken(label: str, error: BaseException) -> StoreError:
     if isinstance(error, OSError):
         return OutcomeUnknownError(label, "the connection broke before the answer came")
     return OutcomeUnknownError(label, str(error))
+
+
+def ended(label: str, error: BaseException | None = None) -> StoreUnavailableError:
+    """Why a streamed reply brings no more."""
+    if isinstance(error, StoreUnavailableError):
+        return error
+    return StoreUnavailableError(label, f"broke a watch ({error})" if error else "ended a watch")

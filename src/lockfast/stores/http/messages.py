@@ -195,18 +195,22 @@ class ReplyReader:
 
 
 class LineReader:
-    """The lines of a streamed body, each a JSON object."""
+    """A streamed reply: takes bytes as they come, and gives each line of the body as an object."""
 
     def __init__(self) -> None:
+        self._reply = ReplyReader()
         self._rest = b""
 
-    def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+    @property
+    def done(self) -> bool:
+        return self._reply.done
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """The objects that are whole now; the last one may end without a line end."""
+        self._reply.feed(data)
+        *lines, self._rest = (self._rest + self._reply.take()).split(b"\n")
         if len(self._rest) > BODY_MAX:
             raise ProtocolError(f"sent a line of more than {BODY_MAX} bytes")
+        if self.done:
+            lines.append(self._rest)
         return [json_object(line) for line in lines if line.strip()]
-
-    def end(self) -> list[dict[str, Any]]:
-        """The last message, which may end without a line end."""
-        rest, self._rest = self._rest, b""
-        return [json_object(rest)] if rest.strip() else []
