@@ -90,6 +90,7 @@ class Contest:
 
         def enough() -> bool:
             nonlocal all_ms
+            self._cluster.revive()
             for child in self._children:
                 while child.is_talking(0.0):
                     if self._hear(child) == "held":

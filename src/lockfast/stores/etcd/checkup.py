@@ -26,6 +26,8 @@ QUOTA_BYTES: Final = 2 * 1024**3
 """etcd's default."""
 INCONSISTENT: Final = ("3.5.0", "3.5.1", "3.5.2")
 """A crash under load may leave members that differ, says etcd's own post-mortem."""
+PANICS_BEFORE: Final = {(3, 4): 23, (3, 5): 7}
+"""A client that gives up during a read-only transaction makes the member panic (etcd's #14110)."""
 
 
 def examine(address: Address, *, raises_epoch: bool = False) -> Iterator[Diagnosis]:
@@ -101,13 +103,18 @@ class _Checkup:
     def _version(self, status: Json) -> Diagnosis:
         version = str(status.get("version", "?"))
         try:
-            numbers = tuple(map(int, version.split(".")[:2]))
+            *numbers, patch = map(int, version.split("-")[0].split("."))
         except ValueError:
             return Diagnosis("server", f"etcd {version!r}", "note", "its version is not readable")
-        if numbers < (3, 4):
+        minor = tuple(numbers)
+        if minor < (3, 4):
             return Diagnosis("server", f"etcd {version}", "bad", "use etcd 3.4 or newer")
         if version in INCONSISTENT:
-            advice = "a crash may leave members that differ; use 3.5.3 or newer"
+            advice = "a crash may leave members that differ; use 3.5.7 or newer"
+            return Diagnosis("server", f"etcd {version}", "note", advice)
+        if patch < PANICS_BEFORE.get(minor, 0):
+            fixed = f"{version.rpartition('.')[0]}.{PANICS_BEFORE[minor]}"
+            advice = f"a read that is given up may crash a member; use {fixed} or newer"
             return Diagnosis("server", f"etcd {version}", "note", advice)
         return Diagnosis("server", f"etcd {version}")
 
