@@ -116,7 +116,7 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
         (session,) = (one for one in waiter._core.sessions())
         listener: Any = session.listener
         stream = listener._watcher._stream
-        until(lambda: stream.is_open() and len(listener._armed) == 1, "it listens")
+        until(lambda: len(listener._armed) == 1 and stream.is_open(), "it listens")
         # The watch breaks; the hand-over and a compaction come before it is back.
         listener._retry_ms = 1000
         stream._connection.stream.socket.shutdown(2)

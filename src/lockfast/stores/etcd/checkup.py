@@ -26,7 +26,7 @@ QUOTA_BYTES: Final = 2 * 1024**3
 """etcd's default."""
 INCONSISTENT: Final = ("3.5.0", "3.5.1", "3.5.2")
 """A crash under load may leave members that differ, says etcd's own post-mortem."""
-PANICS_BEFORE: Final = {(3, 4): 23, (3, 5): 7}
+PANICS_BEFORE: Final[dict[tuple[int, ...], int]] = {(3, 4): 23, (3, 5): 7}
 """A client that gives up during a read-only transaction makes the member panic (etcd's #14110)."""
 
 

@@ -221,10 +221,10 @@ class EtcdWakeListener:
             if stop:
                 request["range_end"] = self._keys.coded(stop)
             requests.append(request)
-        self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
         # The watch begins anew from where it was, and hears of what went since.
         self._seen = min(self._seen, answer.revision) if self._seen else answer.revision
         self._watcher.drop()
+        self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
