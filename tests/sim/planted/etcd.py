@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from itertools import count
 
 from lockfast.core.commands import HOLDING
-from lockfast.stores.etcd import doubt, layout
+from lockfast.stores.etcd import doubt, steps
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan, _Maker
@@ -72,16 +71,6 @@ def _(stack: ExitStack) -> None:
     replace(stack, doubt, "resolve", wrong)
 
 
-@bug("etcd: two takers of one lock travel together", promise="exclusion", store="etcd")
-def _(stack: ExitStack) -> None:
-    numbers = count()
-
-    def wrong(key: str) -> str:
-        return f"{key}{next(numbers)}"  # so nothing is ever the same
-
-    replace(stack, layout, "scope_of", wrong)
-
-
 @bug("etcd: grants that travel together have one token", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
     right = Plan.proposal
@@ -96,19 +85,31 @@ def _(stack: ExitStack) -> None:
 def _(stack: ExitStack) -> None:
     def wrong(self: _Maker) -> None:
         for of, claim in self._view.claims.items():
-            if claim is not None and claim.state == HOLDING:
+            if claim is not None and claim.state == HOLDING and len(claim.places) == 1:
                 self._plan.heirs[of] = Found([], 0)
 
     replace(stack, _Maker, "heirs", wrong)
 
 
-@bug("etcd: the end of a session leaves its life", promise="liveness", store="etcd")
+@bug("etcd: a claim that is granted is not compared", promise="liveness", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = Keys.delete
+    def wrong(self: _Maker, of: tuple[str, int]) -> None:
+        pass
 
-    def wrong(self: Keys, key: str, stop: str = "") -> Json:
-        if key[:2] == "o\x1f":
-            return right(self, f"{key}?", stop)
-        return right(self, key, stop)
+    replace(stack, _Maker, "claim_stands", wrong)
 
-    replace(stack, Keys, "delete", wrong)
+
+@bug("etcd: whoever stands in line is overtaken by a clock", promise="order", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(tail: object, now_ms: int, arrival: int) -> int:
+        return 0
+
+    replace(stack, steps, "lag_ms", wrong)
+
+
+@bug("etcd: the fence is taken for an answer", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    async def wrong(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> None:
+        own.doubted.discard(n)
+
+    replace(stack, doubt, "resolve", wrong)
