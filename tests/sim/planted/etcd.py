@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from lockfast.core.commands import HOLDING
 from lockfast.stores.etcd import doubt, steps
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan, _Maker
-from lockfast.stores.etcd.requests import Found, Keys
+from lockfast.stores.etcd.requests import Keys
 from lockfast.stores.etcd.transport import Json
 from tests.sim.planted.bugs import bug, replace
 
@@ -79,16 +78,6 @@ def _(stack: ExitStack) -> None:
         return right(self, keys, leases, wants)._replace(tokens=0)  # type: ignore[arg-type]
 
     replace(stack, Plan, "proposal", wrong)
-
-
-@bug("etcd: a reader among others is told that it is alone", promise="exclusion", store="etcd")
-def _(stack: ExitStack) -> None:
-    def wrong(self: _Maker) -> None:
-        for of, claim in self._view.claims.items():
-            if claim is not None and claim.state == HOLDING and len(claim.places) == 1:
-                self._plan.heirs[of] = Found([], 0)
-
-    replace(stack, _Maker, "heirs", wrong)
 
 
 @bug("etcd: a claim that is granted is not compared", promise="liveness", store="etcd")

@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, Event, Place
 from lockfast.core.modes import MODES_OF_KIND
@@ -254,23 +255,23 @@ class Word(NamedTuple):
 
 def typed(kind: Any, values: Any) -> Any:
     """A NamedTuple from stored values, checked against the types of its fields."""
-    expected = list(kind.__annotations__.values())
-    if not isinstance(values, list) or not _fits(values, expected, kind):
+    expected, required = _fields_of(kind)
+    if (
+        not isinstance(values, list)
+        or not required <= len(values) <= len(expected)
+        or not all(map(isinstance, values, expected))
+    ):
         raise UnreadableError(f"{str(values)[:60]!r} is not a {kind.__name__}")
     return kind(*values)
 
 
-_TYPES: Final[dict[str, type]] = {"int": int, "str": str, "bool": bool, "list[str]": list}
-
-
-def _fits(values: list[Any], expected: list[str], kind: Any) -> bool:
-    required = len(expected) - len(kind._field_defaults)
-    if not required <= len(values) <= len(expected):
-        return False
-    return all(
-        isinstance(value, _TYPES[wanted]) if wanted in _TYPES else True
-        for value, wanted in zip(values, expected, strict=False)
-    )
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
+    """What JSON makes of the fields of a NamedTuple, and how many of them must be there."""
+    hints = get_type_hints(kind).values()
+    plain = (int, str, list)
+    types = tuple(next((one for one in plain if one in (h, get_origin(h))), object) for h in hints)
+    return types, len(types) - len(kind._field_defaults)
 
 
 def base_from(label: str, kv: Kv | None) -> Base | None:

@@ -283,27 +283,29 @@ class EtcdWakeListener:
                         self._waiting[armed.n] = 1
 
     def _word(self, kv: Kv, wakes: list[Wake]) -> None:
-        """Word that another process has left for a claim of ours."""
-        n = int(kv.key.rsplit(k.SEP, 1)[1], 16)
-        word = k.typed(k.Word, k.decode(kv.value))
-        claim = self._own.claims.get(n)
-        self._own.has_words = True
+        """Word that another process has left for a claim of ours. What cannot be read is
+        skipped: a claim that waits is looked at with every keep-alive."""
+        own = self._own
+        try:
+            n = int(kv.key.rsplit(k.SEP, 1)[1], 16)
+            word: k.Word = k.typed(k.Word, k.decode(kv.value))
+        except (ValueError, LookupError):
+            return
+        claim, token = own.claims.get(n), word.offset + k.STRIDE * kv.mod
+        own.has_words = True
         if claim is not None:
             claim.has_word = True
         for what in word.whats:
-            if what == WAKE_GRANTED:
-                token = word.offset + k.STRIDE * kv.mod
-                if not 0 < token <= k.TOKEN_MAX:
-                    raise ValueError(f"token {token} is out of range")
+            if what == WAKE_GRANTED and 0 < token <= k.TOKEN_MAX:
                 was_told = claim is not None and claim.token == token
                 if claim is not None and (was_told or not claim.token):
                     claim.granted(token, kv.mod, k.heirs_of(word.heirs))
                 if not was_told:
-                    self._deliver(Wake(self.inbox, self._own.id, n, what, token))
+                    self._deliver(Wake(self.inbox, own.id, n, what, token))
             elif what == WAKE_WANTED:
-                self._deliver(Wake(self.inbox, self._own.id, n, what))
+                self._deliver(Wake(self.inbox, own.id, n, what))
             elif what == WAKE_LOOK:
-                wakes.append(Wake(self.inbox, self._own.id, n, what))
+                wakes.append(Wake(self.inbox, own.id, n, what))
 
     # ── from other threads ───────────────────────────────────────────────────────────
 
