@@ -1,4 +1,4 @@
-"""The command `./dev bench [embedded | redis | etcd | postgresql | quorum | retained]`."""
+"""The command `./dev bench`: embedded, redis, etcd, postgresql, quorum, retained or observe."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.what == "retained":
         return _retained(arguments)
+    if arguments.what == "observe":
+        return _observe(arguments)
     plan = QUICK if arguments.quick else Plan()
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
@@ -104,6 +106,18 @@ def _etcd(arguments: argparse.Namespace, plan: Plan) -> int:
     )
 
 
+def _observe(arguments: argparse.Namespace) -> int:
+    # Imported here: the other benchmarks need neither metrics nor traces.
+    from bench.observe import ObservePlan, report_observe, run_observe
+
+    plan = ObservePlan(rounds=5, pairs_per_round=100) if arguments.quick else ObservePlan()
+    if arguments.rounds:
+        plan = plan._replace(rounds=arguments.rounds)
+    for line in report_observe(run_observe(plan, arguments.before, _show_progress)):
+        print(line)
+    return 0
+
+
 def _retained(arguments: argparse.Namespace) -> int:
     plan = RetainedPlan()
     if arguments.quick:
@@ -156,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["embedded", "redis", "etcd", "postgresql", "quorum", "retained"],
+        choices=["embedded", "redis", "etcd", "postgresql", "quorum", "retained", "observe"],
         default="embedded",
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default {Plan().rounds}")
@@ -170,6 +184,12 @@ def _parser() -> argparse.ArgumentParser:
             | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "tooz"}
         ),
         help="leave a contestant out (may be repeated)",
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="SRC",
+        help="observe: also measure the version whose source tree this is",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE too")
     return parser

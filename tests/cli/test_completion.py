@@ -28,7 +28,7 @@ def test_every_command_and_option_is_in_it(shell: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        (["s"], {"show", "schema", "serve", "sessions", "simulate"}),
+        (["s"], {"show", "schema", "serve", "sessions", "simulate", "stats"}),
         (["ls", "--k"], {"--kind"}),
         (["ls", "--kind", "se"], {"semaphore"}),
         (["run", "a", "--on-lost", ""], {"term", "signal", "ignore"}),

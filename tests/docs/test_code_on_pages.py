@@ -36,7 +36,9 @@ def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # Losing a lease is logged, and without any handler Python prints that here.
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("lost '")]
+    assert lines == []
 
 
 def environment(state: Path) -> dict[str, str]:

@@ -74,10 +74,10 @@ examples:
   lockfast watch --json | jq -r 'select(.what == "expired") | .owner'
 """
 STATS: Final = """\
-The figures come from the store's event log, so they cover all clients, but only
-as far back as the log reaches; some stores write it only while it is read. They
-lack what no log has: try_acquire that found a lock taken, refused tokens, and
-the time of requests. client.stats() has those, for one client.
+The figures come from the store's event log. So they cover all clients, but
+only as far back as the log reaches; some stores write it only while it is
+read. They lack what no log has: try_acquire that found a lock taken, refused
+tokens, and the time of requests. client.stats() has those, for one client.
 
 examples:
   lockfast stats                     every lock, after watching for 5 s
@@ -90,7 +90,8 @@ The page needs nothing else: no script, no network. FILE of --from is a history
 
 examples:
   lockfast report --html locks.html --for 1m
-  lockfast watch --json >events.jsonl; lockfast report --from events.jsonl --html locks.html
+  lockfast watch --json >events.jsonl
+  lockfast report --from events.jsonl --html locks.html
 """
 TOP: Final = """\
 keys:

@@ -165,9 +165,9 @@ async def _enter(
             if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
                 raise
             failed = True
-            core.emitter.outage.failed(error)
             # Resending is safe: the store recognizes the claim by its number.
             trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
+            core.emitter.outage.failed(error, raised=trouble is not None)
             if trouble is not None:
                 if was_queued:
                     name, timeout = holding.ask.name, (timeout_ms or 0) / 1000

@@ -172,9 +172,9 @@ class Core:
                     self.emitter.outage.over()
                 return reply
             except (StoreUnavailableError, OutcomeUnknownError) as error:
-                if not self.closed:
-                    self.emitter.outage.failed(error)
                 trouble = error if self.closed else retry.failed(error)
+                if not self.closed:
+                    self.emitter.outage.failed(error, raised=trouble is not None)
                 if trouble is not None:
                     raise trouble from error.__cause__
                 await runtime.signal().wait(RETRY_MS)

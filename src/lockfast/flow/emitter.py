@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from lockfast.errors import StoreError
 from lockfast.flow.log import logger
 from lockfast.ports import Runtime
 
@@ -78,9 +79,13 @@ class Outage:
         """Requests that failed since the last success."""
         self._began_us = 0
         self._remind_us = 0
+        self._is_logged = False
 
-    def failed(self, error: Exception) -> None:
-        """Record that a request did not reach the store, or got no reply."""
+    def failed(self, error: StoreError, *, raised: bool = False) -> None:
+        """Record that a request did not reach the store, or got no reply.
+
+        If the error is `raised` to the caller, it is not logged as well.
+        """
         from lockfast.events import StoreUnreachable
 
         now_us = self._emitter.now_us()
@@ -88,13 +93,19 @@ class Outage:
             self.failures += 1
             if self.failures == 1:
                 self._began_us = now_us
-            elif now_us < self._remind_us:
-                return
-            self._remind_us = now_us + REMIND_US
+            logs = not raised and not (self._is_logged and now_us < self._remind_us)
+            emits = logs or self.failures == 1
+            if logs:
+                self._is_logged = True
+                self._remind_us = now_us + REMIND_US
             failures, for_us = self.failures, now_us - self._began_us
-        self._emitter.emit_and_log(
-            StoreUnreachable(now_us, self._emitter.source, failures, for_us, str(error))
-        )
+        if emits:
+            source = self._emitter.source
+            event = StoreUnreachable(now_us, source, failures, for_us, error.what)
+            if logs:
+                self._emitter.emit_and_log(event)
+            else:
+                self._emitter.emit(event)
 
     def over(self) -> None:
         """Record that the store replied. Call it only if `failures` is not 0."""
@@ -103,6 +114,11 @@ class Outage:
         now_us = self._emitter.now_us()
         with self._mutex:
             failures, self.failures = self.failures, 0
+            was_logged, self._is_logged = self._is_logged, False
             for_us = now_us - self._began_us
         if failures:
-            self._emitter.emit_and_log(StoreBack(now_us, self._emitter.source, failures, for_us))
+            event = StoreBack(now_us, self._emitter.source, failures, for_us)
+            if was_logged:
+                self._emitter.emit_and_log(event)
+            else:
+                self._emitter.emit(event)

@@ -76,7 +76,7 @@ def _described(event: e.Event) -> tuple[int, str]:
             by = f" (by {event.by})" if event.by else ""
             return INFO, f"session {event.session} has ended: {event.reason}{by}"
         case e.StoreUnreachable():
-            if event.failures == 1:
+            if not event.for_us or event.failures == 1:
                 return WARNING, f"{event.source.store} is unreachable: {event.error}"
             return WARNING, (
                 f"{event.source.store} has been unreachable for {_span(event.for_us)}, "

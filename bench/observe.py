@@ -1,0 +1,193 @@
+"""What observing costs: an uncontended pair with observers off, null, metrics and traces.
+
+All variants are measured in turn within each round, in one process per face, and stated as
+ratios to "off". The time includes delivery: each variant ends when its observer has received
+everything. With `--before`, the source tree of another version is measured in the same rounds,
+which shows what the port itself costs while nobody observes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+__all__ = ["ObservePlan", "report_observe", "run_observe"]
+
+FACES = ("blocking", "asyncio")
+VARIANTS = ("off", "null", "metrics", "traces")
+STORES = ("memory", "sqlite")
+
+
+class ObservePlan(NamedTuple):
+    rounds: int = 15
+    pairs_per_round: int = 400
+
+
+class Cost(NamedTuple):
+    """Microseconds per pair: the median of the rounds, and of the ratio to "off"."""
+
+    us: float
+    ratio: float
+
+
+Costs = dict[tuple[str, str, str], Cost]
+"""By store, face and variant."""
+
+
+def run_observe(plan: ObservePlan, before: Path | None, progress: Callable[[str], None]) -> Costs:
+    found: Costs = {}
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as directory:
+        for store in STORES:
+            for face in FACES:
+                url = "memory://" if store == "memory" else f"sqlite://{directory}/{face}.db"
+                progress(f"{store}, {face}: {', '.join(VARIANTS)} in turn")
+                found.update(_measure(plan, store, face, url, before))
+    return found
+
+
+def _measure(plan: ObservePlan, store: str, face: str, url: str, before: Path | None) -> Costs:
+    here = Path(__file__).resolve().parents[1] / "src"
+    crew = {"": _Worker(here, face, url, plan.pairs_per_round)}
+    variants: list[tuple[str, str]] = [("", variant) for variant in VARIANTS]
+    if before is not None:
+        crew["before"] = _Worker(
+            before, face, f"{url}.before" if store != "memory" else url, plan.pairs_per_round
+        )
+        variants.insert(1, ("before", "off"))
+    rounds: dict[str, list[float]] = {}
+    try:
+        for number in range(plan.rounds + 1):
+            # Another order each time, so that no variant always follows the same one.
+            turn = variants[number % len(variants) :] + variants[: number % len(variants)]
+            for who, variant in turn:
+                us = crew[who].pair_us(variant)
+                if number:  # the first round warms up
+                    rounds.setdefault(who or variant, []).append(us)
+    finally:
+        for worker in crew.values():
+            worker.close()
+    off = rounds["off"]
+    return {
+        (store, face, variant): Cost(
+            median(found), median(us / base for us, base in zip(found, off, strict=True))
+        )
+        for variant, found in rounds.items()
+    }
+
+
+def report_observe(costs: Costs) -> Iterator[str]:
+    yield f"{'store':<8}{'face':<10}{'observers':<11}{'µs per pair':>12}{'ratio to off':>14}"
+    for (store, face, variant), cost in costs.items():
+        yield f"{store:<8}{face:<10}{variant:<11}{cost.us:>12.1f}{cost.ratio:>14.3f}"
+
+
+class _Worker:
+    """A process that measures one source tree."""
+
+    def __init__(self, source: Path, face: str, url: str, pairs: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, str(source), face, url, str(pairs)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def pair_us(self, variant: str) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(variant, file=self._process.stdin, flush=True)
+        return float(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+# ── in the process that measures ─────────────────────────────────────────────────────
+
+
+@contextmanager
+def _observing(variant: str) -> Iterator[Callable[[], object]]:
+    """Enable one variant; yields what waits until everything is delivered."""
+    if variant == "off":
+        yield lambda: None
+        return
+    subscription: Any
+    if variant == "null":
+        import lockfast
+
+        subscription = lockfast.observe(lambda event: None)
+    elif variant == "metrics":
+        from prometheus_client import CollectorRegistry
+
+        from lockfast import metrics
+
+        subscription = metrics.enable(CollectorRegistry())
+    else:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        from lockfast import otel
+
+        subscription = otel.enable(TracerProvider())
+    with subscription:
+        yield subscription.flush
+
+
+def _work(source: str, face: str, url: str, pairs: int) -> None:
+    sys.path.insert(0, source)
+    import lockfast
+    import lockfast.aio
+
+    def blocking(client: Any) -> None:
+        lock = client.lock("bench")
+        for _ in range(pairs):
+            with lock:
+                pass
+
+    async def in_loop(client: Any) -> None:
+        lock = client.lock("bench")
+        for _ in range(pairs):
+            async with lock:
+                pass
+
+    if face == "blocking":
+        client: Any = lockfast.connect(url)
+
+        def measured() -> None:
+            blocking(client)
+    else:
+        loop = asyncio.new_event_loop()
+        client = loop.run_until_complete(_connect(url))
+
+        def measured() -> None:
+            loop.run_until_complete(in_loop(client))
+
+    for line in sys.stdin:
+        with _observing(line.strip()) as delivered:
+            began = time.perf_counter_ns()
+            measured()
+            delivered()
+            spent = time.perf_counter_ns() - began
+        print(json.dumps(spent / pairs / 1000), flush=True)
+
+
+async def _connect(url: str) -> Any:
+    import lockfast.aio
+
+    return lockfast.aio.connect(url)
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
