@@ -181,7 +181,7 @@ async def _enter(
             sent_ms = runtime.now_ms()
             continue
         if failed:
-            core.emitter.outage.over()
+            core.emitter.outage.ended()
         if isinstance(reply, Ended):
             session.ended_by_store(reply)
             logger.warning(

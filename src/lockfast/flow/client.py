@@ -167,9 +167,11 @@ class Core:
         retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
-                reply = await wire.send(command, retry.left_ms(runtime.now_ms()))
+                left_ms = retry.left_ms(runtime.now_ms())
+                # If the command or its reply is lost, resend before a long timeout elapses.
+                reply = await wire.send(command, min(left_ms, self.connect_timeout_ms))
                 if self.emitter.outage.failures:
-                    self.emitter.outage.over()
+                    self.emitter.outage.ended()
                 return reply
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 trouble = error if self.closed else retry.failed(error)

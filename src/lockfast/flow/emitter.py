@@ -107,7 +107,7 @@ class Outage:
             else:
                 self._emitter.emit(event)
 
-    def over(self) -> None:
+    def ended(self) -> None:
         """Record that the store replied. Call it only if `failures` is not 0."""
         from lockfast.events import StoreBack
 

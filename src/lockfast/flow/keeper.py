@@ -210,7 +210,7 @@ class Keeper:
 
     def _succeeded(self, doing: str, backoff: Backoff) -> None:
         if self._session.emitter.outage.failures:
-            self._session.emitter.outage.over()
+            self._session.emitter.outage.ended()
         self._log_at_ms.pop(doing, None)
         backoff.succeeded()
 
