@@ -17,6 +17,7 @@ SYNONYMS = (
 """Verbs that once named the end of a claim or session, or could."""
 ABOUT_OTHER_THINGS = {
     "forget_below": "numbers that a client will not use again",
+    "dropped": "events that a slow observer missed",
     "finish": "a run of `once`, which has a result",
     "hands_over": "a watch that passes on the lock",
     "watch_over": "watch processes",
