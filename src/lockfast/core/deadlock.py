@@ -2,10 +2,11 @@
 
 The nodes of the wait-for graph are actors (tasks or threads), not sessions: tasks of one
 client may wait for each other's locks without a deadlock. A waiter waits for every
-conflicting claim ahead of it, held or waiting. The algorithm is graph reduction: remove each
-actor that can proceed, assume that it releases all it holds, and repeat. The actors that
-remain are deadlocked. Claims without an actor are retained claims, which clients give up
-when others wait, so they block nobody.
+conflicting claim ahead of it, held or waiting, and for the first claim in the queue that cannot
+be granted: the queue stops there, whatever the modes behind it. The algorithm is graph reduction:
+remove each actor that can proceed, assume that it releases all it holds, and repeat. The actors
+that remain are deadlocked. Claims without an actor are retained claims, which clients give up
+when others wait, so they block nobody once they are granted.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _groups(waits: Sequence[Wait]) -> list[tuple[frozenset[str], list[Wait]]]:
     for wait in waits:
         if wait.claim.actor in stuck:
             edges.setdefault(wait.claim.actor, set()).update(
-                other.actor for other in blockers_of(wait, stuck)
+                other.actor for other in blockers_of(wait, stuck) if other.actor
             )
     found = []
     for group in _knots(edges):
@@ -105,7 +106,7 @@ def _reduce(waits: Sequence[Wait]) -> set[str]:
         actor = wait.claim.actor
         if actor:
             waits_of[actor] = waits_of.get(actor, 0) + 1
-            lines.setdefault((wait.resource.kind, wait.resource.name), []).append(wait)
+        lines.setdefault((wait.resource.kind, wait.resource.name), []).append(wait)
     stuck = set(waits_of)
     fitting: set[tuple[str, str, str, int]] = set()
     moved = True
@@ -115,6 +116,9 @@ def _reduce(waits: Sequence[Wait]) -> set[str]:
             ahead = _Ahead(line[0].resource, stuck)
             for wait in line:
                 claim = wait.claim
+                if not claim.actor:
+                    ahead.stop_at(wait)
+                    continue
                 if claim.actor not in stuck:
                     continue
                 key = (wait.place.kind, wait.place.name, claim.session, claim.n)
@@ -125,6 +129,8 @@ def _reduce(waits: Sequence[Wait]) -> set[str]:
                     if not waits_of[claim.actor]:
                         stuck.discard(claim.actor)
                         continue
+                if key not in fitting:
+                    ahead.stop_at(wait)
                 if wait.at >= 0:
                     ahead.add(wait.place)
     return stuck
@@ -137,6 +143,8 @@ class _Ahead:
         self._limit = resource.limit
         self._counts: dict[str, int] = {}
         self._converting = False
+        self._stopped = False
+        """A claim in the queue cannot be granted, so none behind it is."""
         for claim in resource.holders:
             if claim.actor in stuck:
                 self.add(_place_at(claim, resource))
@@ -146,8 +154,15 @@ class _Ahead:
         share = place.weight if place.mode == PERMIT else 1
         self._counts[place.mode] = self._counts.get(place.mode, 0) + share
 
+    def stop_at(self, wait: Wait) -> None:
+        """Let nothing behind this claim pass, if it waits in the queue and cannot be granted."""
+        if wait.at >= 0 and not self.leaves_room_for(wait):
+            self._stopped = True
+
     def leaves_room_for(self, wait: Wait) -> bool:
         """Return True if no claim counted so far blocks this one; see `blockers_of`."""
+        if self._stopped and wait.at >= 0:
+            return False
         mode = wait.place.mode
         if mode == PERMIT:
             return self._counts.get(PERMIT, 0) + wait.place.weight <= self._limit
@@ -162,7 +177,31 @@ class _Ahead:
 
 
 def blockers_of(wait: Wait, stuck: set[str] | None = None) -> list[ClaimView]:
-    """Return the claims that block this one; with `stuck`, only those of these actors."""
+    """Return the claims that block this one; with `stuck`, only those of these actors.
+
+    A claim without an actor, at which the queue stops, comes with those that block it.
+    """
+    found = _conflicting(wait, stuck)
+    stop = _stop_of(wait, stuck)
+    if stop is not None:
+        theirs = [] if stop.claim.actor else _conflicting(stop, stuck)
+        known = {other[:2] for other in found}
+        found += [other for other in (stop.claim, *theirs) if other[:2] not in known]
+    return found
+
+
+def _stop_of(wait: Wait, stuck: set[str] | None) -> Wait | None:
+    """Return the first claim ahead in the queue that cannot be granted, if there is one."""
+    for at, claim in enumerate(wait.resource.waiting[: max(0, wait.at)]):
+        if stuck is None or not claim.actor or claim.actor in stuck:
+            ahead = Wait(claim, _place_at(claim, wait.resource), wait.resource, at)
+            if _conflicting(ahead, stuck):
+                return ahead
+    return None
+
+
+def _conflicting(wait: Wait, stuck: set[str] | None) -> list[ClaimView]:
+    """Return the claims ahead whose modes do not go with this one's."""
     there = [
         (other, _place_at(other, wait.resource))
         for other in wait.ahead

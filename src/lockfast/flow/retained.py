@@ -77,9 +77,9 @@ class _Waiter:
 class RetainedLock:
     """One lock retained by one client: the grant, its users, and their local queue."""
 
-    def __init__(self, core: Core, ask: Ask) -> None:
+    def __init__(self, core: Core, ask: Ask, block: int = BLOCK) -> None:
         self._core = core
-        self._ask = ask._replace(block=BLOCK)
+        self._ask = ask._replace(block=block)
         self._shared = ask.places[0].mode != EXCLUSIVE
         self.nothing = Holding(self._ask, "")
         """The placeholder that a lease has until its use is admitted."""
@@ -205,7 +205,7 @@ class RetainedLock:
 
     def _begin(self, holding: Holding) -> None:
         self._next_token = holding.token
-        self._last_token = holding.token + BLOCK - 1
+        self._last_token = holding.token + self._ask.block - 1
         self._wanted_at_arrival = None
         self._served = 0
         holding.on_wanted = functools.partial(self._on_wanted, holding)

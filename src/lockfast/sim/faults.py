@@ -237,6 +237,18 @@ def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
     episodes(world, rng, knobs, begin)
 
 
+def out_of_memory(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """Redis has reached its maxmemory: what would store something is refused."""
+
+    def begin() -> Callable[[], None]:
+        server = world.redis
+        world.note_fault("out_of_memory", server.host.name)
+        server.out_of_memory = True
+        return lambda: setattr(server, "out_of_memory", False)
+
+    episodes(world, rng, knobs, begin)
+
+
 # ── a cluster of etcd ────────────────────────────────────────────────────────────────
 
 
@@ -496,6 +508,7 @@ def disk_full(world: World, rng: random.Random, knobs: Knobs) -> None:
 _TABLE: Final = frozenset(("memory",))
 _FORGETFUL: Final = frozenset(("memory", "redis"))
 _ETCD: Final = frozenset(("etcd",))
+_REDIS: Final = frozenset(("redis",))
 _QUORUM: Final = frozenset(("quorum",))
 _SQLITE: Final = frozenset(("sqlite",))
 _SERVERS: Final = ALL - _SQLITE
@@ -516,6 +529,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, True, _FORGETFUL),
     "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
+    "out_of_memory": Fault(out_of_memory, {"times": 2, "ms": (20, 900)}, stores=_REDIS),
     "leader_change": Fault(leader_change, {"times": 2, "ms": (50, 900)}, stores=_ETCD),
     "member_crash": Fault(member_crash, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),
     "member_cut_off": Fault(member_cut_off, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),

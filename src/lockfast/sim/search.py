@@ -39,6 +39,8 @@ ENTRY_TTLS: Final = 3
 DEADLOCK_TTLS: Final = 3
 """and as many later where clients wait for each other in a circle, to be found first."""
 
+_CIRCULAR: Final = frozenset(("nested", "crossed_upgrades"))
+"""Workloads whose clients wait for each other in a circle."""
 _PROMISE: Final = re.compile(r"PromiseBrokenError\(['\"]([^:]+):")
 
 
@@ -72,7 +74,7 @@ def judge(run: Run) -> list[Problem]:
 def alive_us(mix: Mix) -> int:
     """How long at most nobody enters a lock that somebody waits for."""
     longest_ms = max(mix.knobs_of_workload(name)["hold_ms"][1] for name in mix.workloads)
-    ttls = ENTRY_TTLS + (DEADLOCK_TTLS if "nested" in mix.workloads else 0)
+    ttls = ENTRY_TTLS + (DEADLOCK_TTLS if _CIRCULAR & mix.workloads.keys() else 0)
     ttl_ms = mix.ttl_ms
     if mix.store == "etcd":
         # A lease lasts whole seconds, longer by an election, and is revoked half a second late.

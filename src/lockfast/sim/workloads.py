@@ -284,7 +284,7 @@ async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Tasks of one client share a lock that stays with it until others want it."""
     place = Place("lock", "a", "exclusive")
-    lock = RetainedLock(client.core, Ask((place,), client.world.ttl_ms))
+    lock = RetainedLock(client.core, Ask((place,), client.world.ttl_ms), knobs["block"])
 
     async def task(own: random.Random) -> None:
         for _ in rounds(client, knobs):
@@ -372,6 +372,40 @@ async def ending(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
             continue
 
 
+async def crossed_upgrades(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Read two locks and become the writer of one: cycles that lead through conversions."""
+    for _ in rounds(client, knobs):
+        await think(client, rng, knobs)
+        names = rng.sample("ab", 2)
+        outer = await client.acquire(Place("lock", names[0], rng.choice(("shared", "update"))))
+        if outer is None:
+            continue
+        inner = await client.acquire(
+            Place("lock", names[1], rng.choice(("shared", "exclusive"))),
+            timeout_ms=rng.choice((None, None, 60)),
+        )
+        await hold(client, outer, rng, knobs)
+        await client.convert(outer, "exclusive", rng.choice((None, None, 40)))
+        await hold(client, outer, rng, knobs)
+        if inner is not None:
+            await client.release(inner)
+        await client.release(outer)
+
+
+async def newcomers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
+    """Everybody connects at the same instant, takes a lock, leaves and connects again."""
+    for _ in rounds(client, knobs):
+        lease = await client.acquire(lock(rng, knobs), timeout_ms=rng.choice((None, 60)))
+        if lease is not None:
+            await hold(client, lease, rng, knobs)
+            await client.release(lease)
+        await client.core.close()
+        client.connect()
+        # On the next whole instant, with all others.
+        ms = client.host.kernel.now // 1000 % 40
+        await client.host.sleep(40 - ms)
+
+
 async def windows(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
     """Jobs that run at most once in a while, whoever gets to run them."""
     for _ in rounds(client, knobs):
@@ -405,11 +439,14 @@ WORKLOADS: dict[str, Workload] = {
     "meddling": Workload(meddling, _WRITING),
     "nested": Workload(nested, _USUAL),
     "long_holds": Workload(long_holds, {**_USUAL, "hold_ms": (900, 1800)}),
-    "kept": Workload(kept, {**_USUAL, "hold_ms": (1, 15)}),
+    "kept": Workload(kept, {**_USUAL, "hold_ms": (1, 15), "block": 4096}),
     "ttls": Workload(ttls, {**_WRITING, "names": 1}),
     "crowd": Workload(crowd, {**_USUAL, "rounds": 1, "lines": 70, "hold_ms": (1, 3)}),
     "closing": Workload(closing, {**_USUAL, "tasks": 3, "open_ms": (1, 60)}),
     "ending": Workload(ending, {**_WRITING, "tasks": 2, "think_ms": (0, 40)}),
+    "short_blocks": Workload(kept, {**_USUAL, "hold_ms": (1, 15), "block": 3}),
+    "crossed_upgrades": Workload(crossed_upgrades, _USUAL),
+    "newcomers": Workload(newcomers, _USUAL),
     "windows": Workload(windows, {**_USUAL, "window_ms": (10, 120), "think_ms": (0, 30)}),
 }
 

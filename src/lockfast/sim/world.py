@@ -44,6 +44,7 @@ from lockfast.sim.services import Embedded, Forgetful, Service, Step, TableServi
 from lockfast.sim.workloads import WORKLOADS
 
 if TYPE_CHECKING:
+    from lockfast.sim.redis.server import RedisServer
     from lockfast.sim.sqlite.service import Machine
 
 PATIENCE_TTLS = 60
@@ -349,6 +350,13 @@ class World:
         """The machine of a world of SQLite."""
         assert isinstance(self.service, Embedded), f"this is a world of {self.mix.store}"
         return self.service.machine
+
+    @property
+    def redis(self) -> RedisServer:
+        """The server of a world of Redis."""
+        assert self.mix.store == "redis", f"this is a world of {self.mix.store}"
+        server: RedisServer = self.service.server  # type: ignore[attr-defined]
+        return server
 
     @property
     def cluster(self) -> Cluster:

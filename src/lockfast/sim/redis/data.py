@@ -286,6 +286,8 @@ COMMANDS: Final[dict[bytes, Callable[[Data, Arguments], Reply]]] = {
     b"FLUSHALL": Data.flushall,
 }
 WRITES: Final = frozenset((b"HSET", b"HDEL", b"ZADD", b"ZREM", b"RPUSH", b"LTRIM", b"DEL"))
+STORES: Final = frozenset((b"HSET", b"ZADD", b"RPUSH"))
+"""Writes that need memory (the flag `denyoom`)."""
 
 
 def _wrong_number(name: str) -> ReplyError:

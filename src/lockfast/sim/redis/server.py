@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from lockfast.sim.network import Network
-from lockfast.sim.redis.data import WRITES, Data, Reply, ReplyError, Status
+from lockfast.sim.redis.data import STORES, WRITES, Data, Reply, ReplyError, Status
 from lockfast.sim.redis.lua import interpreter
 from lockfast.sim.runtime import Host
 
@@ -38,8 +38,7 @@ class RedisServer:
         self.data = data if data is not None else Data()
         self.down = False
         self.slow_us = 0
-        self.cut_share = 0.0
-        """How many scripts end with an error at one of their writes."""
+        self.out_of_memory = False
         self.subscriptions: dict[Subscription, None] = {}
         self._synced = Data()
         """What a replica has, or the disk."""
@@ -127,19 +126,20 @@ class RedisServer:
         count = int(command[2])
         keys, arguments = command[3 : 3 + count], command[3 + count :]
         call: Callable[[Sequence[bytes]], Reply] = self._plain
-        if self.cut_share and self.network.chance(self.cut_share):
-            call = self._cut_off(self.network.kernel.random.randrange(4))
+        if self.out_of_memory:
+            call = self._sparing()
         return interpreter().run(body, keys, arguments, call)
 
-    def _cut_off(self, writes: int) -> Callable[[Sequence[bytes]], Reply]:
-        """Refuse all commands of a script from some write on."""
-        left = [writes]
+    def _sparing(self) -> Callable[[Sequence[bytes]], Reply]:
+        """As a server without memory: refuse to store anything until a script has written."""
+        has_written = False
 
         def call(command: Sequence[bytes]) -> Reply:
-            if command[0].upper() in WRITES:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise ReplyError("OOM command not allowed when used memory > 'maxmemory'.")
+            nonlocal has_written
+            name = command[0].upper()
+            if name in STORES and not has_written:
+                raise ReplyError("OOM command not allowed when used memory > 'maxmemory'.")
+            has_written |= name in WRITES
             return self._plain(command)
 
         return call

@@ -65,7 +65,7 @@ class RedisService:
     def heal(self) -> None:
         self.server.start()
         self.server.slow_us = 0
-        self.server.cut_share = 0.0
+        self.server.out_of_memory = False
 
     def forget_all(self) -> None:
         self.server.forget_all()

@@ -26,7 +26,7 @@ from lockfast.sim.runtime import MS, Clock, Crashed, Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
 from lockfast.sim.sqlite.disk import Disk, Killed
 from lockfast.sim.sqlite.process import NAMESPACE, Process, StoppedError
-from lockfast.stores.sqlite.file import SqliteFile, open_file
+from lockfast.stores.sqlite.file import OPEN_S, SqliteFile, open_file
 from lockfast.stores.sqlite.wake_listener import SqliteWakeListener
 
 if TYPE_CHECKING:
@@ -198,9 +198,10 @@ class SimSqliteStore:
         self._listeners: list[SimSqliteWakeListener] = []
 
     def caller_wire(self) -> Wire:
-        return self
+        return SimSqliteWire(self)
 
-    keeper_wire = caller_wire
+    def keeper_wire(self) -> Wire:
+        return SimSqliteWire(self)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         listener = SimSqliteWakeListener(self._process, session, deliver, self._detach)
@@ -219,16 +220,18 @@ class SimSqliteStore:
         draw = host.random()
         await host.sleep((least + draw * (most - least) + self._machine.each_us) / MS)
         if type(command) not in READS or self._file is None:
-            timeout_ms = await self._wait_at_gate(timeout_ms)
+            opening_ms = int(OPEN_S * 1000) if self._file is None else timeout_ms
+            timeout_ms -= opening_ms - await self._wait_at_gate(opening_ms)
         try:
-            reply = process.call(self._apply, command, timeout_ms)
+            reply = process.call(self._apply, command, max(0, timeout_ms))
         except StoppedError as stopped:
             reply = await self._wait_stopped(stopped)
         except Killed:
             await self._die()
         except StoreError as error:
             self._note(error)
-            await host.sleep(process.time.slept_s * 1000)
+            # It has waited already, or could not: what it slept at the gate is not slept again.
+            await host.sleep(min(process.time.slept_s * 1000, GATE_MS))
             raise
         except (AssertionError, LookupError, ValueError) as error:
             # The table cannot make sense of its rows.
@@ -264,11 +267,15 @@ class SimSqliteStore:
         return reply
 
     async def _die(self) -> None:
+        self._kill_soon()
+        await self._host.signal().wait(None)
+        raise Crashed(self._host.name)
+
+    def _kill_soon(self) -> None:
+        """At this instant, but not from within one of its own tasks."""
         world, host = self._machine.world, self._host
         client = next(client for client in world.clients if client.host is host)
         world.kernel.soon(lambda: None if host.dead else world.kill(client))
-        await host.signal().wait(None)
-        raise Crashed(host.name)
 
     def _note(self, error: StoreError) -> None:
         if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
@@ -277,7 +284,19 @@ class SimSqliteStore:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None and not self._process.dead:
-            self._process.call(file.close)
+            self._process.stop_at = None  # only steps are stopped
+            try:
+                self._process.call(file.close)
+            except Killed:
+                self._kill_soon()
+
+
+class SimSqliteWire:
+    def __init__(self, store: SimSqliteStore) -> None:
+        self.send = store.send
+
+    def close(self) -> None:
+        """Nothing to close: the file belongs to the store."""
 
 
 class SimSqliteWakeListener(SqliteWakeListener):
