@@ -1,4 +1,4 @@
-"""The command `./dev bench`: embedded, redis, etcd, postgresql, quorum, retained or observe."""
+"""The command `./dev bench`: measure Lockfast, by store or by subject."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def main() -> int:
     if arguments.what == "etcd":
         return _etcd(arguments, plan)
     if arguments.what == "postgresql":
-        return _postgresql(plan)
+        return _postgresql(arguments, plan)
+    if arguments.what == "bloat":
+        return _bloat(arguments)
     if arguments.what == "quorum":
         return _quorum(plan)
     return _embedded(arguments, plan)
@@ -82,13 +84,26 @@ def _quorum(plan: Plan) -> int:
     return 0
 
 
-def _postgresql(plan: Plan) -> int:
+def _postgresql(arguments: argparse.Namespace, plan: Plan) -> int:
     # Imported here: the other benchmarks need no driver.
-    from bench.postgresql import report_postgresql, run_postgresql
+    from bench.postgresql import report_postgresql, run_postgresql, targets_postgresql
 
-    _show_progress("PostgreSQL, all contestants in turn")
-    for line in report_postgresql(run_postgresql(plan.rounds, plan.pairs_per_round // 5)):
-        print(line)
+    return _run(
+        arguments,
+        plan,
+        lambda: run_postgresql(plan, arguments.without, _show_progress),
+        report_postgresql,
+        targets_postgresql,
+        lambda found: [found.contention],
+    )
+
+
+def _bloat(arguments: argparse.Namespace) -> int:
+    # Imported here: the other benchmarks need no driver.
+    from bench.bloat import QUICK_FACTOR, run_bloat
+
+    for line in run_bloat(QUICK_FACTOR if arguments.quick else 1):
+        print(line, flush=True)
     return 0
 
 
@@ -170,7 +185,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["embedded", "redis", "etcd", "postgresql", "quorum", "retained", "observe"],
+        choices=[
+            "embedded",
+            "redis",
+            "etcd",
+            "postgresql",
+            "bloat",
+            "quorum",
+            "retained",
+            "observe",
+        ],
         default="embedded",
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default {Plan().rounds}")
@@ -182,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=sorted(
             {kind.name for kind in LOCKS}
             | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "tooz"}
+            | {"pals", "sqlalchemy-dlock", "pg_advisory_lock", "row with a state"}
         ),
         help="leave a contestant out (may be repeated)",
     )

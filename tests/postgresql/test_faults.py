@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from time import monotonic
@@ -13,7 +14,6 @@ from lockfast.core import commands as c
 from lockfast.errors import (
     OutcomeUnknownError,
     StoreError,
-    StoreMisconfiguredError,
     StoreUnavailableError,
 )
 from lockfast.runtimes.threads import run
@@ -21,6 +21,7 @@ from lockfast.stores.postgresql.address import parse
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.store import PostgresStore
 from lockfast.stores.registry import parse_url
+from tests.postgresql.stepping import StoreSteps
 from tests.servers.postgresql import PostgresServer
 
 LOCK = (c.Place("lock", "orders/42", "exclusive"),)
@@ -213,47 +214,85 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_gives_greater_tokens() -> 
             assert granted.token > max(tokens)
 
 
-def test_a_role_without_rights_is_told_what_to_run(own_server: PostgresServer) -> None:
-    """It may not create the schema; the owner of the database runs the printed SQL."""
-    from lockfast.stores.postgresql.schema import creation
-
-    own_server.run("CREATE ROLE app LOGIN")
-    url = own_server.url(user="app")
-    with pytest.raises(StoreMisconfiguredError, match="lockfast schema postgresql"):
-        run(store_at(url).caller_wire().send(c.Open("s", 1000, "s"), WAIT_MS))
-    own_server.run(creation())
-    with pytest.raises(StoreMisconfiguredError, match="rights"):
-        run(store_at(url).caller_wire().send(c.Open("s", 1000, "s"), WAIT_MS))
-    for right in (
-        "USAGE ON SCHEMA lockfast",
-        "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockfast",
-        "SELECT, UPDATE, USAGE ON ALL SEQUENCES IN SCHEMA lockfast",
-    ):
-        own_server.run(f"GRANT {right} TO app")
-    with lockfast.connect(url) as client, lockfast.connect(url) as other:
-        with client.lock("a"), client.rwlock("b").read(), client.semaphore("c", limit=2):
-            assert other.lock("a").try_acquire() is None
-        with client.lock("kept", retain=True), client.all("x", "y"):
-            pass
-        assert next(iter(client.sessions())).owner
+COMMANDS: dict[str, c.Command] = {
+    "enter": c.Enter("s", 2, (c.Place("lock", "free", "exclusive"),)),
+    "enter and wait": c.Enter("other", 1, LOCK),
+    "leave": c.Leave("s", 1, LOCK),
+    "renew": c.Renew("s", 1, 0, 1, ()),
+    "convert": c.Convert("s", 1, 1, "shared"),
+    "several at once": c.Enter("s", 3, (c.Place("lock", "a", "shared"), *LOCK)),
+    "revoke": c.Revoke("s", 1, "because", "an operator"),
+    "close": c.Close("s"),
+}
 
 
-def test_first_users_create_the_schema_once(own_server: PostgresServer) -> None:
-    failures: list[BaseException] = []
-    ready = threading.Barrier(4)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_backend_killed_in_the_middle_of_a_step(server: PostgresServer, name: str) -> None:
+    """It waits for a lock that another keeps; after its death, the command works as if new."""
+    url = server.url()
+    store = store_at(url)
+    wire = store.caller_wire()
+    for session in ("s", "other"):
+        run(wire.send(c.Open(session, 60_000, session), WAIT_MS))
+    held = run(wire.send(c.Enter("s", 1, LOCK), WAIT_MS))
+    assert isinstance(held, c.Granted)
+    command = COMMANDS[name]
+    before = rows_of(url)
+    outcome: list[object] = []
 
-    def use() -> None:
+    def send() -> None:
         try:
-            ready.wait(20)
-            with lockfast.connect(own_server.url("one"), connect_timeout=30) as client:
-                client.lock("a").acquire(timeout=30).release()
-        except BaseException as error:
-            failures.append(error)
+            outcome.append(run(wire.send(command, WAIT_MS)))
+        except StoreError as error:
+            outcome.append(error)
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
+    with server.connect() as gatekeeper, gatekeeper.transaction():
+        gatekeeper.execute("SELECT pg_advisory_xact_lock(lockfast.gate_key())")
+        thread = threading.Thread(target=send)
         thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
-    assert own_server.run("SELECT version FROM lockfast.meta") == [(1,)]
+        waiting = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'lockfast'"
+            " AND wait_event_type = 'Lock' AND wait_event = 'advisory'"
+        )
+        server.wait_until(f"SELECT EXISTS ({waiting})")
+        server.run(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) w")
+        thread.join(30)
+    assert isinstance(outcome[0], StoreUnavailableError | OutcomeUnknownError)
+    assert rows_of(url) == before
+    reply = run(wire.send(command, WAIT_MS))
+    assert not isinstance(reply, c.Refused | c.Ended)
+    assert holders(url) <= 1
+    store.close()
+
+
+def rows_of(url: str) -> object:
+    with contextlib.closing(StoreSteps(url, watched=False)) as steps:
+        return sorted(steps.dump(), key=str)
+
+
+def test_a_failover_to_a_lagging_standby_is_told_and_fenced() -> None:
+    """It does not know the last grant: another is granted the lock, with a greater token, and
+    the first holder learns of its loss from its next keep-alive."""
+    with PostgresServer() as primary:
+        with lockfast.connect(primary.url("one"), ttl=30) as client:
+            client.lock("first").acquire().release()
+        with PostgresServer(primary=primary) as standby:
+            url = primary.url("one").replace(
+                f":{primary.port}", f":{primary.port},127.0.0.1:{standby.port}"
+            )
+            standby.wait_until("SELECT count(*) > 0 FROM lockfast.sessions")
+            standby.run("ALTER SYSTEM SET primary_conninfo = ''")
+            standby.run("SELECT pg_reload_conf()")
+            standby.wait_until("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+            with lockfast.connect(url, ttl=6) as holder, lockfast.connect(url, ttl=6) as other:
+                held = holder.lock("orders/42").acquire()
+                assert other.lock("orders/42").try_acquire() is None
+                primary.kill()
+                standby.promote()
+                with other.lock("orders/42").acquire(timeout=30) as lease:
+                    assert lease.token > held.token
+                    assert held.lost.wait(6)
+                with pytest.raises(lockfast.LeaseLostError):
+                    held.check()
+                with holder.lock("orders/42").acquire(timeout=30) as again:
+                    assert again.token > lease.token

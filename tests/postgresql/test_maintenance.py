@@ -108,13 +108,14 @@ def test_a_reset_ends_sessions_and_tokens_keep_rising(server: PostgresServer, ur
 
 
 def test_the_epoch_is_raised_after_a_restore(
-    server: PostgresServer, url: str, capsys: pytest.CaptureFixture[str]
+    server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A backup from yesterday: epoch and sequence are those of yesterday."""
+    url = server.url(schema="restored")
     with lockfast.connect(url, ttl=TTL) as client:
         with client.lock("orders/42") as lease:
             before = lease.token
-        server.run("UPDATE lockfast.meta SET epoch = epoch - 86400000000")
+        server.run("UPDATE restored.meta SET epoch = epoch - 86400000000")
         with client.lock("orders/42") as lease:
             assert lease.token < before
         assert main(["doctor", "--raise-epoch", url]) == 0

@@ -176,6 +176,9 @@ def make_parser() -> Parser:
     schema.add_argument("store", choices=("postgresql",))
     schema.add_argument("--schema", default="lockfast", metavar="NAME", help="instead of lockfast")
     schema.add_argument("--guards", action="store_true", help="only what guards need")
+    schema.add_argument(
+        "--since", type=int, default=0, metavar="VERSION", help="migrate from an older version"
+    )
     _add_serve_options(tool("serve", "serve a store over HTTP", help_texts.SERVE))
     _add_token_options(tool("token", "manage the tokens of a server", help_texts.TOKEN))
     completion = tool("completion", "print a completion script for a shell", help_texts.COMPLETION)

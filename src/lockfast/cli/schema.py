@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lockfast.cli import exit_codes
+from lockfast.cli.exit_codes import CommandError
 from lockfast.cli.formatting import write_line
 
 
@@ -12,7 +13,14 @@ def schema(arguments: argparse.Namespace) -> int:
     """Print SQL to be reviewed and run by the owner of the database."""
     from lockfast.stores.postgresql import schema as postgresql
 
-    make = postgresql.guards if arguments.guards else postgresql.creation
-    for line in ("BEGIN;", *make(arguments.schema).splitlines(), "COMMIT;"):
+    if arguments.since not in range(postgresql.VERSION):
+        raise CommandError(
+            exit_codes.USAGE, f"--since {arguments.since}: write 0 to {postgresql.VERSION - 1}"
+        )
+    if arguments.guards:
+        sql = postgresql.guards(arguments.schema)
+    else:
+        sql = postgresql.creation(arguments.schema, arguments.since)
+    for line in ("BEGIN;", *sql.splitlines(), "COMMIT;"):
         write_line(line)
     return exit_codes.OK

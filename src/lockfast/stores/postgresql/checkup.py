@@ -16,7 +16,11 @@ from lockfast.stores.postgresql.schema import VERSION, command, in_schema
 
 TIMEOUT_S: Final = 10.0
 CLOCK_MS_MAX: Final = 1000
-DEAD_ROWS_MAX: Final = 100_000
+DEAD_ROWS_MAX: Final = 1_000_000
+SIZE_MAX: Final = 500_000_000
+FILLFACTOR_MIN: Final = 90
+"""Below it, rows of earlier steps are not pruned before a page counts as full."""
+HOT_SHARE_MIN: Final = 0.8
 
 
 def examine(address: Address) -> Iterator[Diagnosis]:
@@ -115,12 +119,17 @@ class _Checkup:
             )
             return
         if version != VERSION:
-            yield Diagnosis("schema", f"{name} has version {version}, not {VERSION}", "bad",
-                            "upgrade Lockfast" if version > VERSION else command(name))  # fmt: skip
+            advice = f"run the output of `{command(name, version)}`, or let a client migrate it"
+            yield Diagnosis(
+                "schema",
+                f"{name} has version {version}, not {VERSION}",
+                "bad",
+                "upgrade Lockfast" if version > VERSION else advice,
+            )
             return
         yield Diagnosis("schema", f"{name}, version {version}")
         yield self._rights()
-        yield self._bloat()
+        yield from self._bloat()
 
     def _rights(self) -> Diagnosis:
         missing = self._one(
@@ -142,14 +151,46 @@ class _Checkup:
             return Diagnosis("rights", f"not on {missing}", "bad", advice)
         return Diagnosis("rights", "this role may do all that is needed")
 
-    def _bloat(self) -> Diagnosis:
-        ((dead, size),) = self._connection.run(
-            "SELECT coalesce(sum(n_dead_tup), 0), coalesce(sum(pg_total_relation_size(relid)), 0)"
+    def _bloat(self) -> Iterator[Diagnosis]:
+        ((dead, size, autovacuum, settings),) = self._connection.run(
+            "SELECT coalesce(sum(n_dead_tup), 0), coalesce(sum(pg_total_relation_size(relid)), 0),"
+            " current_setting('autovacuum'),"
+            " (SELECT string_agg(relname, ', ') FROM pg_class"
+            "  WHERE relnamespace = $2::regnamespace"
+            "  AND 'autovacuum_enabled=false' = ANY (reloptions))"
             " FROM pg_stat_user_tables WHERE schemaname = $1",
-            self._address.schema,
+            self._address.schema, f'"{self._address.schema}"',
             until_s=monotonic() + TIMEOUT_S,
-        )
+        )  # fmt: skip
         found = f"{int(size or 0) / 1e6:.1f} MB, {dead} dead rows"
-        if int(dead or 0) > DEAD_ROWS_MAX:
-            return Diagnosis("tables", found, "note", "check that autovacuum is running")
-        return Diagnosis("tables", found)
+        if autovacuum != "on" or settings:
+            advice = "the tables grow with every lock taken; switch autovacuum on"
+            where = f"; autovacuum is off{' for ' + settings if settings else ''}"
+            yield Diagnosis("tables", found + where, "note", advice)
+        elif int(dead or 0) > DEAD_ROWS_MAX or int(size or 0) > SIZE_MAX:
+            advice = "look for old transactions that keep autovacuum from removing rows"
+            yield Diagnosis("tables", found, "note", advice)
+        else:
+            yield Diagnosis("tables", found)
+        yield self._updates()
+
+    def _updates(self) -> Diagnosis:
+        """Updates that touch no index (HOT) leave little behind, and are most of ours."""
+        ((updates, hot, pages),) = self._connection.run(
+            "SELECT s.n_tup_upd, s.n_tup_hot_upd,"
+            " (SELECT option_value FROM pg_options_to_table(c.reloptions)"
+            "  WHERE option_name = 'fillfactor')"
+            " FROM pg_stat_user_tables s JOIN pg_class c ON c.oid = s.relid"
+            " WHERE s.schemaname = $1 AND s.relname = 'claims'",
+            self._address.schema, until_s=monotonic() + TIMEOUT_S,
+        )  # fmt: skip
+        share = int(hot or 0) / max(1, int(updates or 0))
+        found = f"{updates} of claims, {share:.0%} of them HOT; fillfactor {pages or 100}"
+        if pages is not None and int(pages) < FILLFACTOR_MIN:
+            table = f'"{self._address.schema}".claims'
+            advice = f"pages are not reused: ALTER TABLE {table} RESET (fillfactor)"
+            return Diagnosis("updates", found, "note", advice)
+        if int(updates or 0) > 1000 and share < HOT_SHARE_MIN:
+            advice = "the tables grow faster; an index on a changing column may have been added"
+            return Diagnosis("updates", found, "note", advice)
+        return Diagnosis("updates", found)

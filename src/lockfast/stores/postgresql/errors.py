@@ -63,6 +63,9 @@ def translate(code: str, message: str, label: str) -> StoreError:
     if code in _MISCONFIGURED:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)
+    if code == "XX000" and said.startswith(("could not extend file", "could not write")):
+        # A limit on the size of files: unlike a full disk it has no code of its own.
+        return StoreUnavailableError(label, f"cannot write its files ({said})", "free some space")
     if code[:2] in ("08", "53", "57", "58"):
         return StoreUnavailableError(label, f"failed ({code}: {said})", "look at its log")
     return StoreError(label, f"answered {code}: {said}", "please report this")

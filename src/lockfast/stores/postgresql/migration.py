@@ -59,7 +59,7 @@ def ensure(connection: Connection, until_s: float) -> None:
         raise StoreMisconfiguredError(
             address.label,
             f"{what} ({error.what})",
-            f"have the owner of the database run the output of `{command(address.schema)}`",
+            f"have the owner of the database run the output of `{command(address.schema, found)}`",
         ) from error
 
 

@@ -662,7 +662,8 @@ _DELETE_CLAIM: Final = (
     "DELETE FROM lockfast.claims WHERE namespace = $1 AND session = $2 AND n = $3"
 )
 _FINISH_CLAIM: Final = (
-    "UPDATE lockfast.claims SET state = 'finished', due_ms = 0"
+    "UPDATE lockfast.claims SET state = 'finished', places = '[]', rank = '', actor = '',"
+    " value = NULL, due_ms = 0"
     " WHERE namespace = $1 AND session = $2 AND n = $3"
 )
 _BURY_NUMBER: Final = (

@@ -9,9 +9,9 @@ from typing import Final
 
 from lockfast.stores.postgresql.address import SCHEMA
 
-VERSION: Final = 1
-MIGRATIONS: Final = {0: "tables.sql"}
-"""From a version to the next; version 0 is a database without our tables."""
+MIGRATIONS: Final = ("tables.sql", "version_2.sql")
+"""Each leads from a version to the next; version 0 is a database without our tables."""
+VERSION: Final = len(MIGRATIONS)
 
 
 @lru_cache
@@ -27,17 +27,17 @@ def in_schema(sql: str, schema: str) -> str:
     return re.sub(r"(?<=SCHEMA IF NOT EXISTS )lockfast\b", f'"{schema}"', sql)
 
 
-def creation(schema: str = SCHEMA, since: int = 0) -> str:
+def creation(schema: str = SCHEMA, since: int = 0, version: int = VERSION) -> str:
     """SQL for one transaction that creates the schema, or migrates it from version `since`."""
-    parts = [_text(MIGRATIONS[version]) for version in range(since, VERSION)]
+    parts = [_text(name) for name in MIGRATIONS[since:version]]
     parts.append(_text("guard.sql"))
     parts.append(_text("functions.sql"))
     if since:
-        parts.append(f"UPDATE lockfast.meta SET version = {VERSION};\n")
+        parts.append(f"UPDATE lockfast.meta SET version = {version};\n")
     else:
         parts.append(
             "INSERT INTO lockfast.meta (version, epoch, timeline)"
-            f" VALUES ({VERSION}, 0, lockfast.timeline());\n"
+            f" VALUES ({version}, 0, lockfast.timeline());\n"
             "SELECT lockfast.raise_epoch(NULL);\n"
         )
     return in_schema("\n".join(parts), schema)
@@ -48,10 +48,10 @@ def guards(schema: str = SCHEMA) -> str:
     return in_schema(_text("guard.sql"), schema)
 
 
-def command(schema: str) -> str:
+def command(schema: str, since: int = 0) -> str:
     """The command that prints `creation`."""
     other = f" --schema {schema}" if schema != SCHEMA else ""
-    return f"lockfast schema postgresql{other}"
+    return f"lockfast schema postgresql{other}" + (f" --since {since}" if since else "")
 
 
 def statements(sql: str) -> list[str]:

@@ -484,7 +484,8 @@ BEGIN
         || ' ' || heir_n || ' granted ' || heir_token);
     END IF;
   END IF;
-  UPDATE lockfast.claims SET state = 'finished', due_ms = 0
+  UPDATE lockfast.claims SET state = 'finished', places = '[]', rank = '', actor = '',
+      value = NULL, due_ms = 0
     WHERE namespace = p_namespace AND session = p_session AND n = p_n;
   outcome := 'done';
 END $$;

@@ -1,0 +1,80 @@
+"""How large the PostgreSQL store's tables grow while locks are taken and given back.
+
+Between two runs of autovacuum (a minute by default) the tables grow with every pair. A scaled
+run divides the pairs and the pause between vacuums by the same factor, so it takes fewer pairs
+to see as many vacuums.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import NamedTuple
+
+import lockfast
+from tests.servers.postgresql import PostgresServer
+
+__all__ = ["QUICK_FACTOR", "Size", "measure", "run_bloat"]
+
+PAIRS = 1_000_000
+NAPTIME_S = 60
+LIMIT_MB = 50
+QUICK_FACTOR = 60
+"""A vacuum every second, and so two seconds between those of one table at the most."""
+THREADS = 4
+
+
+class Size(NamedTuple):
+    bytes: int
+    """Of all tables and indexes."""
+    hot_share: float
+    """Of the updates of claims."""
+    vacuums: int
+
+
+def measure(server: PostgresServer) -> Size:
+    """The size now; statistics of the last second may be missing."""
+    ((size, vacuums, updates, hot),) = server.run(
+        "SELECT sum(pg_total_relation_size(relid))::bigint, sum(autovacuum_count)::bigint,"
+        " sum(n_tup_upd) FILTER (WHERE relname = 'claims'),"
+        " sum(n_tup_hot_upd) FILTER (WHERE relname = 'claims')"
+        " FROM pg_stat_user_tables WHERE schemaname = 'lockfast'"
+    )
+    return Size(size, float(hot) / max(1, int(updates)), vacuums)
+
+
+def run_bloat(factor: int) -> Iterator[str]:
+    """Lines of text: the growth, and the final size scaled back."""
+    pairs = PAIRS // factor
+    naptime_s = max(1, NAPTIME_S // factor)
+    with (
+        PostgresServer(f"autovacuum_naptime={naptime_s}s") as server,
+        lockfast.connect(server.url(), ttl=max(1.0, 30 / factor)) as client,
+    ):
+        client.lock("first").acquire().release()
+        empty = measure(server)
+        threads = [
+            threading.Thread(target=_take, args=(client, i, pairs // THREADS))
+            for i in range(THREADS)
+        ]
+        began_s = monotonic()
+        for thread in threads:
+            thread.start()
+        largest = 0
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(1.0)
+            largest = max(largest, measure(server).bytes)
+        took_s = monotonic() - began_s
+        last = measure(server)
+    grown = max(largest, last.bytes) - empty.bytes
+    yield f"{pairs} pairs in {took_s:.0f} s, autovacuum every {naptime_s} s (1/{factor} of each)"
+    yield f"largest: {max(largest, last.bytes) / 1e6:.1f} MB, {empty.bytes / 1e6:.1f} MB when empty"
+    yield f"{last.vacuums} vacuums; {last.hot_share:.1%} of the updates of claims were HOT"
+    real_mb = (empty.bytes + grown * factor) / 1e6
+    yield f"scaled back: {real_mb:.0f} MB for {PAIRS} pairs (target: below {LIMIT_MB})"
+
+
+def _take(client: lockfast.Client, i: int, pairs: int) -> None:
+    for k in range(pairs):
+        client.lock(f"orders/{i}/{k % 100}").acquire().release()
