@@ -6,18 +6,18 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
+from tests.conformance.stores import FACES
 from tests.etcd.harness import EtcdHarness
 from tests.servers.etcd import EtcdCluster
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-def harness(request: pytest.FixtureRequest, trio: EtcdCluster) -> Harness:
-    return EtcdHarness(trio, request.param)
-
-
 class TestWire(WireContract):
-    pass
+    @pytest.fixture(params=FACES)
+    def harness(self, request: pytest.FixtureRequest, trio: EtcdCluster) -> Harness:
+        return EtcdHarness(trio, request.param)
 
 
 class TestApi(ApiContract):
-    pass
+    @pytest.fixture(params=["threads", "uvloop"])  # on asyncio's own loop one node must do
+    def harness(self, request: pytest.FixtureRequest, trio: EtcdCluster) -> Harness:
+        return EtcdHarness(trio, request.param)

@@ -1,15 +1,15 @@
-"""Bugs planted in the etcd store: comparisons left out, leases forgotten, doubts ignored."""
+"""Bugs planted in the etcd store: comparisons left out, leases forgotten, guesses trusted."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
-from lockfast.stores.etcd import doubt, steps
-from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd import steps
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan, _Maker
 from lockfast.stores.etcd.requests import Keys
 from lockfast.stores.etcd.transport import Json
+from lockfast.stores.etcd.view import Known
 from tests.sim.planted.bugs import bug, replace
 
 
@@ -26,12 +26,17 @@ def _(stack: ExitStack) -> None:
     replace(stack, Keys, "nothing_since", wrong)
 
 
-@bug("etcd: a free lock is taken without looking", promise="exclusion", store="etcd")
+@bug("etcd: a guess is sent without comparing it", promise="exclusion", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(self: Keys, key: str, stop: str = "") -> Json:
-        return _always(self, key)
+    right = steps.assumed
 
-    replace(stack, Keys, "absent", wrong)
+    def wrong(context: steps.Context, own: OwnSession) -> Known | None:
+        known = right(context, own)
+        if known is not None:
+            known.revision = 1 << 50  # nothing is newer
+        return known
+
+    replace(stack, steps, "assumed", wrong)
 
 
 @bug("etcd: a key that was read is not compared", promise="liveness", store="etcd")
@@ -62,14 +67,6 @@ def _(stack: ExitStack) -> None:
     replace(stack, Plan, "token", wrong)
 
 
-@bug("etcd: an enter in doubt is forgotten", promise="liveness", store="etcd")
-def _(stack: ExitStack) -> None:
-    async def wrong(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> None:
-        own.undoubt(n)
-
-    replace(stack, doubt, "resolve", wrong)
-
-
 @bug("etcd: grants that travel together have one token", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
     right = Plan.proposal
@@ -94,11 +91,3 @@ def _(stack: ExitStack) -> None:
         return 0
 
     replace(stack, steps, "lag_ms", wrong)
-
-
-@bug("etcd: the fence is taken for an answer", promise="liveness", store="etcd")
-def _(stack: ExitStack) -> None:
-    async def wrong(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> None:
-        own.doubted.discard(n)
-
-    replace(stack, doubt, "resolve", wrong)
