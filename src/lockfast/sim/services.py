@@ -7,7 +7,16 @@ itself behind the network; the others run the shipped code of a store over a mod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from lockfast.core.commands import HOLDING, Command, Reply
 from lockfast.core.rows import session_key
@@ -76,7 +85,7 @@ class Forgetful(Protocol):
         ...
 
     def fail_over(self) -> None:
-        """The replica takes the dead server's place, with what it has heard."""
+        """Promote the replica, with the writes that it has received."""
         ...
 
 
@@ -91,19 +100,32 @@ class Embedded(Protocol):
         ...
 
 
-class TableService:
-    """The lock table that ships, behind the network: the store of the memory worlds."""
+class Server(Protocol):
+    """A simulated server that can crash, be slow and forget, and whose replica can be promoted."""
 
-    def __init__(self, world: World) -> None:
+    host: Host
+    slow_us: int
+
+    def crash(self) -> None: ...
+    def start(self) -> None: ...
+    def sync(self) -> None: ...
+    def forget_all(self) -> None: ...
+    def forget_unsynced(self) -> object: ...
+    def promote(self, host: Host) -> Self: ...
+
+
+ServerT = TypeVar("ServerT", bound=Server)
+
+
+class ServerService(Generic[ServerT]):
+    """One server, perhaps with a replica that lags behind."""
+
+    def __init__(self, world: World, server: ServerT) -> None:
         self._world = world
-        self.server = LockServer(world.host("store"), world.network, lagging=world.forgets)
+        self.server = server
         self._replica = world.host("replica") if "failover" in world.mix.faults else None
-        self.hosts = [self.server.host]
+        self.hosts = [server.host]
         self.steps: list[Step] = []
-        self.server.observers.append(self._observe)
-
-    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
-        return SimStore(host, self._world.network, lambda: self.server, on_reply)
 
     def crash(self) -> None:
         self.server.crash()
@@ -128,11 +150,23 @@ class TableService:
         self.server.forget_unsynced()
 
     def fail_over(self) -> None:
-        """The replica takes the dead server's place, with what it has heard."""
+        """Promote the replica, with the writes that it has received."""
         if self._replica is None or self.server.host is self._replica:
             return
         self.server = self.server.promote(self._replica)
         self.hosts = [self.server.host]
+
+
+class TableService(ServerService[LockServer]):
+    """The lock table that ships, behind the network: the store of the memory worlds."""
+
+    def __init__(self, world: World) -> None:
+        lagging = world.forgets
+        super().__init__(world, LockServer(world.host("store"), world.network, lagging=lagging))
+        self.server.observers.append(self._observe)
+
+    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
+        return SimStore(host, self._world.network, lambda: self.server, on_reply)
 
     def session_ends_us(self, session: str) -> int | None:
         row = self.server.table.rows.get(session_key(session))

@@ -16,7 +16,7 @@ from lockfast.ports import WAKE_MISSED, Capabilities, Deliver, Store, WakeListen
 from lockfast.sim.redis.data import ReplyError as ModelError
 from lockfast.sim.redis.server import RedisServer, Subscription
 from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
-from lockfast.sim.services import ObservedStore, OnReply, Step
+from lockfast.sim.services import ObservedStore, OnReply, ServerService
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
@@ -36,15 +36,11 @@ CONNECT_MS: Final = 1000
 Find = Callable[[], RedisServer]
 
 
-class RedisService:
-    """One server, perhaps with a replica that lags behind."""
+class RedisService(ServerService[RedisServer]):
+    """One Redis server, perhaps with a replica that lags behind."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self.server = RedisServer(world.host("store"), world.network)
-        self._replica = world.host("replica") if "failover" in world.mix.faults else None
-        self.hosts = [self.server.host]
-        self.steps: list[Step] = []
+        super().__init__(world, RedisServer(world.host("store"), world.network))
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
         def replied(command: Command, reply: Reply) -> None:
@@ -53,35 +49,9 @@ class RedisService:
 
         return ObservedStore(SimRedisStore(host, lambda: self.server), on_send, replied)
 
-    def crash(self) -> None:
-        self.server.crash()
-
-    def start(self) -> None:
-        self.server.start()
-
-    def slow_down(self, each_us: int) -> None:
-        self.server.slow_us = each_us
-
     def heal(self) -> None:
-        self.server.start()
-        self.server.slow_us = 0
+        super().heal()
         self.server.out_of_memory = False
-
-    def forget_all(self) -> None:
-        self.server.forget_all()
-
-    def sync(self) -> None:
-        self.server.sync()
-
-    def forget_unsynced(self) -> None:
-        self.server.forget_unsynced()
-
-    def fail_over(self) -> None:
-        """The replica takes the dead server's place, with what it has heard."""
-        if self._replica is None or self.server.host is self._replica:
-            return
-        self.server = self.server.promote(self._replica)
-        self.hosts = [self.server.host]
 
     def session_ends_us(self, session: str) -> int | None:
         return None
