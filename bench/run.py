@@ -125,7 +125,7 @@ def _observe(arguments: argparse.Namespace) -> int:
     # Imported here: the other benchmarks need neither metrics nor traces.
     from bench.observe import ObservePlan, report_observe, run_observe
 
-    plan = ObservePlan(rounds=5, pairs_per_round=100) if arguments.quick else ObservePlan()
+    plan = ObservePlan(rounds=8) if arguments.quick else ObservePlan()
     if arguments.rounds:
         plan = plan._replace(rounds=arguments.rounds)
     for line in report_observe(run_observe(plan, arguments.before, _show_progress)):

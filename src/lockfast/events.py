@@ -35,7 +35,7 @@ class Source(NamedTuple):
     store: str
     """The store's URL, without its password."""
     scheme: str
-    """The first part of the URL: `redis`, `sqlite`, …"""
+    """The kind of store: `redis` (also for `unix://` and `rediss://`), `sqlite`, …"""
     owner: str
 
 

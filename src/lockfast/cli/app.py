@@ -78,7 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _configure_output() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter())
+    if os.environ.get("LOCKFAST_LOG") == "json":
+        from lockfast.logs import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     # Escape a name that the terminal's encoding cannot represent instead of failing.
     reconfigure = getattr(sys.stdout, "reconfigure", None)

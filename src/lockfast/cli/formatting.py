@@ -7,6 +7,7 @@ terminal only through `write_line` and `write_error`, which escape it.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 import time
@@ -32,9 +33,27 @@ def safe_text(text: str) -> str:
     )
 
 
+class ColouredLine(str):
+    """A line that is escaped already and has colours."""
+
+
+def use_colour() -> bool:
+    """Whether standard output is a terminal that wants colours (see https://no-color.org)."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout.isatty()
+
+
+def coloured(text: str, code: str) -> str:
+    """`text`, which must be escaped, in a colour of the terminal; "" is no colour."""
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
+
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+
+
 def write_line(line: str = "", *, flush: bool = False) -> None:
     """Write one line to standard output, escaped."""
-    print(safe_text(line), flush=flush)
+    print(line if isinstance(line, ColouredLine) else safe_text(line), flush=flush)
 
 
 def write_fields(fields: Sequence[str]) -> None:
@@ -90,7 +109,12 @@ def without_columns(
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    colour: bool = False,
+    indent: str = "",
 ) -> Iterator[str]:
     """The rows as aligned lines; with a `width`, columns of free text are cut to fit it."""
     lines = [list(header), *([safe_text(cell) for cell in row] for row in rows)]
@@ -102,8 +126,29 @@ def table(
         ]
         _narrow(widths, floors, width - 2 * (len(widths) - 1))
     for line in lines:
-        cells = (_fit(cell, columns) for cell, columns in zip(line, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+        cells = [_fit(cell, columns) for cell, columns in zip(line, widths, strict=True)]
+        if not colour:
+            yield indent + "  ".join(cells).rstrip()
+            continue
+        cells[-1] = cells[-1].rstrip()
+        code_of = _header_colour if line is lines[0] else _cell_colour
+        painted = map(coloured, cells, map(code_of, header, line))
+        yield ColouredLine(indent + "  ".join(painted))
+
+
+def _header_colour(title: str, cell: str) -> str:
+    return BOLD
+
+
+def _cell_colour(title: str, cell: str) -> str:
+    """What an operator should see first: who waits, what has expired, which sessions ended."""
+    if title == "WAITING" and cell != "-":
+        return YELLOW
+    if cell == "expired":
+        return RED
+    if title == "STATE":
+        return GREEN if cell == "alive" else DIM
+    return DIM if title in ("TOKEN", "SESSION", "RENEWALS") else ""
 
 
 def _narrow(widths: list[int], floors: Sequence[int], total: int) -> None:

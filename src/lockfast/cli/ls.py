@@ -12,6 +12,7 @@ from lockfast.cli.formatting import (
     duration,
     table,
     terminal_width,
+    use_colour,
     without_columns,
     write_line,
     write_note,
@@ -30,7 +31,7 @@ def ls(arguments: argparse.Namespace) -> int:
         write_json([lock_as_json(lock) for lock in locks])
     elif locks:
         lines = tree_lines if arguments.tree else lock_lines
-        for line in lines(locks, terminal_width()):
+        for line in lines(locks, terminal_width(), colour=use_colour()):
             write_line(line)
     else:
         beginning = f" whose name begins with {arguments.prefix!r}" if arguments.prefix else ""
@@ -38,7 +39,9 @@ def ls(arguments: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def lock_lines(locks: Sequence[LockInfo], width: int | None = None) -> Iterator[str]:
+def lock_lines(
+    locks: Sequence[LockInfo], width: int | None = None, *, colour: bool = False
+) -> Iterator[str]:
     """The locks as a table, with a column for the kind if any is not a plain lock."""
     header = ["KIND", "NAME", "HOLDER", "HELD FOR", "ENDS IN", "WAITING", "TOKEN"]
     rows = [[lock.kind, *_lock_row(lock)] for lock in locks]
@@ -46,10 +49,12 @@ def lock_lines(locks: Sequence[LockInfo], width: int | None = None) -> Iterator[
         header, rows = without_columns(header, rows, "KIND")
     if width is not None and width < WIDE:
         header, rows = without_columns(header, rows, "TOKEN")
-    return table(header, rows, width)
+    return table(header, rows, width, colour=colour)
 
 
-def tree_lines(nodes: Sequence[LockInfo], width: int | None = None) -> Iterator[str]:
+def tree_lines(
+    nodes: Sequence[LockInfo], width: int | None = None, *, colour: bool = False
+) -> Iterator[str]:
     """Each node indented below its parent; a node whose parent is not listed has its full name."""
     rows = []
     path: list[str] = []
@@ -61,7 +66,8 @@ def tree_lines(nodes: Sequence[LockInfo], width: int | None = None) -> Iterator[
         _, holder, held_for, _, waiting, _ = _lock_row(node)
         rows.append(("  " * len(path) + name, ", ".join(modes), holder, held_for, waiting))
         path.append(node.name)
-    return table(("NAME", "MODE", "HOLDER", "HELD FOR", "WAITING"), rows, width)
+    header = ("NAME", "MODE", "HOLDER", "HELD FOR", "WAITING")
+    return table(header, rows, width, colour=colour)
 
 
 def permits_in_use(semaphore: LockInfo) -> str:

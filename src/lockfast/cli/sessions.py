@@ -11,6 +11,7 @@ from lockfast.cli.formatting import (
     duration,
     table,
     terminal_width,
+    use_colour,
     without_columns,
     write_line,
     write_note,
@@ -34,7 +35,7 @@ def sessions(arguments: argparse.Namespace) -> int:
         width = terminal_width()
         if width is not None and width < WIDE:
             header, rows = without_columns(header, rows, "RENEWALS")
-        for line in table(header, rows, width):
+        for line in table(header, rows, width, colour=use_colour()):
             write_line(line)
     else:
         write_note("there are no sessions")

@@ -15,6 +15,7 @@ from lockfast.cli.formatting import (
     shell_word,
     table,
     terminal_width,
+    use_colour,
     write_line,
 )
 from lockfast.cli.json_output import lock_as_json, write_json
@@ -111,8 +112,8 @@ def _waiting_lines(lock: LockInfo) -> Iterator[str]:
         for row, claim in zip(rows, lock.waiting, strict=True):
             row.append(str(claim.permits))
     width = terminal_width()
-    for line in table(header, rows, width - 2 if width is not None else None):
-        yield f"  {line}"
+    inner = width - 2 if width is not None else None
+    yield from table(header, rows, inner, colour=use_colour(), indent="  ")
     if lock.waiting_count > len(lock.waiting):
         yield f"  and {lock.waiting_count - len(lock.waiting)} more"
 

@@ -53,7 +53,7 @@ class Emitter:
         if self._source is None:
             from lockfast.events import Source
 
-            self._source = Source(self._label, self._label.partition(":")[0], self._owner)
+            self._source = Source(self._label, _kind_of(self._label), self._owner)
         return self._source
 
     def now_us(self) -> int:
@@ -67,6 +67,23 @@ class Emitter:
         """Emit an event that is logged even if nobody observes."""
         self.emit(event)
         logger.event(event)
+
+
+_SAME_STORE: Final = {
+    "unix": "redis",
+    "rediss": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    "etcds": "etcd",
+    "postgres": "postgresql",
+    "https": "http",
+}
+
+
+def _kind_of(label: str) -> str:
+    """Return the kind of store that a URL names: `redis` for `unix://` and `rediss://` too."""
+    scheme = label.partition(":")[0].partition("+")[0]
+    return _SAME_STORE.get(scheme, scheme)
 
 
 class Outage:

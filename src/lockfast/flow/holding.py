@@ -97,8 +97,8 @@ class Holding:
     by = ""
     why = ""
     """Why it was lost, in one word: one of the LOST_ constants."""
-    held_us = 0
-    """When its grant was reported to an observer; 0 if it was not, or its end was too."""
+    held_us: int | None = None
+    """When its grant was reported to an observer; None if it was not, or its end was too."""
     being_granted = False
     """Its acquire is observed and has not returned: an end is reported after the grant."""
     contended = False

@@ -266,7 +266,7 @@ class Keeper:
         session = self._session
         observed.report_keep_alive_failed(session, sent_us, error)
         if was_confirmed:
-            held = [holding for holding in session.holdings() if holding.held_us]
+            held = [holding for holding in session.holdings() if holding.held_us is not None]
             observed.report_uncertain(session, held)
 
     async def _expel_the_silent(self, reply: Renewed) -> None:

@@ -202,16 +202,16 @@ def report_released(session: SessionClaims, holding: Holding, held_us: int) -> N
     )
 
 
-def report_lost(session: SessionClaims, holding: Holding, held_us: int, why: str) -> None:
+def report_lost(session: SessionClaims, holding: Holding, held_us: int | None, why: str) -> None:
     """Report and log the loss of a lease; if its client was closed, it was released."""
     emitter = session.emitter
     if why == LOST_CLOSED:
-        if held_us:
+        if held_us is not None:
             report_released(session, holding, held_us)
         return
     now_us = emitter.now_us()
     # A lease acquired before anybody observed is still logged when it is lost.
-    since_us = held_us or holding.granted_at_ms * 1000
+    since_us = holding.granted_at_ms * 1000 if held_us is None else held_us
     subject = holding.subject or _subject(holding)
     claim = (now_us, emitter.source, subject, session.id, holding.n, holding.token)
     if why == LOST_REVOKED:

@@ -129,7 +129,7 @@ class SessionClaims(SessionLife):
         """Record that the store has removed the claim, or certainly never had it."""
         with self.mutex:
             self._remove(holding, RELEASED)
-        if holding.held_us:
+        if holding.held_us is not None:
             self.report_end(holding)
         if holding.on_end:
             carry_out(holding.on_end)
@@ -147,7 +147,7 @@ class SessionClaims(SessionLife):
                 leave = Leave(self.id, holding.n, holding.ask.places, close_ms)
                 self._outbox.put(holding.n, leave)
             self._remove(holding, RELEASED)
-        if holding.held_us:
+        if holding.held_us is not None:
             self.report_end(holding)
         carry_out(holding.on_end)
         self.listener.interrupt()
@@ -223,13 +223,13 @@ class SessionClaims(SessionLife):
         with self.mutex:
             if holding.being_granted:
                 return
-            held_us, holding.held_us = holding.held_us, 0
+            held_us, holding.held_us = holding.held_us, None
         if holding.ask.block > 1:
-            if held_us:
+            if held_us is not None:
                 observed.report_returned(self, holding, held_us)
         elif holding.phase is LOST:
             observed.report_lost(self, holding, held_us, holding.why)
-        elif held_us:
+        elif held_us is not None:
             observed.report_released(self, holding, held_us)
 
     def _lose(self, holding: Holding, reason: str, by: str, why: str) -> list[Callable[[], None]]:
