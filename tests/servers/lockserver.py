@@ -151,6 +151,8 @@ class ServerProcess:
                 self.url = found[1]
                 break
         else:
+            self.process.wait(30)
+            self.process.stderr.close()
             raise AssertionError("".join(self.lines))
         if "://127.0.0.1" in self.url:
             self._listen = self.url.partition("://")[2]
@@ -170,11 +172,19 @@ class ServerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.ended()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end; return the exit code."""
+        code = self.process.wait(30)
+        self._reader.join(5)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -188,6 +198,5 @@ class ServerProcess:
     ) -> None:
         if self.process.poll() is None:
             self.kill()
-        self._reader.join(5)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        else:
+            self.ended()

@@ -1,0 +1,112 @@
+"""The guard before an HTTP service: a stale holder's request never reaches the handler."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import flask
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import lockfast
+from lockfast.guards import MemoryGuard
+from lockfast.guards.http import FencedASGI, FencedWSGI, fencing
+
+
+class Service:
+    """One guarded service behind either interface."""
+
+    def __init__(self, kind: str, guard: Any) -> None:
+        self.handled: list[str] = []
+        self._kind = kind
+        if kind == "asgi":
+
+            async def handle(request: Request) -> PlainTextResponse:
+                self.handled.append(request.method)
+                return PlainTextResponse("done")
+
+            app = Starlette(routes=[Route("/", handle, methods=["GET", "PUT"])])
+            self._asgi = FencedASGI(app, guard)
+        else:
+            made = flask.Flask("service")
+
+            @made.route("/", methods=["GET", "PUT"])
+            def handle_wsgi() -> str:
+                self.handled.append(flask.request.method)
+                return "done"
+
+            self._wsgi = FencedWSGI(made.wsgi_app, guard)
+
+    def send(self, method: str, headers: dict[str, str]) -> httpx.Response:
+        if self._kind == "wsgi":
+            transport = httpx.WSGITransport(app=self._wsgi)
+            with httpx.Client(transport=transport, base_url="http://service") as client:
+                return client.request(method, "/", headers=headers)
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self._asgi)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                return await client.request(method, "/", headers=headers)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def service(request: pytest.FixtureRequest) -> Service:
+    return Service(request.param, MemoryGuard())
+
+
+def test_a_stale_holder_is_refused_before_the_handler(service: Service) -> None:
+    with lockfast.connect("memory://http-guard") as client:
+        lock = client.lock("orders/42")
+        old = lock.acquire()
+        stale = fencing(old)
+        assert service.send("PUT", stale).status_code == 200
+        old.release()
+        new = lock.acquire()
+        assert service.send("PUT", fencing(new)).status_code == 200
+        refused = service.send("PUT", stale)
+        assert refused.status_code == 412
+        assert refused.json()["newer"] == new.token
+        assert service.handled == ["PUT", "PUT"]
+        new.release()
+
+
+def test_a_write_without_a_token_is_refused(service: Service) -> None:
+    assert service.send("PUT", {}).status_code == 428
+    assert service.send("GET", {}).status_code == 200
+    assert service.handled == ["GET"]
+
+
+@pytest.mark.parametrize("value", ["", "17", "a=", "a=x", "a=-1", "a//b=1", "a=1,", "%ff=1", "=1"])
+def test_a_malformed_header_is_refused(service: Service, value: str) -> None:
+    assert service.send("PUT", {"Fencing-Token": value}).status_code == 400
+    assert service.handled == []
+
+
+def test_names_are_quoted() -> None:
+    class Lease:
+        name = "a=b, c/ü"
+        token = 7
+
+    headers = fencing(Lease())
+    assert headers == {"Fencing-Token": "a%3Db%2C%20c/%C3%BC=7"}
+    service = Service("asgi", guard := MemoryGuard())
+    assert service.send("PUT", headers).status_code == 200
+    assert guard.floor("a=b, c/ü") == 7
+
+
+def test_a_guard_that_cannot_decide_lets_nothing_pass(service: Service) -> None:
+    class Broken(MemoryGuard):
+        def admit(self, *args: Any, **options: Any) -> None:
+            raise lockfast.StoreUnavailableError("guard", "is down")
+
+    for kind in ("asgi", "wsgi"):
+        broken = Service(kind, Broken())
+        assert broken.send("PUT", {"Fencing-Token": "a=1"}).status_code == 503
+        assert broken.handled == []
