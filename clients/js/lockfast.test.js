@@ -1,11 +1,14 @@
 // Run against a real server: LOCKFAST_URL and LOCKFAST_TOKEN.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import { AcquireTimeoutError, LeaseLostError, ProblemError, connect } from "./lockfast.js";
 
 const url = process.env.LOCKFAST_URL;
 const token = process.env.LOCKFAST_TOKEN;
 const client = (options) => connect(url, { token, ...options });
+// The client's timers do not keep a program alive, and some tests wait for nothing else.
+const alive = setInterval(() => {}, 1000);
+after(() => clearInterval(alive));
 let count = 0;
 const fresh = () => `js/${process.pid}/${count++}`;
 
