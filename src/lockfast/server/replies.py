@@ -25,7 +25,11 @@ def response_to(reply: c.Reply) -> Response:
     """Return the response that carries a reply. Refusals are problems."""
     if isinstance(reply, c.Busy):
         holders = [one.owner for one in reply.ahead if one.held]
-        detail = f"held by {', '.join(holders)}" if holders else "another claim is ahead"
+        detail = ", ".join(one.owner for one in reply.ahead) + " is ahead in the queue"
+        if holders:
+            detail = f"held by {', '.join(holders)}"
+        elif not reply.ahead:
+            detail = "held by another"
         wait_s = max(1, min(60, reply.retry_ms // 1000))
         return _problem(409, HELD, reply, detail, {"retry-after": str(wait_s)})
     if isinstance(reply, c.Ended):
