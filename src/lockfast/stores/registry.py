@@ -32,6 +32,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "valkey": "lockfast.stores.redis:open_store",
     "valkeys": "lockfast.stores.redis:open_store",
     "valkey+unix": "lockfast.stores.redis:open_store",
+    "redis+sentinel": "lockfast.stores.redis:open_store",
+    "valkey+sentinel": "lockfast.stores.redis:open_store",
     "etcd": "lockfast.stores.etcd.opening:open_store",
     "etcds": "lockfast.stores.etcd.opening:open_store",
     "quorum+memory": "lockfast.stores.quorum.opening:open_store",

@@ -10,15 +10,19 @@ quorum+memory://5/name keeps five nodes in this process, for tests.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.ports import Store
 from lockfast.runtimes.platform import at_fork, now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
+from lockfast.stores.diagnosis import Maintenance
 from lockfast.stores.quorum import Backend, QuorumStore
 from lockfast.stores.quorum.memory import MemoryBackend, MemoryNodes
 from lockfast.stores.registry import Face, StoreUrl
+
+if TYPE_CHECKING:
+    from lockfast.stores.redis.address import Address
 
 NODES_MAX: Final = 15
 SKEW_S: Final = 0.5
@@ -49,11 +53,22 @@ def memory_nodes(url: StoreUrl) -> MemoryNodes:
         )
 
 
-def _open_redis(url: StoreUrl, face: Face) -> Store:
-    from lockfast.stores.quorum.redis import Nodes, RedisBackend
-    from lockfast.stores.redis.address import Address, parse
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    if url.scheme == "quorum+memory":
+        return Maintenance(url.label)
+    from lockfast.stores.quorum.maintenance import QuorumMaintenance
 
-    skew_s, silence_s = _seconds(url, "skew", SKEW_S), _seconds(url, "silence", SILENCE_S)
+    skew_ms = round(_seconds(url, "skew", SKEW_S) * 1000)
+    return QuorumMaintenance(url.label, _addresses(url), skew_ms)
+
+
+def _addresses(url: StoreUrl) -> tuple[Address, ...]:
+    from lockfast.stores.redis.address import parse
+
+    if "wait" in url.options:
+        raise StoreMisconfiguredError(
+            url.label, "has wait=, but its nodes have no replicas", "leave wait= out"
+        )
     options = {k: v for k, v in url.options.items() if k not in ("skew", "silence")}
     scheme = url.scheme.removeprefix("quorum+")
     parts = url.location.split(",")
@@ -71,6 +86,14 @@ def _open_redis(url: StoreUrl, face: Face) -> Store:
             f"names {len(addresses)} nodes",
             f"name 3 to {NODES_MAX}, better an odd number",
         )
+    return addresses
+
+
+def _open_redis(url: StoreUrl, face: Face) -> Store:
+    from lockfast.stores.quorum.redis import Nodes, RedisBackend
+
+    skew_s, silence_s = _seconds(url, "skew", SKEW_S), _seconds(url, "silence", SILENCE_S)
+    addresses = _addresses(url)
     nodes = Nodes(
         addresses, addresses[0].namespace, round(skew_s * 1_000_000), round(silence_s * 1000)
     )

@@ -1,8 +1,9 @@
 """The Redis store: the lock table as Lua scripts, each command one script and one round trip.
 
 URLs: redis://, rediss://, unix://, valkey://, valkeys://, valkey+unix://, as
-[user:password@]host[:port][/db] or as a path. Options: namespace=default,
-eviction=refuse|allow, spin=on|off; with TLS also ca=, cert=, key= (files) and verify=on|off.
+[user:password@]host[:port][/db] or as a path; redis+sentinel:// and valkey+sentinel:// name
+sentinels and a service. Options: namespace=default, eviction=refuse|allow, spin=on|off, wait=N;
+with TLS also ca=, cert=, key= (files) and verify=on|off.
 """
 
 from __future__ import annotations

@@ -17,7 +17,18 @@ from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
 
 PORT: Final = 6379
-OPTIONS: Final = ("namespace", "eviction", "spin", "ca", "cert", "key", "verify")
+SENTINEL_PORT: Final = 26379
+OPTIONS: Final = ("namespace", "eviction", "spin", "wait", "ca", "cert", "key", "verify")
+SENTINEL_OPTIONS: Final = (
+    "namespace", "eviction", "spin", "wait", "sentinel_user", "sentinel_password",
+)  # fmt: skip
+SENTINEL_SCHEMES: Final = ("redis+sentinel", "valkey+sentinel")
+REPLICAS_MAX: Final = 100
+
+
+class Server(NamedTuple):
+    host: str
+    port: int
 
 
 class Address(NamedTuple):
@@ -37,6 +48,14 @@ class Address(NamedTuple):
     """The operator accepts that the server may evict locks when it is short of memory."""
     spins: bool = True
     """Poll for a reply before blocking (blocking API only; see stores/stream.py)."""
+    wait: int = 0
+    """How many replicas must confirm a grant before it is handed out."""
+    sentinels: tuple[Server, ...] = ()
+    """Those to ask where the server is; host and port are then unknown."""
+    service: str = ""
+    """The name under which the sentinels know the server; its role is checked."""
+    sentinel_username: str = ""
+    sentinel_password: str = ""
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
@@ -44,14 +63,18 @@ class Address(NamedTuple):
 
 def parse(url: StoreUrl) -> Address:
     """Return the address in a URL; raises StoreMisconfiguredError if it is malformed."""
-    url.refuse_other_options(*OPTIONS)
+    is_watched = url.scheme in SENTINEL_SCHEMES
+    url.refuse_other_options(*(SENTINEL_OPTIONS if is_watched else OPTIONS))
     namespace = url.namespace or DEFAULT_NAMESPACE
     common = Address(
         url.label,
         namespace=namespace,
         allows_eviction=_allows_eviction(url),
         spins=url.flag("spin", True),
+        wait=_replicas(url),
     )
+    if is_watched:
+        return _parse_sentinels(url, common)
     if url.scheme in ("unix", "valkey+unix", "redis+unix"):
         return _parse_unix(url, common)
     return _parse_tcp(url, common)
@@ -59,23 +82,50 @@ def parse(url: StoreUrl) -> Address:
 
 def _parse_tcp(url: StoreUrl, common: Address) -> Address:
     credentials, _, place = url.location.rpartition("@")
-    server, _, db = place.partition("/")
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", server)
-    if found is None or int(found[2] or 1) not in range(1, 65536):
-        raise StoreMisconfiguredError(
-            url.label,
-            "names no server",
-            "write redis://host:6379/0",
-        )
+    text, _, db = place.partition("/")
+    server = _server(text, PORT)
+    if server is None:
+        raise StoreMisconfiguredError(url.label, "names no server", "write redis://host:6379/0")
     username, password = _credentials(credentials, url)
     return common._replace(
-        host=found[1].strip("[]") or "localhost",
-        port=int(found[2] or PORT),
+        host=server.host,
+        port=server.port,
         db=_database(url, db),
         username=username,
         password=password,
         tls=tls_context(url, "rediss", "valkeys"),
     )
+
+
+def _parse_sentinels(url: StoreUrl, common: Address) -> Address:
+    credentials, _, place = url.location.rpartition("@")
+    hosts, _, rest = place.partition("/")
+    service, _, db = rest.partition("/")
+    servers = [_server(text, SENTINEL_PORT) for text in hosts.split(",")]
+    if not hosts or None in servers or len(set(servers)) < len(servers) or not service:
+        raise StoreMisconfiguredError(
+            url.label,
+            "does not name sentinels and a service",
+            "write redis+sentinel://host1:26379,host2:26379,host3:26379/name",
+        )
+    username, password = _credentials(credentials, url)
+    return common._replace(
+        sentinels=tuple(server for server in servers if server is not None),
+        service=service,
+        db=_database(url, db),
+        username=username,
+        password=password,
+        sentinel_username=url.options.get("sentinel_user", ""),
+        sentinel_password=url.options.get("sentinel_password", ""),
+    )
+
+
+def _server(text: str, port: int) -> Server | None:
+    """The server in `host[:port]`; None if it is malformed."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", text)
+    if found is None or int(found[2] or 1) not in range(1, 65536):
+        return None
+    return Server(found[1].strip("[]") or "localhost", int(found[2] or port))
 
 
 def _parse_unix(url: StoreUrl, common: Address) -> Address:
@@ -118,3 +168,12 @@ def _allows_eviction(url: StoreUrl) -> bool:
             url.label, "has an eviction= other than refuse or allow", "write eviction=refuse"
         )
     return choice == "allow"
+
+
+def _replicas(url: StoreUrl) -> int:
+    text = url.options.get("wait", "0")
+    if not text.isdecimal() or int(text) > REPLICAS_MAX:
+        raise StoreMisconfiguredError(
+            url.label, "has a wait= that is not a number of replicas", "write wait=1"
+        )
+    return int(text)

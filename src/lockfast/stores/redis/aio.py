@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, NamedTuple, cast
 
 from lockfast.core.commands import Command, Reply
@@ -24,7 +25,7 @@ from lockfast.stores.redis.connection import (
     tune,
     unreachable,
 )
-from lockfast.stores.redis.errors import is_script_missing
+from lockfast.stores.redis.errors import is_demoted, is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
 from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader
 from lockfast.stores.redis.store import RedisStore
@@ -182,12 +183,19 @@ class AsyncWire:
             loaded = connection.request(protocol.loading(command), until_s)
             found = await connection.request(packed, until_s, bytes_max)
             await loaded
+        if isinstance(found, Exception) and is_demoted(str(found)):
+            connection.retire()
         try:
-            return protocol.reply(command, found)
+            reply = protocol.reply(command, found)
         except OutcomeUnknownError:
             # The answer makes no sense: requests and replies may be out of step.
             connection.abort()
             raise
+        confirmation = protocol.confirmation
+        if confirmation is None or not confirmation.needed(command, reply):
+            return reply
+        packed = confirmation.packed(until_s - loop.time())
+        return confirmation.judged(command, reply, await connection.request(packed, until_s))
 
     async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
         """Return the connection; the first task that needs it makes it for all."""
@@ -206,6 +214,12 @@ class AsyncWire:
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
         address = self._protocol.address
+        if address.sentinels:
+            from lockfast.stores.redis.sentinel import primary_of
+
+            # On a worker thread: it is asked once per connection, in a few short exchanges.
+            give_up_s = monotonic() + until_s - loop.time()
+            address = await loop.run_in_executor(None, primary_of, address, give_up_s)
         connection = AsyncConnection(address, loop)
         try:
             if address.path:

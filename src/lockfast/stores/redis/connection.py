@@ -53,6 +53,8 @@ def handshake(address: Address, *, checked: bool = True) -> list[bytes]:
         commands.append(pack("AUTH", plain(address.password, address.label)))
     if address.db:
         commands.append(pack("SELECT", address.db))
+    if address.service:
+        commands.append(pack("ROLE"))
     commands.append(pack("CLIENT", "SETNAME", "lockfast"))
     if checked:
         commands.append(pack("INFO", "memory"))
@@ -68,6 +70,8 @@ def check_handshake(address: Address, replies: Sequence[Any], *, checked: bool =
     info = required.pop(-2) if checked else None
     # SETNAME only helps whoever reads CLIENT LIST; its failure is ignored.
     required.pop(-2 if checked else -1)
+    if address.service:
+        _check_role(address, required[-2 if checked else -1])
     for reply in required:
         if isinstance(reply, Exception):
             raise translate(str(reply), address.label)
@@ -79,6 +83,16 @@ def check_handshake(address: Address, replies: Sequence[Any], *, checked: bool =
                 f"maxmemory-policy is {policy}, so the server may evict locks that are held",
                 "set noeviction or a volatile- policy, or accept the risk with ?eviction=allow",
             )
+
+
+def _check_role(address: Address, role: Any) -> None:
+    """Refuse a former primary, which a sentinel may still have named."""
+    if isinstance(role, list) and role[:1] != ["master"]:
+        raise StoreUnavailableError(
+            address.label,
+            f"{address.host}:{address.port} is no longer the primary of {address.service!r}",
+            "retry: the sentinels are asked again",
+        )
 
 
 def info_field(info: str, name: str) -> str:
@@ -137,6 +151,10 @@ class Connection:
     """One stream of commands and replies, for one thread at a time."""
 
     def __init__(self, address: Address, until_s: float, *, checked: bool = True) -> None:
+        if address.sentinels:
+            from lockfast.stores.redis.sentinel import primary_of
+
+            address = primary_of(address, until_s)
         self.address = address
         self._reader = ReplyReader()
         try:

@@ -83,3 +83,8 @@ def translate(message: str, label: str) -> StoreError:
 
 def is_script_missing(message: str) -> bool:
     return message.startswith("NOSCRIPT")
+
+
+def is_demoted(message: str) -> bool:
+    """Whether a server that was a primary says that it is none: the connection is of no use."""
+    return re.search(r"(?<![A-Za-z])(READONLY|MASTERDOWN)\b", message) is not None

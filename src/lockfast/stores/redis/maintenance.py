@@ -184,7 +184,20 @@ class _Checkup:
             yield Diagnosis("role", "replica", "bad", "connect to the primary")
             return
         replicas = int(info_field(info, "connected_slaves") or 0)
-        if replicas:
+        wait = self._address.wait
+        if wait > replicas:
+            found, advice = (
+                f"{replicas}, but wait={wait}",
+                "no grant can be confirmed; lower ?wait=",
+            )
+            yield Diagnosis("replicas", found, "bad", advice)
+        elif wait:
+            advice = (
+                f"a grant is handed out when {wait} have it in memory; a failover to one that"
+                " has not, or the loss of both, still forgets it: use guards"
+            )
+            yield Diagnosis("replicas", f"{replicas}, wait={wait}", "note", advice)
+        elif replicas:
             advice = "a failover may lose the last grants: two clients may believe they hold"
             yield Diagnosis("replicas", str(replicas), "note", advice)
         else:
@@ -199,6 +212,8 @@ class _Checkup:
             "EVAL": self._run("EVAL", probe().body, len(keys), *keys, channel),
             "EVALSHA": self._run("EVALSHA", "0" * 40, 0),
             "SCRIPT LOAD": self._run("SCRIPT", "LOAD", "return 1"),
+            **({"WAIT": self._run("WAIT", 0, 1)} if self._address.wait else {}),
+            **({"ROLE": self._run("ROLE")} if self._address.service else {}),
             # On a connection of its own: a subscriber may send little else, and UNSUBSCRIBE
             # is a right that the store does not need.
             "SUBSCRIBE": self._subscribed(channel),

@@ -13,6 +13,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.codec import BYTES_MAX, ENCODERS, PLAIN, AnswerError, reply_to
+from lockfast.stores.redis.confirmation import Confirmation
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import pack, pack_four
 from lockfast.stores.redis.scripts import keys_of, script_of
@@ -25,6 +26,7 @@ class ScriptProtocol:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.keys = keys_of(address.namespace)
+        self.confirmation = Confirmation(address.label, address.wait) if address.wait else None
         self._heads: dict[type, bytes] = {}
 
     def arguments(self, command: Command) -> tuple[str | int, ...]:

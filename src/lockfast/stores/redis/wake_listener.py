@@ -176,9 +176,13 @@ class RedisWakeListener:
             if wake.what == WAKE_WANTED:
                 self._deliver(wake)
         for wake in heard:
-            if wake.what == WAKE_GRANTED:
+            if wake.what == WAKE_GRANTED and not self._address.wait:
                 self._deliver(wake)
-        return [wake for wake in heard if wake.what in _HINTS]
+        hints = [wake for wake in heard if wake.what in _HINTS]
+        if self._address.wait:
+            # A grant counts when replicas have it: have the keeper look, which asks them.
+            hints += [w._replace(what=WAKE_LOOK) for w in heard if w.what == WAKE_GRANTED]
+        return hints
 
     def _authentic(self, message: Any) -> Wake | None:
         """Return the wake in a message of a script of ours; None for any other message."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from lockfast.core.commands import Command, Reply
 from lockfast.runtimes.platform import at_fork
 from lockfast.stores.redis.connection import Connection
-from lockfast.stores.redis.errors import is_script_missing
+from lockfast.stores.redis.errors import is_demoted, is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
 
 IDLE_MAX: Final = 32
@@ -53,14 +53,30 @@ class BlockingWire:
             if not isinstance(found, Exception):
                 # Decoded before the connection is used again: if the answer makes no sense,
                 # requests and replies may be out of step.
-                reply = self._protocol.reply(command, found)
+                reply = self._confirmed(connection, command, found, until_s)
         except BaseException:
             connection.close()
             raise
-        self._put_back(connection)
         if isinstance(found, Exception):
+            if is_demoted(str(found)):
+                connection.close()
+            else:
+                self._put_back(connection)
             raise self._protocol.error(found)
+        self._put_back(connection)
         return reply
+
+    def _confirmed(
+        self, connection: Connection, command: Command, found: Any, until_s: float
+    ) -> Reply:
+        """The reply in an answer; with `?wait=`, after replicas have confirmed a grant."""
+        reply = self._protocol.reply(command, found)
+        confirmation = self._protocol.confirmation
+        if confirmation is None or not confirmation.needed(command, reply):
+            return reply
+        left_s = until_s - monotonic()
+        answer = connection.exchange(confirmation.packed(left_s), until_s)
+        return confirmation.judged(command, reply, answer)
 
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
         """Return the script's answer as it is; for tests, which may set the clock."""
