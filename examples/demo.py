@@ -171,7 +171,7 @@ class Crew:
                 pass
 
 
-COLOUR_OF = dict(zip((*NAMES, "demo"), (34, 33, 32, 90), strict=True))
+COLOUR_OF: dict[str, int] = dict(zip((*NAMES, "demo"), (34, 33, 32, 90), strict=True))
 
 
 class Story:
@@ -224,7 +224,7 @@ class Story:
 
 
 def main() -> None:
-    print(__doc__.split("\n\n")[1], end="\n\n")
+    print((__doc__ or "").split("\n\n")[1], end="\n\n")
     with tempfile.TemporaryDirectory(prefix="lockfast-demo-") as name:
         directory = Path(name)
         make_ledger(directory)

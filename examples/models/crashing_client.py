@@ -6,7 +6,7 @@ python examples/models/crashing_client.py
 from __future__ import annotations
 
 from asimpy import Environment, Process
-from lock_server import TTL, Client, LockServer  # type: ignore[import-not-found]
+from lock_server import TTL, Client, LockServer  # type: ignore[import-not-found]  # pyright: ignore[reportImplicitRelativeImport]
 
 
 class Dying(Process):  # type: ignore[misc]  # asimpy ships no types

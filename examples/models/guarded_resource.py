@@ -9,7 +9,7 @@ it has seen refuses it.
 from __future__ import annotations
 
 from asimpy import Environment, Process
-from lock_server import TTL, LockServer  # type: ignore[import-not-found]
+from lock_server import TTL, LockServer  # type: ignore[import-not-found]  # pyright: ignore[reportImplicitRelativeImport]
 
 
 class Resource:

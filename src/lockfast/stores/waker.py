@@ -1,4 +1,4 @@
-"""How a listener is made to look up: something to poll for, that any thread can set off."""
+"""A descriptor that any thread can make readable, to interrupt a thread that polls."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 
 
 class Waker:
-    """Poll its descriptor for input; `take` what was found before looking for the reason."""
+    """Poll its descriptor for input, and `take` the input before acting on the interrupt."""
 
     def __init__(self) -> None:
-        # A pair of sockets and not a pipe: to write to a closed socket object is an
-        # error, to write to a closed descriptor may hit whatever has its number now.
+        # A socket pair and not a pipe: writing to a closed socket object raises, while writing
+        # to a closed descriptor may reach another file that reuses its number.
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -20,7 +20,7 @@ class Waker:
         return self._reader.fileno()
 
     def interrupt(self) -> None:
-        # A full buffer is as good as a waker; a closed socket has nobody left to waker.
+        # A full buffer is readable already; a closed socket has no listener left.
         with contextlib.suppress(OSError):
             self._writer.send(b".")
 

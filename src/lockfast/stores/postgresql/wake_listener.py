@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 import secrets
 import threading
 from collections.abc import Sequence
@@ -26,53 +25,39 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
-from lockfast.runtimes import platform
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.wire import ALL_SESSIONS, Server
-from lockfast.stores.waker import Waker
+from lockfast.stores.reconnecting import ReconnectingListener
 
 logger = logging.getLogger(__name__)
 
-CONNECT_S: Final = 1.0
-RETRY_FIRST_S: Final = 0.05
-RETRY_MAX_S: Final = 2.0
 _BELIEVED: Final = frozenset({WAKE_GRANTED, WAKE_WANTED})
-"""Sent by the very step that did it, to this session alone: no need to ask the server again."""
+"""Sent to this session alone, by the step that granted: no need to ask the server again."""
 _KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
-class PostgresWakeListener:
-    """One session's ear. Only its keeper listens, on one thread."""
-
-    process = ""
-    """Deaths of processes cannot be seen from another machine."""
+class PostgresWakeListener(ReconnectingListener[Connection]):
+    """One session's subscription. Only its keeper listens, on one thread."""
 
     def __init__(self, server: Server, session: str, deliver: Deliver) -> None:
+        super().__init__()
         self._secret = secrets.token_hex(8)
         self.inbox = f"{server.channel} {self._secret}"
         self._server = server
         self._session = session
         self._deliver = deliver
-        self._process = os.getpid()
-        self._connection: Connection | None = None
         self._is_off = server.address.listen == "off"
         self._has_looked = False
-        self._retry_at_s = 0.0
-        self._retry_s = RETRY_FIRST_S
         self._mutex = threading.Lock()
         self._waiting: set[int] = set()
-        self._waker = Waker()
-        self._waker_fd = self._waker.fileno()
-        self._poll = platform.poll()
-        self._poll.register(self._waker_fd, platform.POLLIN)
         server.attach(session, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._start(until_s):
             self._has_looked = False
-        # What was sent before, nobody heard: look for ourselves. Not before the session is
-        # open: until then its keeper has nothing to do, and waits without a bound.
+        # Notifications sent before the connection stood are lost, so check all claims. Not
+        # before the session is open: until then its keeper waits without a timeout.
         if self._connection is not None and not self._has_looked and timeout_ms is not None:
             self._has_looked = True
             return self._looks()
@@ -86,10 +71,9 @@ class PostgresWakeListener:
     # ── listening ────────────────────────────────────────────────────────────────────
 
     def _start(self, until_s: float | None) -> bool:
-        now_s = monotonic()
-        if self._is_off or now_s < self._retry_at_s:
+        give_up_s = self._connect_until_s(until_s)
+        if give_up_s is None:
             return False
-        give_up_s = now_s + CONNECT_S if until_s is None else min(until_s, now_s + CONNECT_S)
         try:
             connection = Connection(self._server.address.for_listening(), give_up_s)
             try:
@@ -108,45 +92,19 @@ class PostgresWakeListener:
                 connection.close()
                 raise
         except StoreError:
-            # The keeper's own requests report what is wrong, and try again in time.
-            self._retry_at_s = monotonic() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+            # Not reported here: the keeper's own requests fail too, and are retried.
+            self._connect_failed()
             return False
-        self._retry_s = RETRY_FIRST_S
-        self._connection = connection
-        self._poll.register(connection.fileno(), platform.POLLIN)
+        self._connected(connection, connection.fileno())
         return True
 
     def _looks(self) -> list[Wake]:
-        """At the session itself, which may be over, and at each claim that waits."""
+        """Return hints for the session itself, which may have ended, and for each waiting claim."""
         with self._mutex:
             numbers = [0, *sorted(self._waiting)]
         return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers]
 
-    def _lost(self) -> None:
-        if self._connection is not None:
-            self._poll.unregister(self._connection.fileno())
-            self._connection.close()
-            self._connection = None
-            self._retry_at_s = monotonic() + self._retry_s
-
-    # ── hearing ──────────────────────────────────────────────────────────────────────
-
-    def _wait(self, until_s: float | None) -> tuple[bool, bool]:
-        """Whether there is something to read, and whether we were interrupted."""
-        now_s = monotonic()
-        wait_s = None if until_s is None else until_s - now_s
-        if self._connection is None and not self._is_off:
-            retry_s = self._retry_at_s - now_s
-            wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
-        heard = interrupted = False
-        for fd, _ in self._poll.poll(None if wait_s is None else max(0, wait_s * 1000)):
-            if fd == self._waker_fd:
-                self._waker.take()
-                interrupted = True
-            else:
-                heard = True
-        return heard, interrupted
+    # ── receiving ────────────────────────────────────────────────────────────────────
 
     def _read(self) -> list[Wake]:
         wakes: list[Wake] = []
@@ -156,7 +114,7 @@ class PostgresWakeListener:
             for payload in self._connection.notifications():
                 self._take(payload, wakes)
         except OSError:
-            self._lost()
+            self._disconnect()
         return wakes
 
     def _take(self, payload: str, wakes: list[Wake]) -> None:
@@ -164,7 +122,7 @@ class PostgresWakeListener:
             secret, session, n, what, token = payload.split(" ")
             wake = Wake(self.inbox, session, int(n), what, int(token))
         except ValueError:
-            return  # not ours: any role may notify
+            return  # not from a step of ours: any role may notify
         is_ours = self._session in (session, ALL_SESSIONS)
         if not is_ours or not hmac.compare_digest(secret, self._secret):
             return
@@ -173,22 +131,14 @@ class PostgresWakeListener:
         elif what in _KNOWN:
             wakes.append(wake)
 
-    def interrupt(self) -> None:
-        self._waker.interrupt()
-
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Nobody can be watched from here, but this tells us what is waited for."""
+        """Note which claims wait; processes on other machines cannot be watched."""
         with self._mutex:
             if blockers:
                 self._waiting.add(n)
             else:
                 self._waiting.discard(n)
 
-    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
-        return ()
-
     def close(self) -> None:
         self._server.detach(self._session)
-        if self._process == os.getpid():
-            self._lost()
-            self._waker.close()
+        super().close()

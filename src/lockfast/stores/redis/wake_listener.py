@@ -30,7 +30,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_MISSED, Deliver
-from lockfast.runtimes import platform
+from lockfast.stores.reconnecting import ReconnectingListener
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.codec import TOKEN_MAX
 from lockfast.stores.redis.connection import Connection
@@ -38,23 +38,17 @@ from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import PENDING, ProtocolError, pack
 from lockfast.stores.redis.scripts import channel_of
 from lockfast.stores.stream import RECEIVE_BYTES
-from lockfast.stores.waker import Waker
 
-CONNECT_S: Final = 1.0
-RETRY_FIRST_S: Final = 0.05
-RETRY_MAX_S: Final = 2.0
 READS_MAX: Final = 64
 """How often to read before the keeper gets on with its other duties."""
 _HINTS: Final = frozenset({WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
-class RedisWakeListener:
+class RedisWakeListener(ReconnectingListener[Connection]):
     """One session's subscription. Only its keeper listens, on one thread."""
 
-    process = ""
-    """Empty: a server cannot see whether a client's process has died."""
-
     def __init__(self, address: Address, session: str, deliver: Deliver) -> None:
+        super().__init__()
         self.inbox = os.urandom(16).hex()
         self._address = address
         # A server listens for all sessions; no namespace has characters of a pattern.
@@ -62,14 +56,6 @@ class RedisWakeListener:
         self._channel = channel_of(address.namespace, session or "*")
         self._session = session
         self._deliver = deliver
-        self._process = os.getpid()
-        self._connection: Connection | None = None
-        self._retry_at_s = 0.0
-        self._retry_s = RETRY_FIRST_S
-        self._waker = Waker()
-        self._waker_fd = self._waker.fileno()
-        self._poll = platform.poll()
-        self._poll.register(self._waker_fd, platform.POLLIN)
         self._is_tls = address.tls is not None
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
@@ -89,10 +75,9 @@ class RedisWakeListener:
 
     def _subscribe(self, until_s: float | None) -> bool:
         """Connect and subscribe, unless the last failure was just now."""
-        now_s = monotonic()
-        if now_s < self._retry_at_s:
+        give_up_s = self._connect_until_s(until_s)
+        if give_up_s is None:
             return False
-        give_up_s = now_s + CONNECT_S if until_s is None else min(until_s, now_s + CONNECT_S)
         try:
             connection = Connection(self._address, give_up_s, checked=False)
             try:
@@ -106,38 +91,12 @@ class RedisWakeListener:
                 raise
         except StoreError:
             # Not reported here: the keeper's own requests fail too, and are retried.
-            self._retry_at_s = monotonic() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+            self._connect_failed()
             return False
-        self._retry_s = RETRY_FIRST_S
-        self._connection = connection
-        self._poll.register(connection.stream, platform.POLLIN)
+        self._connected(connection, connection.stream.fileno())
         return True
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._poll.unregister(self._connection.stream)
-            self._connection.close()
-            self._connection = None
-            self._retry_at_s = monotonic() + self._retry_s
-
     # ── receiving ────────────────────────────────────────────────────────────────────
-
-    def _wait(self, until_s: float | None) -> tuple[bool, bool]:
-        """Return whether there is something to read, and whether `interrupt` was called."""
-        now_s = monotonic()
-        wait_s = None if until_s is None else until_s - now_s
-        if self._connection is None:
-            retry_s = self._retry_at_s - now_s
-            wait_s = retry_s if wait_s is None else min(wait_s, retry_s)
-        readable = interrupted = False
-        for fd, _ in self._poll.poll(None if wait_s is None else max(0, wait_s * 1000)):
-            if fd == self._waker_fd:
-                self._waker.take()
-                interrupted = True
-            else:
-                readable = True
-        return readable, interrupted
 
     def _read(self) -> list[Wake]:
         connection = self._connection
@@ -209,16 +168,5 @@ class RedisWakeListener:
         text = f"{self.inbox}{said}{self.inbox}".encode(errors="replace")
         return hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
-    def interrupt(self) -> None:
-        self._waker.interrupt()
-
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Do nothing: processes on other machines cannot be watched."""
-
-    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        if self._process == os.getpid():
-            self._disconnect()
-            self._waker.close()
