@@ -68,6 +68,22 @@ class Mvcc:
         order, live = self._live_order, self.live
         return [live[key] for key in order[slice(*_span(order, start, stop))]]
 
+    def part(
+        self, start: bytes, stop: bytes, revision: int, limit: int, *, tail: bool
+    ) -> tuple[list[Kv], int]:
+        """The first keys of a range, or the last ones, and how many there are; 0: all of them."""
+        if not stop or not limit or (revision and revision < self._writing()):
+            found = self.range(start, stop, revision)
+            return found, len(found)
+        order, live = self._live_order, self.live
+        first, end = _span(order, start, stop)
+        count = end - first
+        if tail:
+            first = max(first, end - limit)
+        else:
+            end = min(end, first + limit)
+        return [live[key] for key in order[first:end]], count
+
     def _range_at(self, start: bytes, stop: bytes, revision: int) -> Iterator[Kv]:
         order = self._order
         keys = order[slice(*_span(order, start, stop))] if stop else [start]

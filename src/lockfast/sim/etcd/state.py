@@ -57,6 +57,7 @@ _BOUNDS: Final = (
     "min_create_revision",
     "max_create_revision",
 )
+_BOUNDED: Final = frozenset(_BOUNDS)
 _RANGE: Final = frozenset(
     [
         "key",
@@ -294,15 +295,18 @@ class State:
     def _range(self, body: Json, member_revision: int) -> Json:
         revision = number(body, "revision") or member_revision
         start, stop = octets(body, "key"), octets(body, "range_end")
-        found = self.mvcc.range(start, stop, revision)
-        answer: Json = {"header": {"revision": str(member_revision or self.mvcc.visible())}}
-        if found:
-            answer["count"] = str(len(found))
-        if body.get("count_only"):
-            return answer
         limit = number(body, "limit")
         order, sort = choice(body, "sort_order", _ORDERS), choice(body, "sort_target", _SORTS)
-        bounds = [number(body, bound) for bound in _BOUNDS]
+        bounds = [number(body, bound) for bound in _BOUNDS] if not _BOUNDED.isdisjoint(body) else []
+        # Of a long range by key, only its head or its tail is looked at.
+        is_part = limit > 0 and not sort and not any(bounds)
+        head, tail = limit + 1, order == _ORDERS["DESCEND"]
+        found, count = self.mvcc.part(start, stop, revision, head if is_part else 0, tail=tail)
+        answer: Json = {"header": {"revision": str(member_revision or self.mvcc.visible())}}
+        if count:
+            answer["count"] = str(count)
+        if body.get("count_only"):
+            return answer
         if limit > 0 and not order and not any(bounds):
             # The server reads one more than it was asked for, then sorts.
             found = found[: limit + 1]
