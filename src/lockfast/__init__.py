@@ -20,6 +20,7 @@ from lockfast.api.blocking import (
     connect,
     lock,
 )
+from lockfast.api.exit_signals import release_on_exit_signals
 from lockfast.api.observing import Subscription, observe
 from lockfast.errors import (
     AcquireTimeoutError,
@@ -29,6 +30,7 @@ from lockfast.errors import (
     LimitError,
     LockfastError,
     OutcomeUnknownError,
+    RunFailedError,
     StaleTokenError,
     StoreError,
     StoreMisconfiguredError,
@@ -39,6 +41,7 @@ from lockfast.errors import (
 from lockfast.flow.admin import ClaimInfo, DeadlockInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.groups import Leader, Member
 from lockfast.flow.holding import LeaseState
+from lockfast.flow.once import Outcome
 
 __version__ = "0.1.0"
 
@@ -64,10 +67,12 @@ __all__ = [
     "Membership",
     "Observation",
     "Once",
+    "Outcome",
     "OutcomeUnknownError",
     "Party",
     "Permit",
     "RWLock",
+    "RunFailedError",
     "Semaphore",
     "SessionInfo",
     "StaleTokenError",
@@ -84,4 +89,5 @@ __all__ = [
     "connect",
     "lock",
     "observe",
+    "release_on_exit_signals",
 ]

@@ -15,6 +15,7 @@ __all__ = [
     "LimitError",
     "LockfastError",
     "OutcomeUnknownError",
+    "RunFailedError",
     "StaleTokenError",
     "StoreError",
     "StoreMisconfiguredError",
@@ -125,6 +126,17 @@ class DeadlockError(LockfastError):
         self.cycle = cycle
         text = f"deadlock while waiting for {name!r}: {'; '.join(cycle)}"
         super().__init__(f"{text}; {advice or 'release the locks you hold and retry'}")
+
+
+class RunFailedError(LockfastError):
+    """Another client ran the job of `once(wait=True)`, and it failed or crashed there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name!r} failed or crashed at another client and is not run again in this window; "
+            "look at its logs, or use retry_crashed=True"
+        )
 
 
 class UnsupportedError(LockfastError):

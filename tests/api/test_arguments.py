@@ -310,7 +310,7 @@ def party(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"name": entered.places[0].name, **some(entered, "ttl")}
 
 
-@case("Client.once", name="a", at_least=20.0, at_most=40.0, retry_crashed=True, ttl=7.0)
+@case("Client.once", name="a", at_least=20.0, at_most=40.0, retry_crashed=True, wait=True, ttl=7.0)
 def once(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     made = scene.client().once(**arguments)
     return {
@@ -318,8 +318,27 @@ def once(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
         "at_least": made._window.at_least_ms / 1000,
         "at_most": made._window.at_most_ms / 1000,
         "retry_crashed": made._window.retry_crashed,
+        "wait": made._window.wait,
         "ttl": made._window.ttl_ms / 1000,
     }
+
+
+@case("Once.run", function="called", args=(1,), kwargs={"two": 2})
+def once_run(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
+    calls: list[Any] = []
+
+    def function(*args: Any, **kwargs: Any) -> str:
+        calls.append((args, kwargs))
+        return "called"
+
+    async def function_async(*args: Any, **kwargs: Any) -> str:
+        return function(*args, **kwargs)
+
+    made = scene.client().once("a", at_least=1, at_most=2)
+    given = function if scene.face is blocking else function_async
+    outcome, result = scene.do(made.run, given, *arguments["args"], **arguments["kwargs"])
+    assert outcome == "ran"
+    return {"function": result, "args": calls[0][0], "kwargs": calls[0][1]}
 
 
 # ── waiting ──────────────────────────────────────────────────────────────────────────

@@ -205,12 +205,12 @@ def test_the_environment_says_where_and_how(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LOCKFAST_URL", f"sqlite://{tmp_path}/there.db")
-    monkeypatch.setenv("LOCKFAST_TTL", "12.5")
+    monkeypatch.setenv("LOCKFAST_TTL", "1m12.5s")
     monkeypatch.setenv("LOCKFAST_OWNER", "from outside")
     with lockfast.connect() as client, client.lock("a"):
         assert client.url == f"sqlite://{tmp_path}/there.db"
         (session,) = client.sessions()
-        assert (session.ttl, session.owner) == (12.0, "from outside"), "rounded down to a step"
+        assert (session.ttl, session.owner) == (72.0, "from outside"), "rounded down to a step"
     with lockfast.connect("memory://elsewhere", ttl=7, owner="me") as client, client.lock("a"):
         (session,) = client.sessions()
         assert (session.ttl, session.owner) == (7.0, "me")

@@ -15,6 +15,8 @@ import pytest
 from examples.timeline import Lease, Mark, Span, Timeline, draw
 from tests.docs.pages import ROOT
 
+TESTS = "examples/test_lost_lease.py"
+PLUGIN = ("-p", "pytest_lockfast")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -35,6 +37,34 @@ def test_quickstart_runs(tmp_path: Path) -> None:
         output, _ = quickstart.communicate(timeout=30)
     assert quickstart.returncode == 0, output
     assert "refused" in output
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ("timeouts.py", "not acquired: 0.1 s"),
+        ("migrate_once.py", "migrations: 1\nfirst: migrate\nran: 1\nwaited: 2"),
+        ("health_check.py", "refused at the start"),
+        ("end_well.py", "the lock is free"),
+    ],
+)
+def test_a_small_program_runs(example: str, says: str, tmp_path: Path) -> None:
+    with start(example, tmp_path) as program:
+        output, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, output
+    assert says in output
+
+
+def test_the_tests_of_a_user_pass() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, TESTS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_demo_goes_as_told(tmp_path: Path) -> None:

@@ -340,3 +340,22 @@ def test_the_file_does_not_grow_with_use(quick_path: Path) -> None:
         sizes = {path.name: path.stat().st_size for path in quick_path.glob("locks.db*")}
     assert sizes["locks.db-wal"] < 3 * file.CHECKPOINT_PAGES * 4096
     assert sizes["locks.db"] < 3 * file.CHECKPOINT_PAGES * 4096
+
+
+def test_windows_of_once_survive_a_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite://{tmp_path}/locks/locks.db"
+    boot, wall_ns = ["first"], [time.time_ns()]
+    monkeypatch.setattr(processes, "boot_id", lambda: boot[0])
+    monkeypatch.setattr(file.time, "time_ns", lambda: wall_ns[0])
+
+    def run_after(name: str, passed_s: int) -> bool:
+        boot[0], wall_ns[0] = name, wall_ns[0] + passed_s * 1_000_000_000
+        with lockfast.connect(url) as client:
+            return client.once("nightly", at_least=300, at_most=3600)(lambda: "ran")() == "ran"
+
+    assert run_after("first", 0)
+    assert not run_after("second", 100)
+    assert not run_after("third", 150)
+    assert not run_after("wall-clock-set-back", -3600)
+    assert run_after("window-over", 3600)
+    assert not run_after("window-over", 0)

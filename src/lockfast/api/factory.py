@@ -150,18 +150,20 @@ class RecipeFactory(
         at_least: Seconds,
         at_most: Seconds,
         retry_crashed: bool = False,
+        wait: bool = False,
         ttl: Seconds | None = None,
     ) -> OnceT:
         """Create a decorator that runs a function at most once per window across all clients.
 
         After a run starts, no client starts another for `at_least` seconds, even if the run
         crashes (unless `retry_crashed`). A run that takes longer than `at_most` is presumed
-        stuck and loses its claim. A call that may not run returns None.
+        stuck and loses its claim. A call that may not run returns None. With `wait`, it first
+        waits for the run under way, and raises RunFailedError if that run fails.
         """
         at_least_ms = settings.to_ms(at_least, "at_least")
         at_most_ms = settings.max_hold_to_ms(settings.to_ms(at_most, "at_most") / 1000)
         if at_most_ms < at_least_ms:
             raise ValueError(f"at_most={at_most!r} is shorter than at_least={at_least!r}")
         ttl_ms = self._options(ttl).ttl_ms
-        window = Window(at_least_ms, at_most_ms, retry_crashed, ttl_ms)
+        window = Window(at_least_ms, at_most_ms, retry_crashed, ttl_ms, wait)
         return self._once_type(self, check_name(name), window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from datetime import timedelta
 from enum import Enum
@@ -59,6 +60,28 @@ def _span_ms(value: object, what: str) -> int:
         raise ValueError(f"{what}={value!r}: must be finite and not negative")
     # Compare before multiplying: a huge int does not fit into a float.
     return SPAN_MS_MAX + 1 if seconds > SPAN_MS_MAX else math.ceil(seconds * 1000)
+
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Parse `90`, `1.5s`, `250ms`, `5m`, `1h30m` or `2d`; raise ValueError for anything else."""
+    number = r"\d+(?:\.\d*)?|\.\d+"
+    try:
+        if re.fullmatch(number, text, re.ASCII):
+            value = float(text)
+        elif re.fullmatch(rf"(?:(?:{number})(?:ms|s|m|h|d))+", text, re.ASCII):
+            parts = re.findall(rf"({number})(ms|s|m|h|d)", text)
+            value = sum(float(count) * _UNITS_S[unit] for count, unit in parts)
+        else:
+            raise ValueError
+        to_ms(value, "duration")
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a duration; write seconds, or for example 250ms, 90s, 5m, 1h30m"
+        ) from None
+    return value
 
 
 def timeout_to_ms(timeout: object) -> int | None:
@@ -182,6 +205,6 @@ def default_ttl() -> float:
     if not text:
         return TTL_DEFAULT
     try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"LOCKFAST_TTL={text!r} is not a number of seconds") from None
+        return parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"LOCKFAST_TTL: {error}") from None

@@ -15,7 +15,7 @@ from lockfast.cli.arguments import parse
 from lockfast.cli.formatting import LogFormatter, write_error
 from lockfast.cli.process_title import hide_argument
 from lockfast.cli.signals import Interrupted
-from lockfast.errors import LockfastError
+from lockfast.errors import LockfastError, UnsupportedError
 
 COMMANDS: Final = {
     "run": "lockfast.cli.run:run",
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if url and argv is None:
                 hide_argument(url)
         _configure_output()
+        if arguments.command == "run" and not hasattr(os, "fork"):
+            raise UnsupportedError(
+                "lockfast run", "this platform cannot fork", "take the lock in Python"
+            )
         module, _, function = COMMANDS[arguments.command].partition(":")
         command: Callable[[Any], int] = getattr(importlib.import_module(module), function)
         code = command(arguments)
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has closed it. Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.BY_SIGNAL + signal.SIGPIPE
+        return exit_codes.BY_SIGNAL + getattr(signal, "SIGPIPE", 13)
     except Exception:
         import traceback
 

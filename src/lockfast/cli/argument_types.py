@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from argparse import ArgumentTypeError
-from typing import Final
 
 from lockfast.api import settings
 from lockfast.errors import LockfastError
 
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 def seconds(text: str) -> float:
     """A duration: `90`, `1.5s`, `250ms`, `5m`, `1h30m`, `2d`."""
-    number = r"\d+(?:\.\d*)?|\.\d+"
     try:
-        if re.fullmatch(number, text, re.ASCII):
-            value = float(text)
-        elif re.fullmatch(rf"(?:(?:{number})(?:ms|s|m|h|d))+", text, re.ASCII):
-            parts = re.findall(rf"({number})(ms|s|m|h|d)", text)
-            value = sum(float(count) * _UNITS_S[unit] for count, unit in parts)
-        else:
-            raise ValueError
-        settings.to_ms(value, "duration")
-    except ValueError:
-        raise ArgumentTypeError(
-            f"{text!r} is not a duration; write seconds, or for example 250ms, 90s, 5m, 1h30m"
-        ) from None
-    return value
+        return settings.parse_duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def ttl(text: str) -> float:

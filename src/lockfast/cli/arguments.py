@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from lockfast import __version__
 from lockfast.api import settings
@@ -273,6 +273,9 @@ def _add_simulate_options(parser: Parser) -> None:
     drawing.add_argument("--no-html", action="store_true", help="print the story only")
 
 
+DAY_S: Final = 86400.0
+
+
 def _add_run_options(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     waiting = parser.add_mutually_exclusive_group()
@@ -302,6 +305,34 @@ def _add_run_options(parser: Parser) -> None:
         metavar="N",
         help="a head start in the queue of 10 s for each (default: 0)",
     )
+    once = parser.add_argument_group("for the same cron entry on many hosts")
+    once.add_argument(
+        "--once",
+        action="store_true",
+        help="run CMD at most once per window over all hosts; exit 0 if it is skipped",
+    )
+    once.add_argument(
+        "--at-least",
+        type=types.seconds,
+        metavar="S",
+        help="the window: after a start nobody starts CMD again for S",
+    )
+    once.add_argument(
+        "--at-most",
+        type=types.seconds,
+        metavar="S",
+        help="stop a CMD that takes longer (default: 1d, or the window if that is longer)",
+    )
+    once.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for a run under way elsewhere; exit 75 if it failed there",
+    )
+    parser.add_argument(
+        "--hide-url",
+        action="store_true",
+        help="do not pass LOCKFAST_URL and LOCKFAST_URL_FILE on to CMD",
+    )
     parser.add_argument(
         "--on-lost",
         choices=("term", "signal", "ignore"),
@@ -325,6 +356,16 @@ def _add_run_options(parser: Parser) -> None:
 
 
 def _check_run(parser: Parser, arguments: argparse.Namespace) -> None:
+    if arguments.once and arguments.at_least is None:
+        parser.error("--once needs --at-least")
+    if not arguments.once and (arguments.wait or arguments.at_least or arguments.at_most):
+        parser.error("--at-least, --at-most and --wait need --once")
+    if arguments.once and (arguments.timeout is not None or arguments.priority):
+        parser.error("--once does not queue: --timeout, --no-wait and --priority have no meaning")
+    if arguments.once and arguments.at_most is None:
+        arguments.at_most = max(DAY_S, arguments.at_least)
+    if arguments.once and arguments.at_most < arguments.at_least:
+        parser.error("--at-most is shorter than --at-least")
     if arguments.signal is not None and arguments.on_lost != "signal":
         parser.error("--signal needs --on-lost signal")
     if arguments.ttl is None:

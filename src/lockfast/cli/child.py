@@ -79,11 +79,13 @@ class Child:
             os.setpgid(pid, pid)
         return cls(pid, path, go, report)
 
-    def start(self, environment: Mapping[str, str]) -> None:
-        """Turn it into the command, with these variables added to the environment."""
+    def start(self, environment: Mapping[str, str | None]) -> None:
+        """Turn it into the command, with these variables set, or removed if None."""
         assert self._go is not None
         assert self._report is not None
-        entries = "\0".join(f"{key}={value}" for key, value in environment.items())
+        entries = "\0".join(
+            key if value is None else f"{key}={value}" for key, value in environment.items()
+        )
         with contextlib.suppress(BrokenPipeError):  # it was killed while it waited
             os.write(self._go, os.fsencode(entries))
         os.close(self._go)
@@ -183,8 +185,11 @@ def _become(path: str, argv: Sequence[str], wait: int, failure: int) -> NoReturn
         os._exit(exit_codes.OK)
     environment = dict(os.environb)
     for entry in entries.split(b"\0"):
-        key, _, value = entry.partition(b"=")
-        environment[key] = value
+        key, equals, value = entry.partition(b"=")
+        if equals:
+            environment[key] = value
+        else:
+            environment.pop(key, None)
     try:
         try:
             os.execve(path, list(argv), environment)

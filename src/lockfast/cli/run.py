@@ -6,17 +6,24 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterable
+from typing import Final
 
-from lockfast.api.blocking import Client, Lease
+from lockfast.api.blocking import Client, Lease, Once
 from lockfast.cli import exit_codes
 from lockfast.cli.child import Child, find_program
 from lockfast.cli.connection import open_client, program_label
 from lockfast.cli.formatting import write_error
+from lockfast.cli.guardian import Guardian
 from lockfast.cli.signals import Signals
 from lockfast.cli.supervisor import OnLost, Supervisor
 from lockfast.cli.terminal import Terminal
 from lockfast.cli.waiting import WaitingLine
 from lockfast.errors import LeaseLostError, OutcomeUnknownError
+from lockfast.flow.once import Outcome
+
+SECRETS: Final = ("LOCKFAST_URL", "LOCKFAST_URL_FILE")
+"""Variables that --hide-url keeps from the command."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,21 +33,35 @@ def run(arguments: argparse.Namespace) -> int:
     on_lost = OnLost.of(arguments.on_lost, arguments.signal, arguments.grace, arguments.ttl)
     terminal = Terminal.find()
     child = Child.stand_by(path, arguments.argv, on_lost.death_signal)
+    guardian = Guardian(child.pid) if on_lost.how == "term" else None
     signals = Signals()
     try:
         owner = program_label(arguments.argv[0])
         # No death watch: if this process dies, its child may still be running.
         with open_client(arguments, owner, death_watch=False) as client:
-            lease = _acquire(client, arguments, terminal)
+            once = _once(client, arguments)
+            lease = once._take() if once is not None else _acquire(client, arguments, terminal)
+            if not isinstance(lease, Lease):
+                return _skip(lease, arguments.name)
             signals.to_stream()
             supervisor = Supervisor(child, lease, on_lost, signals, terminal)
+            code = exit_codes.INTERNAL
             try:
-                code = _run_command(supervisor, child, lease, terminal)
+                if guardian is not None:
+                    guardian.watch(lease.session)
+                secrets = SECRETS if arguments.hide_url else ()
+                code = _run_command(supervisor, child, lease, terminal, secrets)
             finally:
                 if terminal is not None:
                     terminal.take_back()
-                lost = _release(lease)
+                if once is None:
+                    lost = _release(lease)
+                else:
+                    lost = ""
+                    once._finish(lease, went_well=code == 0)
     finally:
+        if guardian is not None:
+            guardian.dismiss()
         child.dismiss()
     if on_lost.how == "term" and (supervisor.loss or lost):
         code = exit_codes.LEASE_LOST
@@ -48,6 +69,24 @@ def run(arguments: argparse.Namespace) -> int:
         write_error(_loss_message(supervisor.loss or lost, on_lost.how, bool(supervisor.loss)))
     _interrupt_script(code, terminal)
     return code
+
+
+def _once(client: Client, arguments: argparse.Namespace) -> Once | None:
+    if not arguments.once:
+        return None
+    return client.once(
+        arguments.name,
+        at_least=arguments.at_least,
+        at_most=arguments.at_most,
+        wait=arguments.wait,
+    )
+
+
+def _skip(outcome: Outcome, name: str) -> int:
+    if outcome is not Outcome.FAILED:
+        return exit_codes.OK
+    write_error(f"{name!r} failed at another host and is not run again in this window")
+    return exit_codes.NOT_OBTAINED
 
 
 def _acquire(client: Client, arguments: argparse.Namespace, terminal: Terminal | None) -> Lease:
@@ -59,13 +98,18 @@ def _acquire(client: Client, arguments: argparse.Namespace, terminal: Terminal |
 
 
 def _run_command(
-    supervisor: Supervisor, child: Child, lease: Lease, terminal: Terminal | None
+    supervisor: Supervisor,
+    child: Child,
+    lease: Lease,
+    terminal: Terminal | None,
+    secrets: Iterable[str],
 ) -> int:
     lease.check()
     if terminal is not None and terminal.is_all_ours() and terminal.is_ours():
         terminal.give(child.pid)
     child.start(
         {
+            **dict.fromkeys(secrets),
             "LOCKFAST_LOCK": lease.name,
             "LOCKFAST_FENCE": str(lease.token),
             "LOCKFAST_SESSION": lease.session,

@@ -9,16 +9,15 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
-ENDING: Final = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+
+def _present(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals of these names that the platform has."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+ENDING: Final = _present("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 """While we wait for the lock these end us; once the command runs they are passed on to it."""
-RUNNING: Final = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH)
+RUNNING: Final = _present("SIGCHLD", "SIGCONT", "SIGTSTP", "SIGWINCH")
 """Handled only once the command runs."""
 
 

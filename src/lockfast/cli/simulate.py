@@ -26,7 +26,8 @@ def simulate(arguments: argparse.Namespace) -> int:
     page: Path | None = arguments.html
     if page is None and not arguments.no_html:
         seed = "" if arguments.seed is None else f"-{arguments.seed}"
-        page = Path(f"{Path(arguments.scenario).stem}{seed}.html")
+        unguarded = "-no-guard" if arguments.no_guard else ""
+        page = Path(f"{Path(arguments.scenario).stem}{seed}{unguarded}.html")
     try:
         return actions.simulate(
             arguments.scenario, arguments.seed, fenced=not arguments.no_guard, html=page

@@ -5,15 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from lockfast.errors import UnsupportedError
 from lockfast.runtimes.threads import ThreadsRuntime
 
 _task_numbers = itertools.count(1)
 _tasks: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop; raise UnsupportedError under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        refuse_other_loops()
+        raise
+
+
+def refuse_other_loops() -> None:
+    """Raise UnsupportedError if the current task is one of trio."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return
+    raise UnsupportedError(
+        "lockfast.aio under trio",
+        "it needs an asyncio event loop",
+        "use the blocking API in trio.to_thread.run_sync(), or anyio's asyncio backend",
+    )
 
 
 class LoopSignal:
@@ -43,7 +70,7 @@ class LoopSignal:
         return self._is_set
 
     async def wait(self, timeout_ms: int | None) -> bool:
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         self._future = future = loop.create_future()
         self._thread = threading.get_ident()
         # Publish the loop before reading the flag, so that a later `set` finds the loop.
@@ -79,6 +106,7 @@ class AsyncioRuntime(ThreadsRuntime):
         try:
             task = asyncio.current_task()
         except RuntimeError:
+            refuse_other_loops()
             task = None
         if task is None:
             return super().actor()

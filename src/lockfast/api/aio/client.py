@@ -17,7 +17,7 @@ from lockfast.flow import admin, deadlock
 from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.client import Core, ping
 from lockfast.flow.watch import Watcher
-from lockfast.runtimes.aio import AsyncioRuntime
+from lockfast.runtimes.aio import AsyncioRuntime, refuse_other_loops
 
 if TYPE_CHECKING:
     from lockfast.events import Observer
@@ -79,6 +79,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         debug: bool = False,
         observers: Sequence[Observer] = (),
     ) -> None:
+        refuse_other_loops()
         self._connect(
             url,
             "asyncio",

@@ -16,10 +16,11 @@ from lockfast.api.settings import Seconds
 from lockfast.api.template import title
 from lockfast.core.commands import Place
 from lockfast.core.modes import ELECTION, EXCLUSIVE, ONCE, PARTY, SHARED
+from lockfast.errors import RunFailedError
 from lockfast.flow import acquire as claims
 from lockfast.flow import groups
 from lockfast.flow.groups import Leader, LeaderWatcher, Member, PartyWatcher
-from lockfast.flow.once import Window, finish
+from lockfast.flow.once import Outcome, Window, finish, wait_for_end
 
 if TYPE_CHECKING:
     from lockfast.api.aio.client import Client
@@ -155,22 +156,54 @@ class Once(Named):
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, T]]
     ) -> Callable[P, Coroutine[Any, Any, T | None]]:
-        """Wrap `function`: a call runs it if no other run blocks the window, else returns None."""
+        """Wrap `function`: a call runs it if no other run blocks the window, else returns None.
+
+        With `wait`, a call waits for a run under way and then returns None; it raises
+        RunFailedError if that run failed.
+        """
         if not is_async(function):
             raise TypeError(f"{title(function)} is not async: use a client of lockfast")
 
         @functools.wraps(function)
         async def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            core = self._core
-            lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
-            if not await claims.acquire(core, lease._holding, 0):
-                return None
-            went_well = False
-            try:
-                result = await function(*args, **kwargs)
-                went_well = True
-                return result
-            finally:
-                await finish(core, lease._holding, self._window, went_well)
+            outcome, result = await self.run(function, *args, **kwargs)
+            if outcome is Outcome.FAILED:
+                raise RunFailedError(self._name)
+            return result
 
         return once
+
+    async def run(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[Outcome, T | None]:
+        """Call `function` if no other run blocks the window; return what happened, and its result.
+
+        The outcome is `ran` or `skipped`; with `wait`, instead of `skipped`, `done` or `failed`
+        elsewhere. An exception of `function` is raised here.
+        """
+        lease = await self._take()
+        if not isinstance(lease, Lease):
+            return lease, None
+        went_well = False
+        try:
+            result = await function(*args, **kwargs)
+            went_well = True
+            return Outcome.RAN, result
+        finally:
+            await self._finish(lease, went_well)
+
+    async def _take(self) -> Lease | Outcome:
+        """Return the lease under which to run, or why not to."""
+        core = self._core
+        while True:
+            lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
+            if await claims.acquire(core, lease._holding, 0):
+                return lease
+            if not self._window.wait:
+                return Outcome.SKIPPED
+            outcome = await wait_for_end(core, self._name, self._window)
+            if outcome is not None:
+                return outcome
+
+    async def _finish(self, lease: Lease, went_well: bool) -> None:
+        await finish(self._core, lease._holding, self._window, went_well)

@@ -14,10 +14,11 @@ from lockfast.api.settings import Seconds
 from lockfast.api.template import title
 from lockfast.core.commands import Place
 from lockfast.core.modes import ELECTION, EXCLUSIVE, ONCE, PARTY, SHARED
+from lockfast.errors import RunFailedError
 from lockfast.flow import acquire as claims
 from lockfast.flow import groups
 from lockfast.flow.groups import Leader, LeaderWatcher, Member, PartyWatcher
-from lockfast.flow.once import Window, finish
+from lockfast.flow.once import Outcome, Window, finish, wait_for_end
 from lockfast.runtimes.threads import run
 
 if TYPE_CHECKING:
@@ -143,23 +144,55 @@ class Once(Named):
         self._window = window
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Wrap `function`: a call runs it if no other run blocks the window, else returns None."""
+        """Wrap `function`: a call runs it if no other run blocks the window, else returns None.
+
+        With `wait`, a call waits for a run under way and then returns None; it raises
+        RunFailedError if that run failed.
+        """
         if is_async(function):
             raise TypeError(f"{title(function)} is async: use a client of lockfast.aio")
         refuse_generator(function)
 
         @functools.wraps(function)
         def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            core = self._core
-            lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
-            if not run(claims.acquire(core, lease._holding, 0)):
-                return None
-            went_well = False
-            try:
-                result = function(*args, **kwargs)
-                went_well = True
-                return result
-            finally:
-                run(finish(core, lease._holding, self._window, went_well))
+            outcome, result = self.run(function, *args, **kwargs)
+            if outcome is Outcome.FAILED:
+                raise RunFailedError(self._name)
+            return result
 
         return once
+
+    def run(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[Outcome, T | None]:
+        """Call `function` if no other run blocks the window; return what happened, and its result.
+
+        The outcome is `ran` or `skipped`; with `wait`, instead of `skipped`, `done` or `failed`
+        elsewhere. An exception of `function` is raised here.
+        """
+        lease = self._take()
+        if not isinstance(lease, Lease):
+            return lease, None
+        went_well = False
+        try:
+            result = function(*args, **kwargs)
+            went_well = True
+            return Outcome.RAN, result
+        finally:
+            self._finish(lease, went_well)
+
+    def _take(self) -> Lease | Outcome:
+        """Return the lease under which to run, or why not to."""
+        core = self._core
+        while True:
+            lease = Lease(core, core.holding(self._window.ask(ONCE, self._name)))
+            if run(claims.acquire(core, lease._holding, 0)):
+                return lease
+            if not self._window.wait:
+                return Outcome.SKIPPED
+            outcome = run(wait_for_end(core, self._name, self._window))
+            if outcome is not None:
+                return outcome
+
+    def _finish(self, lease: Lease, went_well: bool) -> None:
+        run(finish(self._core, lease._holding, self._window, went_well))

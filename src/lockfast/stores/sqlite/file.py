@@ -310,7 +310,7 @@ class SqliteFile:
                 self._check_pages()
             self._rows = SqliteRows(self._connection)
             self._execute("BEGIN IMMEDIATE")
-            self._rows.open(processes.boot_id(), now_ms())
+            self._rows.open(processes.boot_id(), now_ms(), time.time_ns() // 1_000_000)
             self._execute("COMMIT")
             self._table = Table(self._rows, self._limits)
         except BaseException as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lockfast.core.commands import Event
-from lockfast.core.rows import META_KEY, Row
+from lockfast.core.rows import META_KEY, ResourceRow, Row, opening_key, resource_key
 from lockfast.stores.sqlite import hot as hot_row
 from lockfast.stores.sqlite import spilled
 from lockfast.stores.sqlite.hot import ADDED, CHANGED, DELETED, NEVER_MS, HotRow, text_of
@@ -97,8 +97,8 @@ class SqliteRows:
         self._writes = {}
         self._added = set()
 
-    def open(self, boot: str, now_ms: int) -> None:
-        """Go on with what is there. No session survives a reboot; counters and log do.
+    def open(self, boot: str, now_ms: int, wall_ms: int) -> None:
+        """Go on with what is there. No session survives a reboot; counters, log and windows do.
 
         A hot row that cannot be read is left to the first command, which reports it, so that
         `doctor` and `reset` can open the database.
@@ -107,11 +107,43 @@ class SqliteRows:
             self.look()
         except UnreadableError:
             return
-        if self.hot.boot != boot:
-            self.hot.boot = boot
+        known, _, clocks = self.hot.boot.partition(" ")
+        if known != boot:
+            windows = self._windows_left(clocks, wall_ms)
+            self.hot.boot = f"{boot} {now_ms},{wall_ms}"
             if self.log.is_written:
                 self.log.extend(now_ms)
             self.clear()
+            for resource, left_ms in windows:
+                self._close(resource, now_ms + left_ms)
+            if windows:
+                self.commit()
+
+    def _windows_left(self, clocks: str, wall_ms: int) -> list[tuple[ResourceRow, int]]:
+        """Return the resources that were closed before a reboot, and for how long they still are.
+
+        The clock they were closed by has ended. The wall clock tells how much time has passed
+        since the last boot opened the file (`clocks`: both clocks at that instant). If it was
+        set back, a window still is not longer than it was then.
+        """
+        try:
+            then_ms, then_wall_ms = map(int, clocks.split(","))
+        except ValueError:
+            return []
+        passed_ms = max(0, wall_ms - then_wall_ms)
+        closed = [
+            row
+            for _, row in self.scan("r", "r ", EVERYTHING)
+            if isinstance(row, ResourceRow) and row.closed_ms
+        ]
+        left = [(row, row.closed_ms - then_ms - passed_ms) for row in closed]
+        return [(row, left_ms) for row, left_ms in left if left_ms > 0]
+
+    def _close(self, resource: ResourceRow, until_ms: int) -> None:
+        kind, name = resource.kind, resource.name
+        self.add(resource_key(kind, name), ResourceRow(kind, name, closed_ms=until_ms))
+        self.add(opening_key(until_ms, kind, name), "")
+        self.hot.meta.due_ms = min(self.hot.meta.due_ms, until_ms)
 
     def clear(self) -> None:
         """Delete every row but the counters."""
