@@ -1,15 +1,15 @@
-"""Judges a history: what clients asked, were told and believed, and nothing else.
+"""Check a history: what clients requested, received and believed.
 
-It knows neither the lock table nor the model of it. Each check returns what it found wrong,
-in words that name the operations, and nothing when all is well.
+The checks use neither the lock table nor its model. Each returns the problems that it found, in
+words that name the operations.
 
   check_leases     one exclusive lock: tokens and disjoint leases, in O(n log n)
   check_tokens     tokens of all grants: none twice, none that goes back
-  check_exclusion  all modes and permits: nobody believes to hold beside whom it must not
-  check_order      nobody is overtaken by one who asked after he stood in line
+  check_exclusion  all modes and permits: no two clients believe that they hold conflicting locks
+  check_order      no claim is overtaken by one that was sent after it was queued
   check_register   what the lock protects: no update lost, no stale write admitted
-  check_windows    what is closed for a while after a grant is granted to nobody
-  check_liveness   after the healing the lock is entered again, and again
+  check_windows    nothing is granted on a resource while it is closed
+  check_liveness   after the faults have ended, locks with waiters are granted
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lockfast.sim.model import COMPATIBLE
 
 FAR: Final = 1 << 62
 RATE_MAX: Final = 0.025
-"""By so much two clocks may differ in rate, at most."""
+"""How much the rates of two clocks may differ."""
 
 Lease: TypeAlias = tuple[int, int, int, int]
-"""Of one grant: token, when it was asked for, when it was told, when it was over."""
+"""One grant: token, time of the request, of the reply, and of the end."""
 
 
 class Problem(NamedTuple):
-    """One promise broken."""
+    """One broken promise."""
 
     check: str
     text: str
     ops: tuple[int, ...] = ()
-    """Operations to mark in a picture."""
+    """Operations to mark in the timeline."""
     at: int = 0
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Conversion:
-    """A change of a lease's mode, from asking to its answer."""
+    """A conversion of a lease, from its request to its reply."""
 
     op: int
     mode: str
@@ -65,7 +65,7 @@ class Conversion:
 
 @dataclass(slots=True)
 class Grant:
-    """An acquire, from asking to the end of its lease."""
+    """An acquire, from its request to the end of its lease."""
 
     op: int
     by: str
@@ -86,9 +86,9 @@ class Grant:
     revoked: int = FAR
     retained: bool = False
     closes: bool = False
-    """The resource may be closed for a while after it."""
+    """The resource may be closed after it ends."""
     window: int = 0
-    """From its grant on it is closed for so many milliseconds."""
+    """From its grant on, the resource is closed for this many milliseconds."""
     conversions: list[Conversion] = field(default_factory=list)
 
     @property
@@ -102,9 +102,9 @@ class Grant:
 
 
 def grants_of(entries: Iterable[Entry]) -> list[Grant]:
-    """Every acquire of a history, with what became of it.
+    """Return every acquire of a history, with its outcome.
 
-    Raises HistoryError for an answer that comes before its question.
+    Raises HistoryError for a reply that precedes its request.
     """
     found: dict[int, Grant] = {}
     conversions: dict[int, Conversion] = {}
@@ -133,13 +133,13 @@ def grants_of(entries: Iterable[Entry]) -> list[Grant]:
                 conversions[op] = change
                 found[entry["of"]].conversions.append(change)
         elif "revoke" in entry:
-            # Sent more than once, it may have been carried out the first time.
+            # If it was sent more than once, the first copy may have been executed.
             revoked.setdefault((entry["revoke"], entry["n"]), entry["at"])
         elif "lives" in entry:
             lives[entry["lives"]] = max(entry["until"], lives.get(entry["lives"], 0))
     for grant in found.values():
         _bound(grant, lives.get(grant.claim[0], FAR) if lives else FAR)
-        # Taken away by an administrator, it is over though its holder has not heard yet.
+        # If an operator revoked it, it has ended although its holder does not know yet.
         for claim in (grant.claim, (grant.claim[0], 0)) if revoked else ():
             if claim in revoked and claim[0]:
                 grant.revoked = min(grant.revoked, revoked[claim])
@@ -166,7 +166,7 @@ def _asked(entry: Entry) -> Grant:
 
 
 def _bound(grant: Grant, session_until: int) -> None:
-    """A holder looks at its clock: it relies on nothing past a deadline, whatever it writes."""
+    """Return when the holder stops relying on the lease: at its deadline at the latest."""
     until = session_until if session_until < grant.until else grant.until
     if grant.over > until and grant.granted:
         grant.over, grant.why = max(until, grant.answered or 0), "deadline"
@@ -194,9 +194,9 @@ STRENGTH: Final = {"shared": 0, "update": 1, "exclusive": 2}
 
 
 def beliefs(grant: Grant) -> Iterator[tuple[int, int, tuple[Place, ...]]]:
-    """From when until when its holder relies on which modes.
+    """Return the modes that the holder relies on, each from when until when.
 
-    On more from the answer that says so; on less from the question on, whatever the answer.
+    A stronger mode counts from the reply, a weaker one from the request.
     """
     assert grant.answered is not None
     since, places = grant.answered, grant.places
@@ -216,7 +216,7 @@ def beliefs(grant: Grant) -> Iterator[tuple[int, int, tuple[Place, ...]]]:
 
 
 def check_leases(leases: list[Lease]) -> list[Problem]:
-    """Leases of one exclusive lock: disjoint and in the order of their tokens. Sorts them."""
+    """Sort and check the leases of one exclusive lock: disjoint, in the order of tokens."""
     leases.sort()
     problems: list[Problem] = []
     last, over_until = -1, -FAR
@@ -253,13 +253,12 @@ def check_leases(leases: list[Lease]) -> list[Problem]:
 def check_tokens(
     grants: Sequence[Grant], *, forgets: bool = False, per_name: bool = False
 ) -> Iterator[Problem]:
-    """No token twice, and none asked for after a higher one was told.
+    """Check that no token occurs twice, and that tokens rise in the order of grants.
 
-    With `per_name` among the grants of each name alone: independent nodes promise no more.
-    The users of a kept lock share out a block of tokens: those rise at their own name, and
-    the tokens of other names have risen above them meanwhile. A store that forgets, and an
-    administrator who revokes, give the name to another while its keeper still hands out the
-    block; the guard tells them apart.
+    With `per_name`, only among the grants of each name: independent nodes promise no more. The
+    users of a retained lock share a block of tokens, which rise at their own name only. If the
+    store forgets, or an operator revokes the lock, another client may be granted the name while
+    tokens of the block are still in use; the guard refuses these.
     """
     if per_name:
         for name in dict.fromkeys(grant.places[0][:2] for grant in grants):
@@ -275,7 +274,7 @@ def check_tokens(
 
 def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
     held = [grant for grant in grants if grant.granted]
-    # Who becomes the writer is granted anew, with a token of its own.
+    # A conversion to exclusive is a new grant, with a new token.
     held += [
         Grant(c.op, g.by, g.places, c.asked, answered=c.answered, outcome="granted", token=c.token)
         for g in held
@@ -302,10 +301,10 @@ def _rising(grants: Iterable[Grant]) -> Iterator[Problem]:
 def check_exclusion(
     grants: Sequence[Grant], resized: Mapping[str, int] | None = None
 ) -> Iterator[Problem]:
-    """At no instant do two believe to hold what they cannot hold together.
+    """Check that no two clients believe at the same time that they hold conflicting locks.
 
-    Of semaphores that were `resized`, the highest limit that one was given: whoever stood in
-    line then has asked for another.
+    For semaphores that were `resized`, the highest limit counts: claims that were queued at
+    the time had requested another one.
     """
     resized = resized or {}
     changes: dict[tuple[str, str], list[tuple[int, int, Grant, Place]]] = {}
@@ -321,7 +320,7 @@ def check_exclusion(
                 line.append((since, 1, grant, place))
                 line.append((until, 0, grant, place))
     for line in changes.values():
-        # Of one instant, ends come first: a lease is over at its end.
+        # At the same time, ends come first: a lease does not include its end.
         line.sort(key=lambda change: change[:2])
         holding: dict[int, tuple[Grant, Place]] = {}
         for at, begins, grant, place in line:
@@ -335,7 +334,7 @@ def check_exclusion(
 
 
 def resizes(entries: Iterable[Entry]) -> dict[str, int]:
-    """Of each semaphore that was given another limit, the highest."""
+    """Return the highest limit of each semaphore that was resized."""
     found: dict[str, int] = {}
     for entry in entries:
         if "resize" in entry:
@@ -386,9 +385,9 @@ def check_order(grants: Sequence[Grant]) -> Iterator[Problem]:
 
 
 def check_windows(grants: Sequence[Grant], reboots: Sequence[int] = ()) -> Iterator[Problem]:
-    """Nobody is granted what is closed since an earlier grant.
+    """Check that nothing is granted on a resource that an earlier grant has closed.
 
-    The embedded store counts by a clock that starts with the machine: a reboot ends windows.
+    The embedded store measures windows by a clock that starts at boot, so a reboot ends them.
     """
     closed: dict[tuple[str, str], Grant] = {}
     for grant in sorted(grants, key=lambda grant: grant.token):
@@ -396,7 +395,7 @@ def check_windows(grants: Sequence[Grant], reboots: Sequence[int] = ()) -> Itera
             continue
         at = grant.places[0][:2]
         former = closed.get(at)
-        # The store granted it after it was asked, and counts by a clock of its own.
+        # The store granted it after the request was sent, and uses its own clock.
         span = (grant.answered or 0) - former.asked if former is not None else FAR
         rebooted = former is not None and any(
             former.asked <= reboot <= (grant.answered or 0) for reboot in reboots
@@ -412,7 +411,7 @@ def check_windows(grants: Sequence[Grant], reboots: Sequence[int] = ()) -> Itera
 
 
 def check_register(entries: Iterable[Entry]) -> Iterator[Problem]:
-    """Every admitted write adds one to the one before it, in the order of tokens."""
+    """Check that every admitted write adds one to the previous one, in the order of tokens."""
     last: dict[str, tuple[int, int]] = {}
     for entry in entries:
         if "op" in entry or "write" not in entry or not entry["admitted"]:
@@ -435,7 +434,7 @@ def check_register(entries: Iterable[Entry]) -> Iterator[Problem]:
 def check_liveness(
     entries: Sequence[Entry], grants: Sequence[Grant], within_us: int
 ) -> Iterator[Problem]:
-    """After the healing, wherever somebody waits, somebody enters within `within_us`."""
+    """Check that after the faults have ended, a lock with waiters is granted within `within_us`."""
     heals = [entry["at"] for entry in entries if "heal" in entry]
     if not heals or not entries:
         return
@@ -471,11 +470,11 @@ def check_history(
     alive_us: int = 0,
     per_name: bool = False,
 ) -> list[Problem]:
-    """Every check that the store's promises allow.
+    """Run all checks that the store's promises allow.
 
-    With `forgets` the store may lose what it acknowledged: then only tokens and the guarded
-    register are promised. Without `fenced` the register is not. With `per_name` tokens rise at
-    each name alone.
+    With `forgets`, the store may lose acknowledged writes, so only tokens and the guarded
+    register are checked; without `fenced`, not the register either. With `per_name`, tokens rise
+    at each name alone.
     """
     grants = grants_of(entries)
     problems = list(check_tokens(grants, forgets=forgets, per_name=per_name))
@@ -492,7 +491,7 @@ def check_history(
 
 
 def leases_of(grants: Iterable[Grant]) -> dict[tuple[str, str], list[Lease]]:
-    """Of each resource that is only ever held exclusively, its leases for `check_leases`."""
+    """Return the leases of each resource that is only held exclusively, for `check_leases`."""
     found: dict[tuple[str, str], list[Lease]] = {}
     mixed: set[tuple[str, str]] = set()
     for grant in grants:

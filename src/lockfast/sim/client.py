@@ -1,4 +1,4 @@
-"""A client on its host: the shipped flow code, and a record of what it was told."""
+"""A simulated client: the shipped flow code, and a record of what it requested and received."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from lockfast.sim.world import World
 
 DEADLOCK_AFTER_MS = 150
-"""Soon, so that a schedule shows more than one."""
+"""Short, so that a schedule contains several."""
 
 _RELIED_ON: Final = (LeaseState.HELD, LeaseState.UNCERTAIN)
 _STANDS: Final[dict[type, str]] = {Queued: "queued", Granted: "entered"}
-"""What the answer to an enter says of where a claim stands."""
+"""Return what the reply to an `Enter` says about the state of the claim."""
 
 
 class SimLease:
-    """A lock that is held, and the operation that took it."""
+    """A held lock, and the operation that acquired it."""
 
     __slots__ = ("client", "granted_at", "holding", "is_over", "op", "places")
 
@@ -70,13 +70,13 @@ class SimLease:
         return self.holding.mode
 
     def held(self) -> bool:
-        """Whether the holder may rely on it at this instant, by its own clock."""
+        """Return True if the holder may rely on the lease now, by its own clock."""
         session = self.holding.session
         assert session is not None
         return session.state_of(self.holding) in _RELIED_ON
 
     def over(self, why: str) -> None:
-        """From now on the holder does not rely on it (or has not for a while)."""
+        """Record that the holder no longer relies on the lease."""
         if self.is_over or self.client.host.dead:
             return
         self.is_over = True
@@ -92,7 +92,7 @@ class SimLease:
 
 
 class SimClient:
-    """One process that takes locks."""
+    """One process that acquires locks."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -101,7 +101,7 @@ class SimClient:
         self.history = world.history
         self.leases: dict[int, SimLease] = {}
         self._asking: dict[int, Holding | None] = {}
-        """Operations not answered yet, with the claims that are theirs alone."""
+        """Operations without a reply yet, with their claims."""
         self.core: Core
         self.connect()
 
@@ -128,7 +128,7 @@ class SimClient:
         ttl_ms: int = 0,
         window_ms: int = 0,
     ) -> SimLease | None:
-        """Take a lock; None if it was not to be had. What happens is recorded."""
+        """Acquire a lock and record it. Return None if it was not granted."""
         host, history = self.host, self.history
         head_start_ms = priority * self.core.ageing_step_ms
         op = history.ask(
@@ -190,7 +190,7 @@ class SimClient:
     async def acquire_retained(
         self, lock: RetainedLock, place: Place
     ) -> tuple[SimLease, Use] | None:
-        """Become a local user of a lock that stays with this client."""
+        """Become a local user of a lock that this client retains."""
         host, history = self.host, self.history
         op = history.ask(
             host.kernel.now,
@@ -230,7 +230,7 @@ class SimClient:
             self.history.got(self.host.kernel.now, op, "done")
 
     async def convert(self, lease: SimLease, mode: str, timeout_ms: int | None = None) -> str:
-        """Give a lease another mode; returns what came of it."""
+        """Convert a lease. Return the outcome."""
         host, history = self.host, self.history
         wait = timeout_ms != 0
         op = history.ask(host.kernel.now, self.name, "convert", of=lease.op, mode=mode, wait=wait)
@@ -252,7 +252,7 @@ class SimClient:
         return outcome
 
     async def release(self, lease: SimLease) -> str:
-        """Give it back; returns what came of it."""
+        """Release the lease. Return the outcome."""
         host, history = self.host, self.history
         lease.over("released")
         op = history.ask(host.kernel.now, self.name, "release", of=lease.op)
@@ -271,18 +271,18 @@ class SimClient:
         return outcome
 
     def disband(self) -> None:
-        """Let go of all that knows of this client."""
+        """Break the reference cycles of this client."""
         self.leases.clear()
         del self.core
 
     def _lost(self, op: int) -> None:
-        """A holding is over; of a lease that was over before, this is no news."""
+        """Record that a claim has ended, unless its lease had ended before."""
         lease = self.leases.get(op)
         if lease is not None:
             lease.over("lost")
 
     def die(self) -> None:
-        """The process is killed; nothing of it gets out any more."""
+        """Record that the process was killed: it has no further effect."""
         for lease in list(self.leases.values()):
             lease.over("crashed")
         self.leases.clear()
@@ -292,12 +292,12 @@ class SimClient:
         self.host.crash()
 
     def _sends(self, command: Command) -> None:
-        """Note what the command may take away, before anything can have happened."""
+        """Record what the command may revoke, before it can be executed."""
         if isinstance(command, Revoke | RevokeSession):
             self.world.note_revoke(command)
 
     def _saw(self, command: Command, reply: Reply) -> None:
-        """Note when a claim is known to stand in line."""
+        """Record when a claim is known to be queued."""
         if type(command) is Enter:
             what = _STANDS.get(type(reply))
             if what is None:
@@ -312,9 +312,9 @@ class SimClient:
             self.host.kernel.soon(partial(self._check_deadline, command.session))
 
     def _check_deadline(self, session_id: str) -> None:
-        """No client believes for longer than the store does, whatever their clocks."""
+        """Check that no client relies on a session for longer than the store does."""
         if self.world.forgets:
-            return  # the store may have forgotten this very keep-alive
+            return  # the store may have lost this keep-alive
         theirs = self.world.service.session_ends_us(session_id)
         for session in self.core.sessions():
             if session.id != session_id or session.snapshot.ended or theirs is None:

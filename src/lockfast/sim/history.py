@@ -1,4 +1,4 @@
-"""What clients asked, were told and believed, in the order of true time.
+"""What clients requested, received and believed, in the order of real time.
 
 A history is a list of entries, in a file one JSON object per line:
 
@@ -10,16 +10,16 @@ A history is a list of entries, in a file one JSON object per line:
     {"at": 990, "op": 1, "got": "over", "why": "released"}
     {"at": 999, "op": 2, "got": "done"}
 
-`at` is in microseconds of one clock for all. An operation is asked once and ends once:
-`granted`, `busy`, `timeout`, `unknown` (perhaps done), `refused` for acquire, `done`, `lost` or
-`unknown` for release. `queued` says it stood in line by then. `over` is the instant from which
-the holder itself no longer relies on the lease: it asked to release it, its deadline passed by
-its own clock, it was told, or it died. `convert` asks for another `mode` of an operation's lease
-and ends in `granted` (to the writer's mode: with a new token) or not.
+`at` is in microseconds of one clock for all. An operation is requested once and ends once: with
+`granted`, `busy`, `timeout`, `unknown` (perhaps done) or `refused` for acquire, with `done`, `lost`
+or `unknown` for release. `queued` means that it was in the queue by then. `over` is the time from
+which the holder no longer relies on the lease: it requested the release, its deadline passed by its
+own clock, it learned of the loss, or it died. `convert` requests another `mode` for the lease of an
+operation and ends with `granted` (exclusive mode: with a new token) or not.
 
-Other entries: `write` and `read` of a guarded register, `fault`, `heal`, `resumed`, `revoke`
-(with `n` 0 of a whole session), `resize`, `store` (what the store itself did, for the picture),
-and of recorded histories `lives`: until when a session is relied on at the latest.
+Other entries: `write` and `read` of a guarded register, `fault`, `heal`, `resumed`, `revoke` (with
+`n` 0 for a whole session), `resize`, `store` (what the store itself did, for the timeline), and in
+recorded histories `lives`: until when a client relies on a session at the latest.
 
 Recorded histories come from `LOCKFAST_HISTORY`: see `stores/recorded.py`.
 """
@@ -37,33 +37,33 @@ from lockfast.sim.entries import Entries, HistoryError
 Entry: TypeAlias = dict[str, Any]
 
 LINE_MAX: Final = 1 << 20
-"""Bytes of one entry."""
+"""The maximum size of an entry in bytes."""
 
 
 class History:
-    """Entries as they come."""
+    """Collects entries."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._ops = 0
 
     def ask(self, at: int, by: str, what: str, **about: object) -> int:
-        """A client is about to ask; returns the operation's number."""
+        """Record a request. Return the number of the operation."""
         self._ops += 1
         self.entries.append({"at": at, "op": self._ops, "by": by, "ask": what, **about})
         return self._ops
 
     def got(self, at: int, op: int, what: str, **about: object) -> None:
-        """What became of it."""
+        """Record the outcome of an operation."""
         self.entries.append({"at": at, "op": op, "got": what, **about})
 
     def note(self, at: int, **about: object) -> None:
-        """Something that is not a client's operation."""
+        """Record something that is not an operation of a client."""
         self.entries.append({"at": at, **about})
 
     @property
     def operations(self) -> int:
-        """How many were asked."""
+        """The number of operations."""
         return self._ops
 
 
@@ -82,7 +82,7 @@ def write_history(entries: Iterable[Entry], path: Path) -> None:
 
 
 def read_history(path: Path) -> list[Entry]:
-    """Read a history from outside; raises HistoryError that names the line that is wrong."""
+    """Read a history from a file. Raises HistoryError, which names the invalid line."""
     try:
         return list(_entries(path))
     except OSError as error:

@@ -1,15 +1,15 @@
-"""A search for an order of steps that explains a history: the whole table, one name at a time.
+"""Check a history for linearizability: search for an order of steps that explains it, per name.
 
-Every operation took effect at one instant between its question and its answer. The search (after
-Wing and Gong, and Lowe's memo) tries the orders that true time allows and keeps those in which a
-small lock would have answered as was recorded. Operations without an answer, and leases that may
-have ended by themselves, are steps that may be left out.
+Every operation took effect at some time between its request and its reply. The search (after Wing
+and Gong, with Lowe's memoization) tries the orders that real time allows and keeps those in which
+a small model of a lock would have replied as recorded. Operations without a reply, and leases that
+may have expired, are steps that may or may not have happened.
 
-A name that was closed for a while, or resized, is judged by what holds all the same: nobody is
-let in beside whom it must not be, or before those ahead of it; but whoever could be may wait.
+For a name that was closed for a while, or resized, the rules are weaker: no claim is granted
+against the modes or the order, but a claim that could be granted may still wait.
 
-The verdict may be "unknown": when the search is larger than it is allowed to be, or the name saw
-what the small lock does not know (a kept claim revoked, a conversion at a name that was closed).
+The verdict may be "unknown": if the search exceeds its limit, or if the name has a history that
+the model does not cover (a revoked retained claim, a conversion at a name that was closed).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ STEPS_MAX: Final = 200_000
 
 
 class Verdict(StrEnum):
-    """What came of the search."""
+    """The outcome of the search."""
 
     EXPLAINED = "explained"
-    """There is an order that explains everything."""
+    """Some order of steps explains the history."""
     IMPOSSIBLE = "impossible"
     UNKNOWN = "unknown"
 
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 def check_name(
     entries: Sequence[Entry], at: tuple[str, str], steps_max: int = STEPS_MAX
 ) -> Verdict:
-    """Whether the history of one name can be explained."""
+    """Return whether some order of steps explains the history of one name."""
     all_grants = grants_of(entries)
     grants = [grant for grant in all_grants if any(place[:2] == at for place in grant.places)]
     limits = _limits(entries, grants, at)
@@ -49,7 +49,7 @@ def check_name(
 
 
 def explain(entries: Sequence[Entry]) -> dict[tuple[str, str], Verdict]:
-    """The verdict for every name of a history."""
+    """Return the verdict for every name of a history."""
     names = dict.fromkeys(place[:2] for grant in grants_of(entries) for place in grant.places)
     return {at: check_name(entries, at) for at in names}
 
@@ -61,9 +61,9 @@ def unexplained(at: tuple[str, str]) -> Problem:
 def _limits(
     entries: Sequence[Entry], grants: Sequence[Grant], at: tuple[str, str]
 ) -> list[int] | None:
-    """All limits that a name had which was closed for a while or resized; else none.
+    """Return all limits of a name that was closed or resized; empty for any other name.
 
-    None if it saw something besides that the small lock does not know.
+    Return None if the model does not cover what else happened there.
     """
     resized = [entry for entry in entries if entry.get("resize") == at[1]]
     closed = any(grant.closes for grant in grants) or any(
@@ -82,18 +82,18 @@ def _limits(
 def _is_known(
     entries: Sequence[Entry], all_grants: Sequence[Grant], grants: Sequence[Grant]
 ) -> bool:
-    """Whether the small lock knows all that happened at this name."""
+    """Return True if the model covers everything that happened at this name."""
     if any(grant.retained and grant.revoked < FAR for grant in grants):
         return False
     again = entered_again(entries)
     if any(again.get(grant.op, 0) > FORMER_MAX for grant in grants):
         return False
-    # The detector of deadlocks may let one who holds elsewhere pass a reservation.
+    # The deadlock detector may let an actor that holds another lock pass a reservation.
     return not any(len(grant.places) > 1 for grant in grants) or not _nested(all_grants)
 
 
 def _nested(grants: Sequence[Grant]) -> bool:
-    """Whether anybody asked for one lock while it held another."""
+    """Return True if an actor requested a lock while it held another."""
     until: dict[str, int] = {}
     for grant in sorted(grants, key=lambda grant: grant.asked):
         if grant.asked < until.get(grant.by, 0):
@@ -104,7 +104,7 @@ def _nested(grants: Sequence[Grant]) -> bool:
 
 
 def _search(lock: SmallLock, steps: list[Step], steps_max: int) -> Verdict:
-    """Depth first over the orders that true time allows."""
+    """Depth-first search over the orders that real time allows."""
     todo: list[tuple[State, int, int]] = [(State(), 0, 0)]
     seen: set[tuple[State, int]] = set()
     tried = 0
@@ -130,9 +130,9 @@ def _search(lock: SmallLock, steps: list[Step], steps_max: int) -> Verdict:
 
 
 def _pending(steps: list[Step], done: int, low: int, by: int) -> tuple[list[int], int]:
-    """Which steps may be next, the likelier first; and by when one of them must be.
+    """Return the steps that may be next, the likelier first, and the time by which one must happen.
 
-    Whatever must have happened by some instant bounds what may come before it.
+    A step that must happen by some time bounds what may come before it.
     """
     musts: list[tuple[int, int]] = []
     mays: list[int] = []

@@ -1,17 +1,18 @@
-"""N independent lock nodes and clients who hold what a majority of them has accepted.
+"""The protocol of the quorum store alone, as small as possible: nodes and clients.
 
-No store of this kind ships yet, and the lock table cannot serve as a node: it chooses tokens
-itself, and those of independent nodes have no common order. So both sides are stated here, as
-small as they can be, to try the protocol before it is built:
+The lock table cannot serve as a node, because it chooses tokens itself, and tokens of independent
+nodes have no common order. `stores/quorum` is the store that ships; this model has no sessions and
+no keep-alives:
 
   - The client proposes the token, as a ballot. A node accepts it if it is above all ballots it
-    has accepted, at most SKEW_MS ahead of the node's own clock, and nobody's lease is alive.
-  - Whoever a majority accepts holds, until a TTL after it *asked* first, less a margin. Any two
-    majorities share a node, so there is one holder, and tokens rise in the order of holding.
-  - A client proposes no ballot twice, and a node takes back a ballot from its proposer only.
-  - A node that comes back with nothing says no for a TTL, while leases it has forgotten may be
-    alive; and accepts no ballot that it may have accepted before.
-  - There is no queue: who is refused gives back what it got, and tries again a little later.
+    has accepted, at most SKEW_MS ahead of the node's own clock, and no lease is alive.
+  - A client that a majority accepts holds until a TTL after it *sent* its request, less a margin.
+    Any two majorities share a node, so there is one holder, and tokens rise in the order of
+    holding.
+  - A client proposes no ballot twice, and only its proposer can release a ballot.
+  - A node that restarts empty refuses everything for a TTL, while leases that it has lost may be
+    alive, and accepts no ballot that it may have accepted before.
+  - There is no queue: a client that is refused releases what it got and retries a little later.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from lockfast.sim.runtime import MS, Host
 from lockfast.sim.world import World
 
 SKEW_MS: Final = 500
-"""A ballot further ahead of a node's clock is refused: it would shut out all others for long."""
+"""A node refuses a ballot further ahead of its clock, which would block all others for long."""
 PATIENCE_MS: Final = 50
-"""As long a proposal waits for answers: meanwhile it keeps the others from a majority."""
+"""How long a proposal waits for answers; during that time it blocks the others."""
 BACK_OFF_MS: Final = (5, 60)
 
 
 class Answer(NamedTuple):
-    """What a node says to a ballot."""
+    """The answer of a node to a ballot."""
 
     yes: bool
     highest: int
-    """The highest ballot it has accepted; the next has to be above."""
+    """The highest ballot that it has accepted; the next one must be above it."""
     wall_us: int
 
 
 class Node:
-    """One of several: knows only what it accepted itself."""
+    """One node; it knows only what it accepted itself."""
 
     def __init__(self, world: World, name: str) -> None:
         self.host = world.host(name)
@@ -54,7 +55,7 @@ class Node:
         self._silent_until_ms = 0
 
     def accept(self, ballot: int, by: str) -> Answer:
-        """Let whoever proposes this ballot have the lock, as far as this node is concerned."""
+        """Accept or refuse a ballot."""
         now_ms, wall_us = self.host.clock.both()
         yes = (
             now_ms >= self._silent_until_ms
@@ -71,9 +72,9 @@ class Node:
         return Answer(yes, self._highest, wall_us)
 
     def give_back(self, ballot: int, by: str) -> None:
-        """The holder of this ballot is done, or did not get a majority.
+        """Release a ballot, after use or without a majority.
 
-        Only its own: another may have proposed the same, by a clock that showed the same.
+        Only that of this client: another may have proposed the same number.
         """
         if (ballot, by) == (self._highest, self._by) and self._until_ms:
             self._until_ms = 0
@@ -84,7 +85,7 @@ class Node:
         self._world.note_fault("node_crash", self.host.name)
 
     def restart(self, *, forgets: bool) -> None:
-        """Be there again, with all it knew or with nothing."""
+        """Restart, with all state or with none."""
         self.down = False
         if forgets:
             now_ms, wall_us = self.host.clock.both()
@@ -107,7 +108,7 @@ class Held(NamedTuple):
 
 
 class MajorityClient:
-    """Takes one lock from a majority of nodes; what happens is recorded."""
+    """Acquires one lock from a majority of nodes, and records what happens."""
 
     def __init__(self, world: World, host: Host, nodes: Sequence[Node], place: Place) -> None:
         self.world = world
@@ -115,7 +116,7 @@ class MajorityClient:
         self.nodes = nodes
         self.place = place
         self._highest = 0
-        """Of all ballots that nodes have told of."""
+        """The highest ballot that nodes have reported."""
         self._proposed: set[int] = set()
         self._correction_us = 0
 
@@ -129,7 +130,7 @@ class MajorityClient:
         op = history.ask(kernel.now, self.host.name, "acquire", places=(self.place,))
         low, high = BACK_OFF_MS
         for _ in range(tries):
-            # Before anything is sent: nodes count the TTL from later instants.
+            # Read the clock before sending: nodes start counting the TTL later.
             sent_ms, wall_us = self.host.clock.both()
             ballot = self._next_ballot(wall_us)
             deadline_ms = sent_ms + self.world.ttl_ms - margin_ms(self.world.ttl_ms)
@@ -142,8 +143,8 @@ class MajorityClient:
         return None
 
     def _next_ballot(self, wall_us: int) -> int:
-        """One above all it has heard of, and not one of its own before: what was given back of
-        that may arrive when this is held."""
+        """Return a ballot above all that were reported, and never the same one twice: a late
+        release of the first would release the second."""
         ballot = max(wall_us + self._correction_us, self._highest + 1)
         while ballot in self._proposed:
             ballot += 1
@@ -151,7 +152,7 @@ class MajorityClient:
         return ballot
 
     async def _propose(self, ballot: int) -> bool:
-        """Ask all nodes at once; whether a majority said yes while we waited."""
+        """Ask all nodes at once. Return True if a majority accepted in time."""
         yes: set[str] = set()
         answered: set[str] = set()
         enough = self.host.signal()
@@ -163,7 +164,7 @@ class MajorityClient:
                     yes.add(node.host.name)
                 self._highest = max(self._highest, answer.highest)
                 if ballot > answer.wall_us + SKEW_MS * MS:
-                    # Our clock is far ahead of theirs.
+                    # Our clock is far ahead of the nodes' clocks.
                     self._correction_us = answer.wall_us - self.host.clock.wall_us()
             if len(yes) >= self.enough or len(answered) == len(self.nodes):
                 enough.set()
@@ -181,7 +182,7 @@ class MajorityClient:
         return len(yes) >= self.enough
 
     def release(self, held: Held) -> None:
-        """Give it back everywhere; where that does not arrive, it ends by its TTL."""
+        """Release the lock at all nodes; where the message is lost, it expires."""
         self.over(held)
         history, now = self.world.history, self.world.kernel.now
         op = history.ask(now, self.host.name, "release", of=held.op)
@@ -189,7 +190,7 @@ class MajorityClient:
         history.got(now, op, "done")
 
     def over(self, held: Held) -> None:
-        """From now on it is not relied on, or has not been since its deadline."""
+        """Record that the holder no longer relies on the lock."""
         at = self.world.kernel.now
         deadline = self.host.clock.tick_when(held.deadline_ms * MS)
         why = "released" if at <= deadline else "deadline"

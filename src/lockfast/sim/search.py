@@ -1,7 +1,7 @@
-"""Running many worlds: seeds over all workloads and faults, on all cores.
+"""Run many worlds: seeds over all workloads and faults, on all cores.
 
-Every seed is one schedule, decided by that number alone. Besides, the lock table is compared
-with the model of it, on random commands: that finds in the table what no client meets by chance.
+A seed determines one schedule. In between, the lock table is compared with its model on random
+commands, which reach states that clients rarely reach.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from lockfast.sim.runtime import MS
 from lockfast.sim.world import Run, World
 
 CHUNK: Final = 100
-"""As many schedules are run in one go, if there are enough for all cores."""
+"""How many schedules a process runs at a time, if there are enough for all cores."""
 COLLECT_EVERY: Final = 50
-"""As many schedules leave their garbage together."""
+"""The garbage collector runs once per this many schedules."""
 TABLE_EVERY: Final = 65
-"""As many schedules go by between two comparisons of the table with its model. With six
-profiles to go through in turn, not a multiple of two or three."""
+"""How many schedules run between two comparisons of the table with its model. The six profiles
+take turns, so this is not a multiple of two or three."""
 TABLE_STEPS: Final = 120
 ENTRY_TTLS: Final = 3
-"""After a healing a lock is entered within this many TTLs,"""
+"""After the faults have ended, a lock with waiters is granted within this many TTLs."""
 DEADLOCK_TTLS: Final = 3
-"""and as many later where clients wait for each other in a circle, to be found first."""
+"""This many TTLs more if clients deadlock, because the deadlock must be detected first."""
 
 _CIRCULAR: Final = frozenset(("nested", "crossed_upgrades"))
-"""Workloads whose clients wait for each other in a circle."""
+"""Workloads whose clients deadlock."""
 _PROMISE: Final = re.compile(r"PromiseBrokenError\(['\"]([^:]+):")
 
 
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
     problems: tuple[Problem, ...]
     replay: str
     mixed: bool = True
-    """It is a run of a world, not a comparison of the table with its model."""
+    """True for a run of a world, False for a comparison of the table with its model."""
     store: str = "memory"
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Failure(NamedTuple):
 
 
 def judge(run: Run) -> list[Problem]:
-    """Everything that is wrong with a run."""
+    """Return all problems of a run."""
     return run.problems + check_history(
         run.entries,
         forgets=run.mix.forgets,
@@ -72,12 +72,12 @@ def judge(run: Run) -> list[Problem]:
 
 
 def alive_us(mix: Mix) -> int:
-    """How long at most nobody enters a lock that somebody waits for."""
+    """Return how long a lock with waiters may stay without a grant."""
     longest_ms = max(mix.knobs_of_workload(name)["hold_ms"][1] for name in mix.workloads)
     ttls = ENTRY_TTLS + (DEADLOCK_TTLS if _CIRCULAR & mix.workloads.keys() else 0)
     ttl_ms = mix.ttl_ms
     if mix.store == "etcd":
-        # A lease lasts whole seconds, longer by an election, and is revoked half a second late.
+        # An etcd lease has whole seconds, is longer after an election, and is revoked late.
         ttl_ms += 2500
     if "ttls" in mix.workloads:
         ttl_ms += mix.ttl_ms
@@ -85,7 +85,7 @@ def alive_us(mix: Mix) -> int:
 
 
 def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:
-    """One schedule and its verdict."""
+    """Run one schedule and check it."""
     world = World(mix if mix is not None else mix_of_seed(seed), seed)
     run = world.run()
     world.disband()
@@ -93,7 +93,7 @@ def try_seed(seed: int, mix: Mix | None = None) -> tuple[Run, list[Problem]]:
 
 
 def compare_table(seed: int) -> Failure | None:
-    """Some random commands on the table that ships and on the model."""
+    """Compare the table that ships with the model on random commands."""
     from lockfast.conformance.commands import MismatchError, compare
 
     try:
@@ -108,18 +108,18 @@ def compare_table(seed: int) -> Failure | None:
 
 @dataclass
 class Tally:
-    """How far a search has come."""
+    """The progress of a search."""
 
     schedules: int = 0
     operations: int = 0
     least: int = 1 << 30
-    """The fewest operations of a schedule."""
+    """The smallest number of operations of a schedule."""
     commands: int = 0
-    """Of the comparisons between table and model."""
+    """The number of commands compared between table and model."""
     cpu_s: float = 0.0
-    """All the time that the processes had a core: running, judging, comparing, tidying up."""
+    """The CPU time of the processes, for everything they did."""
     comparing_s: float = 0.0
-    """What the comparisons took of it."""
+    """The part of it that the comparisons took."""
     findings: list[Failure] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
@@ -132,7 +132,7 @@ class Tally:
         self.findings += other.findings
 
     def rates(self) -> str:
-        """Schedules per minute and core, apart from comparing the table and together with it."""
+        """Return schedules per minute and core, without and with the comparisons."""
         alone_s = self.cpu_s - self.comparing_s
         alone, together = (60 * self.schedules / max(s, 1e-9) for s in (alone_s, self.cpu_s))
         return f"{alone:,.0f} schedules per minute and core ({together:,.0f} with the comparisons)"
@@ -146,12 +146,12 @@ class Tally:
 
 
 def run_chunk(seeds: Iterable[int], store: str = "memory") -> Tally:
-    """Run some seeds one after another, with logging switched off."""
+    """Run seeds one after another, with logging disabled."""
     began = time.process_time()
     said_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    # A world is full of circles, and garbage as a whole when it is done. What was there
-    # before it need not be looked through each time.
+    # A world is full of reference cycles, and all of it is garbage afterwards. Objects from
+    # before need not be traversed each time.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -204,7 +204,7 @@ def search(
     progress: Callable[[Tally], None] | None = None,
     failures_max: int = 3,
 ) -> Tally:
-    """Run `count` seeds from `first` on; stops early after a few failures."""
+    """Run `count` seeds from `first` on. Stops early after a few failures."""
     jobs = jobs or len(os.sched_getaffinity(0))
     total = Tally()
     chunks = _chunks(first, count, jobs)
@@ -229,7 +229,7 @@ def search(
 
 
 def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
-    """Shows how far it is: in place on a terminal, else now and then on a line of its own."""
+    """Print the progress: in place on a terminal, otherwise on a new line now and then."""
     last = [0.0]
 
     def show(tally: Tally) -> None:
@@ -245,12 +245,12 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
 
 
 def failures(seeds: Iterable[int], store: str = "memory") -> Iterator[Failure]:
-    """The failures of the default search among these seeds, one by one, in this process."""
+    """Yield the failures of the default search for these seeds, in this process."""
     iterator = iter(seeds)
     while chunk := list(islice(iterator, CHUNK // 10)):
         yield from run_chunk(chunk, store).findings
 
 
 def first_failure(seeds: Iterable[int], store: str = "memory") -> Failure | None:
-    """The first of them, if there is one."""
+    """Return the first failure, if there is one."""
     return next(failures(seeds, store), None)

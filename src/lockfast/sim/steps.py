@@ -1,4 +1,4 @@
-"""From a history to the steps of one name: what must have happened when, and what may have."""
+"""Derive the steps of one name from a history: what must have happened, and what may have."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lockfast.sim.history import Entry
 from lockfast.sim.smalllock import Claim, SmallLock, Step
 
 FORMER_MAX: Final = 5
-"""An operation that entered more often than this leaves the verdict open."""
+"""If an operation entered more often than this, the verdict is unknown."""
 
 
 def small_lock(grants: Sequence[Grant], at: tuple[str, str], limit: int | None = None) -> SmallLock:
-    """The lock of one name with all claims there were.
+    """Return the model of the lock of one name, with all its claims.
 
-    With `limit` it had this many permits at most, and may have been closed for a while.
+    With `limit`, it had at most this many permits and may have been closed for a while.
     """
     claims: dict[int, Claim] = {}
     keepers: dict[str, int] = {}
@@ -49,9 +49,9 @@ def small_lock(grants: Sequence[Grant], at: tuple[str, str], limit: int | None =
 def steps_at(
     entries: Sequence[Entry], grants: Sequence[Grant], *, delayed: bool = False
 ) -> list[Step]:
-    """All steps of these claims, by the first instant at which they can have happened.
+    """Return all steps of these claims, by the earliest time at which they can have happened.
 
-    With `delayed` each may have held later than it could have.
+    With `delayed`, a claim may have been granted later than it could have been.
     """
     released = _releases(entries)
     again = entered_again(entries)
@@ -61,7 +61,7 @@ def steps_at(
             steps += _uses(grant, released.get(grant.op))
             continue
         for i in range(again.get(grant.op, 0)):
-            # A claim of a session that is over stood there too, and may even have held.
+            # A claim of an ended session was queued too, and may even have held.
             steps.append(Step("enter", former(grant.op, i), grant.asked, FAR))
             steps.append(Step("leave", former(grant.op, i), grant.asked, FAR))
         steps += _comes(grant, delayed or len(grant.places) > 1)
@@ -73,17 +73,17 @@ def steps_at(
 
 
 def keeper_number(i: int) -> int:
-    """The number of a claim that a client keeps; not that of any operation or former claim."""
+    """Return the number of a retained claim, different from all operations and former claims."""
     return -(i * 100 + 50)
 
 
 def former(op: int, again: int) -> int:
-    """The number of a former claim of an operation; `again` is below fifty."""
+    """Return the number of an earlier claim of an operation; `again` is below 50."""
     return -(op * 100 + again)
 
 
 def entered_again(entries: Iterable[Entry]) -> dict[int, int]:
-    """Of each operation, how often it entered once more."""
+    """Return how often each operation entered again."""
     counts: dict[int, int] = {}
     for entry in entries:
         if entry.get("got") in ("queued", "entered"):
@@ -92,7 +92,7 @@ def entered_again(entries: Iterable[Entry]) -> dict[int, int]:
 
 
 def _releases(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
-    """Of each lease given back: when that was asked, and when it was answered."""
+    """Return the time of request and reply of each release."""
     asked = {entry["op"]: entry for entry in entries if entry.get("ask") == "release"}
     found = {entry["of"]: (entry["at"], FAR) for entry in asked.values()}
     for entry in entries:
@@ -117,7 +117,7 @@ def _comes(grant: Grant, delayed: bool) -> Iterator[Step]:
         if delayed and grant.waits:
             yield Step("hold", grant.op, grant.asked, answered)
     elif grant.outcome != "refused":
-        # It may have stood in line, and has left it by itself or not at all.
+        # It may have been queued; if so, it expired or is still there.
         yield Step("enter", grant.op, grant.asked, grant.queued or FAR)
         if delayed:
             yield Step("hold", grant.op, grant.asked, FAR)
@@ -127,8 +127,8 @@ def _comes(grant: Grant, delayed: bool) -> Iterator[Step]:
 def _goes(grant: Grant, released: tuple[int, int] | None) -> Step:
     if released is not None and released[1] < FAR:
         return Step("leave", grant.op, *released)
-    # Never given back as far as is known. The store ended it before it told so, else not
-    # before its holder took it for over.
+    # No release is known. The store ended it before it said so, otherwise not
+    # before its holder stopped relying on it.
     return Step("leave", grant.op, grant.asked if grant.why == "lost" else grant.over, FAR)
 
 
@@ -141,14 +141,14 @@ def _changes(grant: Grant, change: Conversion) -> Iterator[Step]:
     elif change.outcome == "timeout" and not change.waits and change.answered is not None:
         yield Step("convert_busy", grant.op, change.asked, change.answered)
     else:
-        # It may have been granted all the same; then it is taken back some time.
+        # It may have been granted nevertheless; then it ends some time later.
         yield Step("convert", grant.op, change.asked, FAR, change.mode)
         for mode in {grant.places[0].mode, *(other.mode for other in grant.conversions)}:
             yield Step("convert", grant.op, change.answered or change.asked, FAR, mode)
 
 
 def _uses(grant: Grant, released: tuple[int, int] | None) -> Iterator[Step]:
-    """One user of a kept lock: it may have the client ask for it, and give it up afterwards."""
+    """Return the steps of a local user, for which the client may acquire and release the lock."""
     answered = grant.answered if grant.answered is not None else FAR
     yield Step("keep", grant.op, grant.asked, FAR)
     if not grant.granted:
