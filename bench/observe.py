@@ -5,7 +5,8 @@ CPU time of the whole process, observers' threads included, in its best round: o
 machine can only add to it. Each variant ends when its observer has received everything.
 
 With `--before`, the source tree of another version is measured in the same rounds, which shows
-what the port itself costs while nobody observes.
+what the port itself costs while nobody observes. Bytecode instructions are counted as well:
+they are the same on a machine that is busy with other things.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 __all__ = ["ObservePlan", "report_observe", "run_observe"]
@@ -38,6 +40,8 @@ class Cost(NamedTuple):
 
     us: float
     ratio: float
+    instructions: int
+    """Bytecode instructions of one pair, in the caller's thread."""
 
 
 Costs = dict[tuple[str, str, str], Cost]
@@ -65,6 +69,7 @@ def _measure(plan: ObservePlan, store: str, face: str, url: str, before: Path | 
         )
         variants.insert(1, ("before", "off"))
     rounds: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
     try:
         for number in range(plan.rounds + 1):
             # Another order each time, so that no variant always follows the same one.
@@ -73,17 +78,27 @@ def _measure(plan: ObservePlan, store: str, face: str, url: str, before: Path | 
                 us = crew[who].pair_us(variant)
                 if number:  # the first round warms up
                     rounds.setdefault(who or variant, []).append(us)
+        for who, variant in variants:
+            counts[who or variant] = int(crew[who].pair_us(f"count {variant}"))
     finally:
         for worker in crew.values():
             worker.close()
     best = {variant: min(found) for variant, found in rounds.items()}
-    return {(store, face, variant): Cost(us, us / best["off"]) for variant, us in best.items()}
+    return {
+        (store, face, variant): Cost(us, us / best["off"], counts[variant])
+        for variant, us in best.items()
+    }
 
 
 def report_observe(costs: Costs) -> Iterator[str]:
-    yield f"{'store':<8}{'face':<10}{'observers':<11}{'CPU µs':>12}{'ratio to off':>14}"
-    for (store, face, variant), cost in costs.items():
-        yield f"{store:<8}{face:<10}{variant:<11}{cost.us:>12.1f}{cost.ratio:>14.3f}"
+    yield _line("store", "face", "observers", "CPU µs", "ratio to off", "bytecodes")
+    for (store, face, variant), (us, ratio, instructions) in costs.items():
+        yield _line(store, face, variant, f"{us:.1f}", f"{ratio:.3f}", str(instructions))
+
+
+def _line(*cells: str) -> str:
+    store, face, variant, us, ratio, instructions = cells
+    return f"{store:<8}{face:<10}{variant:<11}{us:>10}{ratio:>14}{instructions:>11}"
 
 
 class _Worker:
@@ -171,12 +186,36 @@ def _work(source: str, face: str, url: str, pairs: int) -> None:
             loop.run_until_complete(in_loop(client))
 
     for line in sys.stdin:
-        with _observing(line.strip()) as delivered:
+        *counted, variant = line.split()
+        with _observing(variant) as delivered:
+            if counted:
+                print(json.dumps(_instructions(measured) / pairs), flush=True)
+                continue
             began = time.process_time_ns()
             measured()
             delivered()
             spent = time.process_time_ns() - began
         print(json.dumps(spent / pairs / 1000), flush=True)
+
+
+def _instructions(job: Callable[[], object]) -> int:
+    """Count the bytecode instructions that Lockfast executes in this thread."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        if "lockfast" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        job()
+    finally:
+        sys.settrace(None)
+    return count
 
 
 async def _connect(url: str) -> Any:

@@ -101,6 +101,13 @@ def test_a_blocking_client_of_memory_needs_no_event_loop() -> None:
     assert modules & {"asyncio", "sqlite3", "lockfast.api.aio", "lockfast.runtimes.aio"} == set()
 
 
+def test_without_an_observer_no_event_is_even_defined() -> None:
+    _, modules = loaded_by(
+        "import lockfast; lockfast.connect('memory://').lock('a').acquire().release()"
+    )
+    assert modules & {"lockfast.events", "lockfast.flow.observed", "lockfast.telemetry"} == set()
+
+
 def test_a_blocking_client_of_a_file_needs_no_event_loop(tmp_path: object) -> None:
     _, modules = loaded_by(
         f"import lockfast; lockfast.connect('sqlite://{tmp_path}/l.db').lock('a').acquire().release()"

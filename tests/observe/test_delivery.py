@@ -82,6 +82,20 @@ def test_a_blocked_observer_does_not_hold_up_another() -> None:
         release.set()
 
 
+def test_an_observer_that_blocks_or_raises_costs_no_lease() -> None:
+    release = threading.Event()
+
+    def fail(event: object) -> None:
+        raise RuntimeError("always")
+
+    with lockfast.connect("memory://", ttl=1, observers=[_blocked_until(release), fail]) as client:
+        lease = client.lock("a").acquire()
+        time.sleep(2.5)  # several keep-alives, each an event
+        lease.check()
+        lease.release()
+        release.set()
+
+
 def test_a_thread_that_had_nothing_to_do_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     got: list[int] = []

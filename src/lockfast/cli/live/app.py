@@ -65,12 +65,13 @@ class TopApp(App[None]):
     #filter.shown { display: block; }
     TabPane { padding: 0 1; }
     RevokeScreen { align: center middle; }
+    #revoke Label { width: 100%; }
     #revoke { width: 74; height: auto; border: thick $error; background: $surface; padding: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "order('waiters')", "Waiters"),
+        Binding("w", "order('waiters')", "Waits"),
         Binding("a", "order('age')", "Age"),
-        Binding("c", "order('contention')", "Contention"),
+        Binding("c", "order('contention')", "Busy"),
         Binding("n", "order('name')", "Name"),
         Binding("slash", "filter", "Filter"),
         Binding("p", "pause", "Pause"),
@@ -255,9 +256,10 @@ def safe_lines(text: str) -> str:
 
 def _widths(total: int) -> tuple[int, ...]:
     """Return the widths of the columns: the numbers get what they need, the texts the rest."""
-    rest = max(20, total - 14 - 9 - 11 - 12)
+    numbers = (13, 8, 10)
+    rest = max(20, total - sum(numbers) - 2 * len(model.HEADER) - 1)
     name = rest * 55 // 100
-    return name, rest - name, 13, 8, 10
+    return name, rest - name, *numbers
 
 
 def _cut(text: str, width: int) -> str:
