@@ -161,7 +161,8 @@ class ServerProcess:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.lines += list(self.process.stderr)
+        for line in self.process.stderr:
+            self.lines.append(line)
 
     @property
     def token(self) -> str:

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp, Scope
 
 from lockfast.core import commands as c
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.flow.capabilities import checked_wire
 from lockfast.server.audit import AuditLog
 from lockfast.server.border import LOOPBACK_HOSTS, Border
 from lockfast.server.config import Config, Policy
+from lockfast.server.counters import Counters
 from lockfast.server.endpoints import Endpoints
 from lockfast.server.event_log import EventLog
 from lockfast.server.identity import Authentication, Identity, Refusal
@@ -65,6 +65,7 @@ class LockServer:
         self._usages = UsageTable(lambda principal: self._policy.quotas_of(principal))
         self.audit = AuditLog(config.audit_log)
         self.draining = asyncio.Event()
+        self.counters = Counters()
         self._services: dict[str, Service] = {}
         self._logs: dict[str, EventLog] = {}
         endpoints = Endpoints(self)
@@ -97,8 +98,7 @@ class LockServer:
             if len(self._services) >= NAMESPACES_MAX:
                 raise over_quota(f"more than {NAMESPACES_MAX} namespaces on this server")
             store = open_store(self._url_of(namespace), "asyncio")
-            wire = checked_wire(store.caller_wire(), store.capabilities)
-            found = self._services[namespace] = Service(store, wire.send)
+            found = self._services[namespace] = Service(store, store.caller_wire().send)
         return found
 
     def event_log(self, namespace: str) -> EventLog:
@@ -156,13 +156,21 @@ class LockServer:
     def _route(self, route: Route, endpoints: Endpoints) -> StarletteRoute:
         path = route.path.replace("{name}", "{name:path}")
         is_upkeep = route.command in UPKEEP
-        endpoint = self._guarded(endpoints.command(route), is_upkeep)
+        endpoint = self._guarded(endpoints.command(route), is_upkeep, route.command.__name__)
         return StarletteRoute(path, endpoint, methods=[route.method])
 
     def _guarded(
-        self, endpoint: Callable[[Request, Caller], Awaitable[Response]], is_upkeep: bool
+        self,
+        endpoint: Callable[[Request, Caller], Awaitable[Response]],
+        is_upkeep: bool,
+        name: str = "other",
     ) -> Endpoint:
         async def guarded(request: Request) -> Response:
+            response = await answered(request)
+            self.counters.answered(name, response.status_code)
+            return response
+
+        async def answered(request: Request) -> Response:
             try:
                 caller = self.caller(request)
                 with caller.usage.request(is_upkeep):
@@ -212,6 +220,14 @@ class LockServer:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         yield
         await self.close()
+
+    def gauges(self) -> dict[str, int]:
+        """What there is now, for metrics."""
+        return {
+            "namespaces": len(self._services),
+            "listening_sessions": sum(len(one.wakes) for one in self._services.values()),
+            "draining": int(self.draining.is_set()),
+        }
 
     def drain(self) -> None:
         """Be no longer ready, and ask streams to reconnect elsewhere."""

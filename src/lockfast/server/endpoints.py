@@ -230,9 +230,15 @@ class Endpoints:
         return Response(_OPENAPI, media_type="application/json")
 
     async def _metrics(self, request: Request, caller: Caller) -> Response:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+        """The server's own counts, and what prometheus-client has of this process."""
+        text = self._server.counters.text(self._server.gauges())
+        try:
+            from prometheus_client import generate_latest
 
-        return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
+            text += generate_latest().decode()
+        except ImportError:
+            pass
+        return Response(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
     def _service(self, request: Request) -> Service:
         return self._server.service(request.query_params.get("namespace", ""))

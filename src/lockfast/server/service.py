@@ -16,6 +16,7 @@ from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.names import check_name, check_prefix, has_controls
 from lockfast.core.reasons import UNKNOWN_SESSION
 from lockfast.flow import deadlock
+from lockfast.flow.capabilities import require_supported
 from lockfast.flow.silent_sessions import just_before
 from lockfast.ports import Store
 from lockfast.runtimes.platform import now_ms
@@ -61,6 +62,7 @@ class Service:
     async def execute(self, caller: Caller, command: c.Command) -> c.Reply:
         """Execute a command. Raises Problem for what the principal may not do."""
         _validate(command)
+        require_supported(self.store.capabilities, command)
         handler = _HANDLERS.get(type(command))
         if handler is not None:
             return await handler(self, caller, command)

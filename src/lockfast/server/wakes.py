@@ -43,6 +43,10 @@ class Wakes:
         if getattr(store, "listens_for_all", False):
             self._shared = _Listening(store, "", self._deliver)
 
+    def __len__(self) -> int:
+        """How many sessions somebody listens for."""
+        return len(self._hearers)
+
     def inbox_of(self, session: str) -> str:
         """Return the inbox to open a session with."""
         return self._listening(session).listener.inbox
