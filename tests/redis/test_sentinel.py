@@ -14,11 +14,14 @@ from lockfast import aio
 from lockfast.cli import main
 from lockfast.conformance.contract import WireContract
 from lockfast.conformance.harness import Harness
+from lockfast.core import commands as c
 from lockfast.errors import LeaseLostError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.runtimes.threads import run
 from lockfast.stores.redis.address import parse
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.store import RedisStore
-from lockfast.stores.registry import parse_url
+from lockfast.stores.registry import open_store, parse_url
+from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SERVICE, Watched
 
 TTL = 20.0
@@ -79,6 +82,38 @@ def test_a_grant_that_no_replica_has_is_told_and_fenced() -> None:
             holder.lock("orders/42").acquire(timeout=TTL).release()
 
 
+def scripting(server: RedisServer) -> set[str]:
+    """The ids of connections whose last command was one of ours."""
+    lines = str(server.run("CLIENT", "LIST")).splitlines()
+    return {line.split()[0] for line in lines if "cmd=eval" in line}
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_a_connection_to_a_former_primary_is_not_used_again(watched: Watched, face: str) -> None:
+    """It is a replica for a moment, and its sentinels do not notice: the command that failed
+    leads to a new connection, not to the same one again."""
+    url = watched.url(fresh())
+    store = open_store(url, face)  # type: ignore[arg-type]
+    primary, replica = watched.primary, watched.replicas[0]
+
+    async def story() -> None:
+        wire = store.caller_wire()
+        await wire.send(c.Open("s", 60_000, "s"), 5000)
+        before = scripting(primary)
+        primary.run("REPLICAOF", "127.0.0.1", replica.port)
+        try:
+            with pytest.raises(StoreUnavailableError, match="replica"):
+                await wire.send(c.Open("t", 60_000, "t"), 5000)
+        finally:
+            primary.run("REPLICAOF", "NO", "ONE")
+        await wire.send(c.Open("t", 60_000, "t"), 5000)
+        assert scripting(primary).isdisjoint(before)
+        wire.close()
+
+    asyncio.run(story()) if face == "asyncio" else run(story())
+    store.close()
+
+
 def test_the_same_under_asyncio() -> None:
     async def story(watched: Watched) -> None:
         async with aio.connect(watched.url(fresh()), ttl=TTL) as client:
@@ -114,7 +149,7 @@ def test_a_majority_of_sentinels_must_answer() -> None:
             watched.sentinels[1].kill()
             with lockfast.connect(url, ttl=TTL, connect_timeout=1) as late:
                 with pytest.raises(StoreUnavailableError, match="1 of 3 sentinels"):
-                    late.lock("orders/42").acquire()
+                    late.lock("orders/42").acquire(timeout=5)
             held.check()  # whoever is connected goes on
             held.release()
 
