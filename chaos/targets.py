@@ -6,9 +6,11 @@ checks do not apply. Faults use what they find: proxies, nodes, shims.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +19,7 @@ from typing import Final, Protocol, Self
 from chaos import shim
 from tests.quorum.nodes import FiveNodes
 from tests.servers.etcd import EtcdCluster
+from tests.servers.lockserver import ServerProcess
 from tests.servers.postgresql import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
@@ -314,6 +317,51 @@ class Quorum(Target):
         return sum(int(server.run("DBSIZE")) for server in self._servers)
 
 
+class Served(ServerProcess):
+    """A lock server as a node of its own."""
+
+    def has_exited(self) -> bool:
+        return self.process.poll() is not None
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+
+class Server(Target):
+    """Two lock servers over one Redis."""
+
+    name = "server"
+
+    def start(self) -> None:
+        redis = self.stack.enter_context(RedisServer())
+        self._servers: list[Served] = []
+        for number in range(2):
+            place = self.directory / f"server-{number}"
+            place.mkdir()
+            self._servers.append(Served(f"unix://{redis.socket}", place, "--insecure-dev"))
+            self.stack.enter_context(self._servers[-1])
+        self.nodes = self._servers
+        ports = [int(server.url.rpartition(":")[2]) for server in self._servers]
+        self.proxies = [self.stack.enter_context(Proxy(("127.0.0.1", port))) for port in ports]
+
+    def url(self, namespace: str) -> str:
+        places = ",".join(proxy.address for proxy in self.proxies)
+        return f"http://{places}?namespace={namespace}"
+
+    def direct_url(self, namespace: str) -> str:
+        return f"{self._servers[0].url}?namespace={namespace}"
+
+    def lacks(self, fault: str) -> str:
+        if fault in ("disk", "clock"):
+            return "see the store that it serves"
+        return "its servers keep nothing: see the store that they serve" if fault == "wipe" else ""
+
+
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
-    kind.name: kind for kind in (Memory, Sqlite, Redis, Postgresql, Etcd, Quorum)
+    kind.name: kind for kind in (Memory, Sqlite, Redis, Postgresql, Etcd, Quorum, Server)
 }
