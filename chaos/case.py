@@ -39,6 +39,7 @@ from chaos.witness import Witness
 from chaos.worker import ACQUIRE_S, CLOSING_S, Orders
 from lockfast.runtimes.platform import now_us
 from lockfast.sim.checker import Problem, check_history
+from lockfast.sim.entries import HistoryError
 from lockfast.sim.history import Entry, read_history
 
 ROOT: Final = Path(__file__).parents[1]
@@ -202,6 +203,14 @@ class Case:
         self._faults = mixed(target) if fault == MIX else [fault]
 
     def run(self) -> Result:
+        """What came of it; a case that could not be run to its end is broken, too."""
+        try:
+            self._run()
+        except (lockfast.LockfastError, HistoryError, OSError, RuntimeError) as error:
+            self.result.problems.append(f"not run to its end: {type(error).__name__}: {error}")
+        return self.result
+
+    def _run(self) -> None:
         self.target.prepare(self.namespace)
         with self.witness:
             self.workers = [Worker(i, 0, self) for i in range(self.target.workers)]
@@ -216,7 +225,6 @@ class Case:
                         worker.kill()
             self._look_at_rest()
             self._judge()
-        return self.result
 
     def tick(self) -> None:
         """Called again and again while the case goes on."""
@@ -299,11 +307,18 @@ class Case:
                     client.lock(name).acquire(timeout=bound_s).release()
                 except lockfast.LockfastError as error:
                     self.result.problems.append(f"liveness: after the end: {error}")
-            while self.target.shares and (left := client.list()):
+            while self.target.shares and (left := self._left_behind(client)):
                 if time.monotonic() > give_up:
                     self.result.problems.append(f"liveness: left behind: {left}")
                     break
                 self.wait(LOOK_EVERY_S)
+
+    @staticmethod
+    def _left_behind(client: lockfast.Client) -> object:
+        try:
+            return client.list()
+        except lockfast.StoreUnavailableError as error:
+            return error
 
     # ── the verdict ──────────────────────────────────────────────────────────────────
 

@@ -32,7 +32,6 @@ def write_docs(results: Sequence[Result]) -> None:
     PAGE.write_text(
         f"{before}{BEGIN}\n\n{docs_section(everything)}\n{END}{after}", encoding="utf-8"
     )
-    print(f"written: {PAGE.relative_to(ROOT)}, {LAST_RUN.relative_to(ROOT)}")
 
 
 def docs_section(results: Sequence[Result]) -> str:

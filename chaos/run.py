@@ -70,6 +70,8 @@ class Run:
                     self._soak(target)
                 else:
                     self._store(target)
+            if self._arguments.write_docs:
+                write_docs([result for result in self._results if result.store == store])
 
     def _store(self, target: Target) -> None:
         for fault in self._arguments.fault or FAULTS:
@@ -115,8 +117,6 @@ class Run:
         print(f"\n{LEGEND}\n\n{summary}")
         self._arguments.report.write_text(self._page.text(summary), encoding="utf-8")
         print(f"timelines: {self._arguments.report}")
-        if self._arguments.write_docs:
-            write_docs(self._results)
         return 1 if broken else 0
 
 
