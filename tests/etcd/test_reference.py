@@ -111,8 +111,8 @@ class StoreSteps:
         raised = raised_base(base, answer.revision, wall_us, 0)
         if raised != base:
             context = self._store.context
-            context.base_mod = self._put(k.EPOCH_KEY, k.encode(list(raised)))
-            context.base = raised
+            text = k.encode(list(raised))
+            context.base, context.base_kv = raised, Kv(k.EPOCH_KEY, text, self._put("e", text))
 
     def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
         """End leases by the test's clock, and have the lines settled, as waiters would."""

@@ -53,7 +53,7 @@ async def raise_epoch(gateway: Gateway, wall_us: int, until_ms: int) -> int:
         if raised == base:
             return 0
         body: Json = {
-            "compare": [keys.unchanged(k.EPOCH_KEY, stored[0].mod if stored else 0)],
+            "compare": [keys.same(k.EPOCH_KEY, stored[0] if stored else None)],
             "success": [keys.put(k.EPOCH_KEY, k.encode(list(raised)))],
         }
         proposal = Proposal(lambda slot, body=body: body, 1, frozenset([k.EPOCH_KEY]))  # type: ignore[misc]

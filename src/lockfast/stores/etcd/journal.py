@@ -46,7 +46,7 @@ async def begin(gateway: Gateway, until_ms: int, instant: Instant | None = None)
             before = answer.revision if known.log_until_ms else 0
             extended = extended._replace(log_since=answer.revision, log_before=before)
         body = {
-            "compare": [keys.unchanged(k.EPOCH_KEY, stored[0].mod if stored else 0)],
+            "compare": [keys.same(k.EPOCH_KEY, stored[0] if stored else None)],
             "success": [keys.put(k.EPOCH_KEY, k.encode(list(extended)))],
         }
         try:

@@ -343,7 +343,7 @@ class _Maker:
                 plan.compares.append(keys.present(k.session_key(session)))
         base = view.known.kvs.get(k.EPOCH_KEY)
         if plan.tokens or view.logged:
-            plan.compares.append(keys.unchanged(k.EPOCH_KEY, base.mod if base else 0))
+            plan.compares.append(keys.same(k.EPOCH_KEY, base))
         if base is None and plan.tokens:
             self.put(_Put(k.EPOCH_KEY, "", k.encode(list(view.base))))
         elif plan.tokens > k.STRIDE:

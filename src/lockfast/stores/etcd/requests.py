@@ -108,6 +108,17 @@ class Keys:
         """Written last by this revision; 0: not there."""
         return {"key": self.coded(key), "target": "MOD", "mod_revision": str(mod)}
 
+    def same(self, key: str, kv: Kv | None) -> Json:
+        """Has the value that was read; None: not there.
+
+        For values that are never written twice. A revision may be met again after a cluster has
+        lost its data, or a backup was restored.
+        """
+        if kv is None:
+            return self.unchanged(key, 0)
+        value = b2a_base64(kv.value.encode(), newline=False).decode()
+        return {"key": self.coded(key), "target": "VALUE", "value": value}
+
     def present(self, key: str, stop: str = "") -> Json:
         """There is such a key, or any in a range."""
         return {**self.absent(key, stop), "result": "GREATER"}

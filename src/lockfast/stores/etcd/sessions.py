@@ -142,7 +142,7 @@ class Sessions:
             compares = [
                 keys.absent(names[0]),
                 keys.absent(names[1]),
-                keys.unchanged(k.EPOCH_KEY, epoch.mod if epoch is not None else 0),
+                keys.same(k.EPOCH_KEY, epoch),
             ]
             try:
                 committed = await self._txn(compares, writes, (), names)

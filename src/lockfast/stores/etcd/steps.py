@@ -73,8 +73,8 @@ class Context:
         self.remembering: tuple[int, int] | None = None
         """The lease for tombstones, and when it was granted."""
         self.base: Base | None = None
-        self.base_mod = 0
-        """The base of tokens as last read, and the revision that wrote it."""
+        self.base_kv = Kv(k.EPOCH_KEY, "", 0)
+        """The base of tokens as last read, and as it is stored."""
         self.busy: dict[str, int] = {}
         """Resources where others were met, and how many waited there."""
 
@@ -256,7 +256,7 @@ class Step:
         label, kv = self._keys.label, known.kvs.get(k.EPOCH_KEY)
         base = known.parsed.get(k.EPOCH_KEY) or k.base_from(label, kv)
         if base is not None and kv is not None:
-            self._context.base, self._context.base_mod = base, kv.mod
+            self._context.base, self._context.base_kv = base, kv
         if base is None:
             base = Base(max(0, instant.wall_us - k.STRIDE * known.revision))
         n = getattr(self._command, "n", 0)
@@ -455,7 +455,7 @@ def assumed(context: Context, own: OwnSession) -> Known | None:
         return None
     known, key = Known(), k.session_key(own.id)
     known.learn(Range(key), Found([Kv(key, "", own.mod, 0, record.lease)], 1))
-    known.learn(Range(k.EPOCH_KEY), Found([Kv(k.EPOCH_KEY, "", context.base_mod)], 1))
+    known.learn(Range(k.EPOCH_KEY), Found([context.base_kv], 1))
     known.learn(Range(k.alive_key(own.id)), Found([], 0))
     known.parsed[key], known.parsed[k.EPOCH_KEY] = record, base
     return known
