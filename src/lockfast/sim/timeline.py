@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from lockfast.drawing import COLOURS, Scale, document, legend, time_axis
+from lockfast.drawing import COLOURS, Scale, document, time_axis
 from lockfast.sim.checker import FAR, Grant, Problem, grants_of
 from lockfast.sim.history import Entry
 from lockfast.sim.story import lanes_of, short_tokens, shortened, tell
@@ -56,17 +56,33 @@ def page(
     return document(title, body)
 
 
-_LEGEND: Final = legend(
-    [
-        "bar: a lease, with the number of its token",
-        "hatched: the lease has ended but its holder has not noticed, or another holds too",
-        "dashed: waiting",
-        "grey: paused, or down",
-        "thin bar at the store: who holds by its own reckoning",
-        "green dot: a write admitted",
-        "red cross: a stale write refused; red dot: one that got through",
-        "crossed arrow: a lost message",
-    ]
+_BAR_SWATCH: Final = f'<rect y="2" width="26" height="10" rx="2" fill="{COLOURS[0]}"/>'
+_SWATCHES: Final = {
+    "a lease, with the number of its token": _BAR_SWATCH,
+    "the lease has ended but its holder has not noticed, or another holds too": (
+        _BAR_SWATCH + '<rect y="2" width="26" height="10" fill="url(#hatch)" stroke="#d62839"/>'
+    ),
+    "waiting": '<line class="wait" x1="0" x2="26" y1="7" y2="7"/>',
+    "paused, or down": '<rect class="pause" width="26" height="14"/>',
+    "at the store: who holds by its own reckoning": (
+        f'<rect y="5" width="26" height="5" fill="{COLOURS[0]}" opacity=".6"/>'
+    ),
+    "a write admitted": '<circle cx="13" cy="7" r="4" fill="#2a9d5c"/>',
+    "a stale write refused": ('<path d="M9 3l8 8m0-8l-8 8" stroke="#d62839" stroke-width="2.5"/>'),
+    "a stale write that got through": '<circle cx="13" cy="7" r="4" fill="#d62839"/>',
+    "a lost message": (
+        '<path d="M2 7h20m-4-3l4 3l-4 3M9 3l6 8" stroke="currentColor" fill="none"/>'
+    ),
+}
+"""What is drawn, by what it means."""
+_LEGEND: Final = (
+    '<ul class="legend">'
+    + "".join(
+        f'<li><svg width="26" height="14" viewBox="0 0 26 14" aria-hidden="true">{swatch}</svg> '
+        f"{escape(text)}</li>"
+        for text, swatch in _SWATCHES.items()
+    )
+    + "</ul>"
 )
 
 
@@ -105,8 +121,11 @@ def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
     grants = grants_of(entries)
     noticed = {e["of"]: e["at"] for e in entries if e.get("ask") == "release"}
     short = short_tokens(entries)
+    places = _places(grants, scale.end)
     for i, grant in enumerate(grants):
-        y = y_of[grant.by]
+        row, rows = places[i]
+        bar = _BAR if rows == 1 else max(3.0, (_LANE - 6) / rows - 1)
+        y = y_of[grant.by] + (row - (rows - 1) / 2) * (bar + 1)
         end = grant.answered if grant.answered is not None else scale.end
         yield (
             f'<line class="wait" x1="{scale.x(grant.asked):.1f}" x2="{scale.x(end):.1f}" '
@@ -119,21 +138,40 @@ def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
         x, width = scale.x(grant.answered), max(2.0, scale.x(over) - scale.x(grant.answered))
         hint = escape(f"{grant.by}: {grant.places[0].name}, token {grant.token}, {grant.why}")
         yield (
-            f'<rect x="{x:.1f}" y="{y - _BAR / 2}" width="{width:.1f}" height="{_BAR}" rx="3" '
-            f'fill="{colour}"><title>{hint}</title></rect>'
+            f'<rect x="{x:.1f}" y="{y - bar / 2:.1f}" width="{width:.1f}" height="{bar:.1f}" '
+            f'rx="3" fill="{colour}"><title>{hint}</title></rect>'
         )
         for start, stop in _only_believed(grant, grants, noticed.get(grant.op), scale.end):
             left, wide = scale.x(start), max(3.0, scale.x(stop) - scale.x(start))
             yield (
-                f'<rect x="{left:.1f}" y="{y - _BAR / 2}" width="{wide:.1f}" height="{_BAR}" '
+                f'<rect x="{left:.1f}" y="{y - bar / 2:.1f}" width="{wide:.1f}" height="{bar:.1f}" '
                 f'fill="url(#hatch)" stroke="#d62839"><title>{hint}</title></rect>'
             )
+        if bar < 12:
+            continue  # too low for a number
         if width > 16:
             yield f'<text class="on" x="{x + 4:.1f}" y="{y + 4}">{short[grant.token]}</text>'
         elif len(grants) <= 12:
             yield (
                 f'<text class="by" x="{x + width + 3:.1f}" y="{y + 4}">{short[grant.token]}</text>'
             )
+
+
+def _places(grants: Sequence[Grant], end: float) -> list[tuple[int, int]]:
+    """Return for each grant its row within its lane and the number of rows there.
+
+    Leases that a client held at the same time are drawn one below the other.
+    """
+    rows: dict[str, list[float]] = {}
+    row_of: list[int] = []
+    for grant in grants:
+        lane = rows.setdefault(grant.by, [])
+        begins = grant.asked
+        stops = max(begins, min(grant.over if grant.granted else grant.answered or end, end))
+        free = next((i for i, until in enumerate(lane) if until <= begins), len(lane))
+        lane[free : free + 1] = [stops]
+        row_of.append(free)
+    return [(row, len(rows[grant.by])) for row, grant in zip(row_of, grants, strict=True)]
 
 
 def _held_in_store(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:

@@ -1,0 +1,37 @@
+"""The page of a recorded history: nothing lies on top of something else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import lockfast
+from lockfast.cli import main
+
+
+def test_leases_held_at_the_same_time_are_drawn_one_below_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, page = tmp_path / "history.jsonl", tmp_path / "page.html"
+    monkeypatch.setenv("LOCKFAST_HISTORY", str(history))
+    with lockfast.connect("memory://page") as client:
+        with client.lock("a"), client.lock("b"), client.lock("c"):
+            pass
+        with client.lock("a"):
+            pass
+    assert main(["check", str(history), "--html", str(page)]) == 0
+    text = page.read_text()
+    bars = [
+        tuple(map(float, found))
+        for found in re.findall(
+            r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" rx="3"', text
+        )
+    ]
+    assert len(bars) == 4
+    for i, (x, y, width, height) in enumerate(bars):
+        for left, top, wide, high in bars[i + 1 :]:
+            apart = x + width <= left + 2 or left + wide <= x + 2
+            assert apart or y + height <= top + 0.2 or top + high <= y + 0.2
+    assert text.count('<li><svg width="26"') == 9
