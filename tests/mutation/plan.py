@@ -37,8 +37,7 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             _OF_MEMORY,
             "tests/sim/test_one_flow_three_runtimes.py",
             "tests/api/test_leases.py",
-            "tests/primitives",
-            "tests/regressions",
+            *(f"tests/primitives/test_{name}.py" for name in ("retained", "conversion", "once")),
         ),
     },
     "stores": {

@@ -444,6 +444,7 @@ WORKLOADS: dict[str, Workload] = {
     "crowd": Workload(crowd, {**_USUAL, "rounds": 1, "lines": 70, "hold_ms": (1, 3)}),
     "closing": Workload(closing, {**_USUAL, "tasks": 3, "open_ms": (1, 60)}),
     "ending": Workload(ending, {**_WRITING, "tasks": 2, "think_ms": (0, 40)}),
+    "long_line": Workload(many, {**_WRITING, "rounds": 1, "names": 1, "tasks": 10}),
     "short_blocks": Workload(kept, {**_USUAL, "hold_ms": (1, 15), "block": 3}),
     "crossed_upgrades": Workload(crossed_upgrades, _USUAL),
     "newcomers": Workload(newcomers, _USUAL),
