@@ -39,7 +39,7 @@ def _(stack: ExitStack) -> None:
     replace(stack, steps, "assumed", wrong)
 
 
-@bug("etcd: a key that was read is not compared", promise="liveness", store="etcd")
+@bug("etcd: a key that was read is not compared", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
     def wrong(self: Keys, key: str, mod: int) -> Json:
         return _always(self, key)
