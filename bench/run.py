@@ -32,6 +32,8 @@ def main() -> int:
         return _retained(arguments)
     if arguments.what == "observe":
         return _observe(arguments)
+    if arguments.what == "server":
+        return _server(arguments)
     plan = QUICK if arguments.quick else Plan()
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
@@ -46,6 +48,13 @@ def main() -> int:
     if arguments.what == "quorum":
         return _quorum(plan)
     return _embedded(arguments, plan)
+
+
+def _server(arguments: argparse.Namespace) -> int:
+    from bench import server
+
+    plan = server.QUICK if arguments.quick else server.ServerPlan()
+    return server.run_server(replace(plan, rounds=arguments.rounds or plan.rounds))
 
 
 def _embedded(arguments: argparse.Namespace, plan: Plan) -> int:
@@ -194,6 +203,7 @@ def _parser() -> argparse.ArgumentParser:
             "quorum",
             "retained",
             "observe",
+            "server",
         ],
         default="embedded",
     )

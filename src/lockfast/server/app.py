@@ -111,6 +111,8 @@ class LockServer:
         return found
 
     def _checked(self, namespace: str) -> str:
+        if not namespace or namespace in self._services:
+            return namespace
         try:
             wanted = parse_url(self._store_url).in_namespace(namespace).namespace
         except StoreMisconfiguredError:

@@ -1,0 +1,188 @@
+"""The lock server: what a pair costs over a bare request, and hand-overs in a crowd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.figures import Summary, summary
+from lockfast.core import commands as c
+from lockfast.runtimes.threads import run
+from lockfast.stores.http.messages import Request
+from lockfast.stores.lockserver.address import Address, parse
+from lockfast.stores.lockserver.aio import AsyncHttpNetwork
+from lockfast.stores.lockserver.network import HttpNetwork
+from lockfast.stores.lockserver.store import ServerStore
+from lockfast.stores.registry import parse_url
+
+SEND_MS = 60_000
+PAIRS_PER_ROUND = 100
+TTL_MS = 600_000
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    rounds: int = 10
+    holders: int = 1000
+    waiting_per_holder: int = 10
+    handovers: int = 200
+
+
+QUICK = ServerPlan(rounds=3, holders=100, handovers=50)
+
+
+class Served:
+    """`lockfast serve` on a memory store, in a process of its own."""
+
+    def __init__(self, directory: str) -> None:
+        command = [sys.executable, "-m", "lockfast", "serve", "--store", "memory://"]
+        command += ["--listen", "127.0.0.1:0", "--state-dir", f"{directory}/state"]
+        self.process = subprocess.Popen(
+            [*command, "--insecure-dev"], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        self.url = self.process.stderr.readline().split()[-1]
+
+    def address(self) -> Address:
+        return parse(parse_url(self.url))
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self) -> float:
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+def pairs(served: Served, rounds: int) -> tuple[Summary, Summary]:
+    """Milliseconds of enter and leave, and of two bare requests; measured in turns."""
+    address = served.address()
+    wire = ServerStore(address).caller_wire()
+    bare = HttpNetwork(address).caller_transport()
+    place = (c.Place("lock", "a", "exclusive"),)
+    run(wire.send(c.Open("bench", TTL_MS, "bench"), SEND_MS))
+    request = Request("/healthz", b"", (), "GET")
+    locked, asked, n = [], [], 0
+    for _ in range(rounds):
+        for _ in range(PAIRS_PER_ROUND):
+            n += 1
+            began = time.perf_counter()
+            run(wire.send(c.Enter("bench", n, place), SEND_MS))
+            run(wire.send(c.Leave("bench", n, place), SEND_MS))
+            locked.append((time.perf_counter() - began) * 1000)
+        for _ in range(PAIRS_PER_ROUND):
+            began = time.perf_counter()
+            run(bare.ask(request, SEND_MS))
+            run(bare.ask(request, SEND_MS))
+            asked.append((time.perf_counter() - began) * 1000)
+    wire.close()
+    bare.close()
+    return summary(locked), summary(asked)
+
+
+async def crowd(served: Served, plan: ServerPlan) -> tuple[Summary, float]:
+    """Milliseconds from a release to the grant at the next waiter, and CPU seconds of them."""
+    address = served.address()
+    wire = ServerStore(address, AsyncHttpNetwork(address)).caller_wire()
+    host, _, port = served.url.partition("://")[2].partition(":")
+    gate = asyncio.Semaphore(64)
+
+    def place(at: int) -> tuple[c.Place, ...]:
+        return (c.Place("lock", f"crowd/{at}", "exclusive"),)
+
+    async def enter(at: int) -> None:
+        """Session `at` holds its own lock and waits for those of its neighbours."""
+        async with gate:
+            opening = c.Open(f"c{at}", TTL_MS, "bench")
+            await wire.send(c.Enter(f"c{at}", 1, place(at), open=opening), SEND_MS)
+
+    async def wait(at: int) -> None:
+        async with gate:
+            for n in range(2, 2 + plan.waiting_per_holder):
+                neighbour = (at + n - 1) % plan.holders
+                await wire.send(c.Enter(f"c{at}", n, place(neighbour)), SEND_MS)
+
+    granted: dict[int, asyncio.Future[float]] = {}
+    """By the number of the lock."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def listen(at: int) -> None:
+        async with gate:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writers.append(writer)
+            head = f"GET /v1/sessions/c{at}/wakes HTTP/1.1\r\nHost: localhost\r\n"
+            writer.write((head + "Accept: application/x-ndjson\r\n\r\n").encode())
+            while b"missed" not in await reader.readline():
+                pass
+
+        async def follow() -> None:
+            while line := await reader.readline():
+                if line.startswith(b'{"what":"granted"'):
+                    lock = (at + json.loads(line)["n"] - 1) % plan.holders
+                    found = granted.pop(lock, None)
+                    if found is not None and not found.done():
+                        found.set_result(time.perf_counter())
+
+        following.append(asyncio.create_task(follow()))
+
+    following: list[asyncio.Task[None]] = []
+    everybody = range(plan.holders)
+    await asyncio.gather(*map(enter, everybody))
+    await asyncio.gather(*map(listen, everybody))
+    await asyncio.gather(*map(wait, everybody))
+    took, cpu_s = [], served.cpu_s()
+    for at in range(plan.handovers):
+        lock = at % plan.holders
+        heard = granted[lock] = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        await wire.send(c.Leave(f"c{lock}", 1, place(lock)), SEND_MS)
+        took.append((await heard - began) * 1000)
+    cpu_s = served.cpu_s() - cpu_s
+    for task in following:
+        task.cancel()
+    for writer in writers:
+        writer.close()
+    wire.close()
+    return summary(took), cpu_s
+
+
+def run_server(plan: ServerPlan) -> int:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as directory:
+        served = Served(directory)
+        try:
+            locked, asked = pairs(served, plan.rounds)
+            print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+            print(
+                f"pair through the server  median {locked.median:7.2f} ms  p99 {locked.p99:7.2f} ms"
+            )
+            print(
+                f"two bare requests        median {asked.median:7.2f} ms  p99 {asked.p99:7.2f} ms"
+            )
+            print(f"ratio of medians         {locked.median / asked.median:.2f} (aim: at most 1.6)")
+            waiting = plan.holders * plan.waiting_per_holder
+            print(f"\n{plan.holders} clients hold, {waiting} claims wait:", flush=True)
+            handover, cpu_s = asyncio.run(crowd(served, plan))
+            print(f"hand-over  median {handover.median:7.2f} ms  p99 {handover.p99:7.2f} ms")
+            print(
+                f"server: {cpu_s / max(1, handover.count) * 1000:.2f} ms CPU per hand-over, ",
+                end="",
+            )
+            print(f"{served.resident_mb():.0f} MB resident")
+        finally:
+            served.close()
+    return 0
