@@ -7,7 +7,7 @@ import re
 import time
 
 from lockfast.cli import exit_codes
-from lockfast.cli.formatting import safe_text
+from lockfast.cli.formatting import safe_text, write_line
 from lockfast.cli.json_output import write_json
 
 
@@ -23,7 +23,7 @@ def token(arguments: argparse.Namespace) -> int:
                 exit_codes.USAGE, "a principal has no spaces, brackets, colons or asterisks"
             )
         lifetime_s = None if arguments.expires is None else int(arguments.expires)
-        print(file.create(arguments.principal, lifetime_s))
+        write_line(file.create(arguments.principal, lifetime_s))
         audit.write("token created", principal=arguments.principal, expires_s=lifetime_s)
         return 0
     if arguments.action == "revoke":
@@ -40,7 +40,7 @@ def token(arguments: argparse.Namespace) -> int:
         expires = "never" if one.expires is None else _day(one.expires)
         if not one.is_live(time.time()):
             expires += " (expired)"
-        print(
+        write_line(
             f"{one.id}  {safe_text(one.principal)}  created {_day(one.created)}  expires {expires}"
         )
     return 0
