@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("lockfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lockfast")
 
-pytest_plugins = ["tests.measuring", "pytest_lockfast"]
+pytest_plugins = ["tests.measuring"]
 pytest.register_assert_rewrite("lockfast.conformance")
 
 

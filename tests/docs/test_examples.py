@@ -16,7 +16,6 @@ from examples.timeline import Lease, Mark, Span, Timeline, draw
 from tests.docs.pages import ROOT
 
 TESTS = "examples/test_lost_lease.py"
-PLUGIN = ("-p", "pytest_lockfast")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -57,7 +56,7 @@ def test_a_small_program_runs(example: str, says: str, tmp_path: Path) -> None:
 
 def test_the_tests_of_a_user_pass() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, TESTS],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS],
         cwd=ROOT,
         capture_output=True,
         text=True,
