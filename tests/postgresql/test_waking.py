@@ -40,13 +40,14 @@ def test_a_forged_notification_is_not_believed(server: PostgresServer) -> None:
 def test_an_uncontended_lock_notifies_nobody(server: PostgresServer) -> None:
     """A commit with a notification waits for all others of the server."""
     with psycopg.connect(server.conninfo(), autocommit=True) as spy:
-        with lockfast.connect(server.url()) as client:
+        url = server.url()
+        with lockfast.connect(url) as client:
             with client.lock("before"):
                 pass
-            channel = server.run(
-                "SELECT split_part(inbox, ' ', 1) FROM lockfast.sessions"
-                " ORDER BY opened_ms DESC LIMIT 1"
-            )[0][0]
+            ((channel,),) = server.run(
+                "SELECT split_part(inbox, ' ', 1) FROM lockfast.sessions WHERE namespace = %s",
+                parse(parse_url(url)).namespace,
+            )
             spy.execute(f'LISTEN "{channel}"')
             for i in range(20):
                 with client.lock(f"orders/{i}"):
