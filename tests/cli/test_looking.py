@@ -194,6 +194,7 @@ def test_only_one_module_writes_to_the_terminal() -> None:
 
 
 def test_columns_fit_the_terminal(cli: Cli) -> None:
+    cli.environment["NO_COLOR"] = "1"
     cli.hold("orders/" + "x" * 50, "--owner", "a-host-with-a-long-name.example.com:12345:worker")
     for columns_wide in (80, 160):
         with open_terminal() as terminal:

@@ -88,6 +88,8 @@ def _configure_output() -> None:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(LogFormatter())
+        # `lockfast run` reports a loss itself, with what it did about it.
+        handler.addFilter(lambda record: getattr(record, "event", "") != "LeaseLost")
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     # Escape a name that the terminal's encoding cannot represent instead of failing.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
