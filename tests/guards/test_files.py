@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import lockfast
 from lockfast.errors import StaleTokenError
 from lockfast.guards import FileGuard, InvalidTokenError
 from lockfast.guards.files import FenceDamagedError
@@ -64,6 +65,16 @@ def test_an_older_token_cannot_overwrite(guard: FileGuard) -> None:
         guard.write_text("once", 17, once=True)
     guard.write_text("eighteen", 18, once=True)
     assert (guard.path.read_text(), guard.floor()) == ("eighteen", 18)
+
+
+def test_observers_learn_what_was_admitted_and_refused(guard: FileGuard) -> None:
+    seen: list[object] = []
+    with lockfast.observe(seen.append):
+        guard.write_text("new", 17)
+        with pytest.raises(StaleTokenError):
+            guard.write_text("old", 16)
+    said = [(type(event).__name__, event.guard, event.token) for event in seen]  # type: ignore[attr-defined]
+    assert said == [("GuardAdmitted", "file", 17), ("GuardRefused", "file", 16)]
 
 
 def test_a_body_that_raises_changes_nothing(guard: FileGuard) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from lockfast.errors import LockfastError, UnsupportedError
-from lockfast.guards.admission import Admission, check_token, judge
+from lockfast.guards.admission import Admission, admitted, check_token, judge
 
 try:
     import fcntl
@@ -81,7 +81,9 @@ class FileGuard:
         fence_fd = os.open(self.fence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fence_fd, fcntl.LOCK_EX)
-            judge(Admission(str(self.path), token, once, (), ()), self._floor(fence_fd))
+            admission = Admission(str(self.path), token, once, (), (), "file")
+            judge(admission, self._floor(fence_fd))
+            admitted(admission)
             with self._new_content() as file:
                 yield file
                 file.flush()
