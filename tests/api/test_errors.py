@@ -15,6 +15,7 @@ EXAMPLES = [
     errors.LeaseLostError("a", 17, "it expired", session="s", by="bob", ago_ms=3),
     errors.StaleTokenError("a", 16, 17, once=True),
     errors.DeadlockError("a", ("b held by c",)),
+    errors.RunFailedError("a"),
     errors.UnsupportedError("what", "why", "advice"),
     errors.InvalidNameError("", "it is empty"),
     errors.LimitError("what", 2, 1, "advice"),
