@@ -190,6 +190,7 @@ class SimRedisWakeListener(RedisWakeListener):
 
     def __init__(self, host: Host, find: Find, session: str, deliver: Deliver) -> None:
         self.inbox = f"{host.chance().getrandbits(128):032x}"
+        self._address = Address(LABEL)
         self._session = session
         self._deliver = deliver
         self._host = host
