@@ -33,8 +33,9 @@ def test_what_happened_can_be_explained(workload: str, fault: str | None) -> Non
         names = dict.fromkeys(place[:2] for grant in grants_of(entries) for place in grant.places)
         verdicts = [check_name(entries, at) for at in names]
         assert Verdict.IMPOSSIBLE not in verdicts, seed
-        # Where sessions end all the time, claims enter again more often than is followed.
-        if fault is None and workload not in ("closing", "ending"):
+        # Where sessions end all the time, claims enter again more often than is followed; a line
+        # of many waiters has more orders than are tried.
+        if fault is None and workload not in ("closing", "ending", "long_line"):
             assert set(verdicts) == {Verdict.EXPLAINED}
 
 

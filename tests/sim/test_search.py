@@ -32,7 +32,6 @@ def test_a_run_that_once_failed_stays_clean(path: Path) -> None:
         ("lost-before-heard", "a grant that was lost on its way is taken for held"),
         ("closed-client-believes", "a client that is closed still believes"),
         ("release-not-heard", "a release that is not heard keeps the lock for long"),
-        ("etcd-enter-given-up", "etcd: an enter in doubt is forgotten"),
     ],
 )
 def test_with_its_bug_back_a_run_fails_again(runs: str, bug: str) -> None:

@@ -138,7 +138,7 @@ def exit_signals() -> tuple[signal.Signals, ...]:
 def boot_id() -> str:
     """Return an id that changes with every boot; "" where the system has none."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
     except (OSError, ValueError):
         return _sysctl("kern.bootsessionuuid") if sys.platform == "darwin" else ""
@@ -154,7 +154,7 @@ def _sysctl(name: str) -> str:
         size = ctypes.c_size_t(len(value))
         if libc.sysctlbyname(name.encode(), value, ctypes.byref(size), None, 0):
             return ""
-        return value.value.decode("ascii")
+        return value.value.decode()
     except (ImportError, OSError, AttributeError, ValueError):
         return ""
 
