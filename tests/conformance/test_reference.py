@@ -58,7 +58,7 @@ def make_subject(
     monkeypatch.setattr(file, "now_ms", lambda: 0)
     # A small hot row spills every few steps, so the tables take part in every comparison.
     monkeypatch.setattr(rows, "HOT_MAX", 2000)
-    frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=None)
+    frozen = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time_ns=lambda: 0)
     monkeypatch.setattr(file, "time", frozen)
     numbers = itertools.count()
     made: list[FileSteps] = []
