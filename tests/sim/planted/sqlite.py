@@ -48,7 +48,7 @@ def _(stack: ExitStack) -> None:
 
 @bug("sqlite: sessions survive a reboot", promise="left behind", store="sqlite")
 def _(stack: ExitStack) -> None:
-    def wrong(self: SqliteRows, boot: str, now_ms: int) -> None:
+    def wrong(self: SqliteRows, boot: str, now_ms: int, wall_ms: int) -> None:
         self.look()
 
     replace(stack, SqliteRows, "open", wrong)
