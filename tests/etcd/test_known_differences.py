@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockfast.conformance.commands import MismatchError, Step, replay
+from lockfast.conformance.commands import MismatchError, replay
 from lockfast.core.commands import Enter, Expel, Leave, Open, Place, Proclaim, Renew, Resize
-from tests.etcd.test_reference import ModelNetwork, StoreSteps, reference
+from lockfast.sim.promises import Step
+from tests.etcd.model import ModelNetwork
+from tests.etcd.test_reference import StoreSteps, reference
 
 SCRIPTS = {
     # the table counts lock_delay from the command that notices the expiry; etcd from the expiry itself
