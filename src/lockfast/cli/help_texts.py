@@ -176,20 +176,22 @@ examples:
 """
 
 SERVE = """\
-Clients connect with lockfast.connect("http://127.0.0.1:7601"), or with curl. The first start
-creates a token and prints it. Any other address than loopback or a Unix socket needs TLS.
+Clients connect with lockfast.connect("http://127.0.0.1:7601"), or with curl.
+The first start creates a token and prints it. Any other address than loopback
+or a Unix socket needs TLS.
 
   lockfast serve
-  lockfast serve --store redis://localhost --listen /run/user/1000/lockfast.sock
-  lockfast serve --store-file store-url --listen 0.0.0.0:7601 --config server.toml
+  lockfast serve --store redis://localhost --listen /run/lockfast.sock
+  lockfast serve --store-file url --listen 0.0.0.0:7601 --config server.toml
 
-SIGTERM shuts down gracefully; sessions stay alive in the store. SIGHUP reads rights, quotas and
-certificates again.
+SIGTERM shuts down gracefully; sessions stay alive in the store. SIGHUP reads
+rights, quotas and certificates again.
 """
 
 TOKEN = """\
-Tokens are 256 random bits and are shown once; the server keeps only a hash. A principal has at
-most two, so that one can replace the other. A running server notices changes within a second.
+Tokens are 256 random bits and are shown once; the server keeps only a hash. A
+principal has at most two, so that one can replace the other. A running server
+notices changes within a second.
 
   lockfast token create alice --expires 90d
   lockfast token list
