@@ -18,6 +18,7 @@ SYNONYMS = (
 ABOUT_OTHER_THINGS = {
     "forget_below": "numbers that a client will not use again",
     "dropped": "events that a slow observer missed",
+    "_finish": "a run of `once`, with its outcome",
     "finish": "a run of `once`, which has a result",
     "hands_over": "a watch that passes on the lock",
     "watch_over": "watch processes",
