@@ -7,7 +7,8 @@ from html import escape
 from typing import Final
 
 from chaos.case import NAMES, Result
-from lockfast.drawing import STYLE
+from lockfast.drawing.page import document
+from lockfast.drawing.page import verdict as drawn_verdict
 from lockfast.sim.checker import Grant, grants_of
 from lockfast.sim.history import Entry
 from lockfast.sim.timeline import svg
@@ -76,32 +77,28 @@ class Page:
     def text(self, summary: str) -> str:
         broken = sum(bool(result.problems) for result in self._results)
         said = f"{broken} cases broke a promise." if broken else "All promises were kept."
-        return (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width">'
-            f"<title>{escape(self._title)}</title>"
-            f"<style>{STYLE} table {{ border-collapse: collapse }} td, th {{ padding: .2rem .7rem; "
-            "text-align: right } td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left } "
-            "tr.broken { background: #d6283922 }</style></head>"
-            f"<body><h1>{escape(self._title)}</h1><p>{escape(summary)}</p>"
-            f'<p class="verdict {"broken" if broken else "good"}">{said}</p>{self._table()}'
-            f"<pre>{escape(LEGEND)}</pre>{''.join(self._parts)}</body></html>\n"
+        return document(
+            self._title,
+            f"<p>{escape(summary)}</p>{drawn_verdict(said, good=not broken)}{self._table()}"
+            f"<pre>{escape(LEGEND)}</pre>{''.join(self._parts)}",
         )
 
     def _table(self) -> str:
-        names = ("store", "fault", "strikes", "grants", "overlaps", "stale", "lost")
-        head = "".join(f"<th>{name}</th>" for name in (*names, "outage", "back in", "verdict"))
-        return f"<table><tr>{head}</tr>{''.join(map(self._row, self._results))}</table>"
+        texts = "<th>store</th><th>fault</th>"
+        names = ("strikes", "grants", "overlaps", "stale", "lost", "outage", "back in")
+        head = texts + "".join(f'<th class="number">{name}</th>' for name in names)
+        rows = "".join(map(self._row, self._results))
+        return f'<div class="scroll"><table><tr>{head}<th>verdict</th></tr>{rows}</table></div>'
 
     @staticmethod
     def _row(result: Result) -> str:
         cells = (
             *(result.strikes, result.grants, result.overlaps, result.refused),
             *(result.unfenced_lost, _seconds(result.outage_ms), _seconds(result.recovery_ms)),
-            verdict(result),
         )
         link = f'<a href="#{result.store}-{result.fault}">{escape(result.fault)}</a>'
-        shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
+        shown = "".join(f'<td class="number">{escape(str(cell))}</td>' for cell in cells)
+        shown += f"<td>{escape(verdict(result))}</td>"
         kind = "broken" if result.problems else "kept"
         return f'<tr class="{kind}"><td>{escape(result.store)}</td><td>{link}</td>{shown}</tr>'
 

@@ -133,7 +133,7 @@ def test_a_report_from_a_history(
     assert main(["report", "--from", str(history), "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "1 locks, 2 grants" in text
-    assert 'class="wait"' in text
+    assert 'class="waiting"' in text
     capsys.readouterr()
 
 

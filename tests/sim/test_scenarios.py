@@ -37,7 +37,7 @@ def test_without_the_guard_its_write_gets_through(
     assert "an update is lost" in capsys.readouterr().out
     text = html.read_text(encoding="utf-8")
     assert "stale token 1 got through" in text
-    assert 'class="badfill"' in text
+    assert 'class="bad-fill"' in text
 
 
 def test_without_the_guard_a_split_brain_loses_an_update() -> None:

@@ -101,7 +101,7 @@ def make_parser() -> Parser:
     deadlocks = command("deadlocks", "show claims that wait for each other", help_texts.DEADLOCKS)
     deadlocks.add_argument(
         "--graph",
-        choices=("text", "dot", "mermaid", "json"),
+        choices=("text", "dot", "mermaid", "json", "html"),
         help="print who waits for whom instead, deadlocked or not",
     )
     watch = command("watch", "follow the events of locks", help_texts.WATCH)

@@ -80,6 +80,7 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "at": _INSTANT,
     "op": _POSITIVE,
     "by": _text,
+    "owner": _text,
     "ask": _one_of(ASKS),
     "got": _one_of(OUTCOMES),
     "places": _places,

@@ -15,7 +15,8 @@ A history is a list of entries, in a file one JSON object per line:
 or `unknown` for release. `queued` means that it was in the queue by then. `over` is the time from
 which the holder no longer relies on the lease: it requested the release, its deadline passed by its
 own clock, it learned of the loss, or it died. `convert` requests another `mode` for the lease of an
-operation and ends with `granted` (exclusive mode: with a new token) or not.
+operation and ends with `granted` (exclusive mode: with a new token) or not. A recorded `acquire`
+has the `owner` label of its session, which the timeline shows instead of `by`.
 
 Other entries: `write` and `read` of a guarded register, `fault`, `heal`, `resumed`, `revoke` (with
 `n` 0 for a whole session), `resize`, `store` (what the store itself did, for the timeline), and in

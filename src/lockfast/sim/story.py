@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,9 @@ def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator
     """The story line by line, a column for each lane."""
     lines = list(_lines(entries))
     lanes = lanes_of(entries)
-    yield "     time   " + "".join(lane.ljust(_WIDTH) for lane in lanes)
+    names = names_of(entries)
+    titles = [names.get(lane, lane) for lane in lanes]
+    yield "     time   " + "".join(f"{_clipped(title):{_WIDTH}}" for title in titles)
     for line in lines:
         indent = lanes.index(line.lane) * _WIDTH if line.lane in lanes else 0
         mark = "!" if line.bad else " "
@@ -35,12 +38,38 @@ def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator
         yield "All promises kept."
 
 
+def _clipped(title: str) -> str:
+    return title if len(title) < _WIDTH else f"{title[: _WIDTH - 2]}…"
+
+
 def lanes_of(entries: Sequence[Entry]) -> list[str]:
-    """Clients in order of name, then the store (or the nodes of it) and the resource."""
+    """Clients by owner and name, then the store (or its nodes) and the resource, if recorded."""
     clients = {entry["by"] for entry in entries if "ask" in entry}
-    lanes = sorted(clients, key=lambda name: (len(name), name))
+    owners = _owners_of(entries)
+    lanes = sorted(clients, key=lambda name: (owners.get(name, ""), len(name), name))
     nodes = sorted({entry["on"] for entry in entries if "store" in entry and "on" in entry})
-    return [*lanes, *(nodes or ["store"]), "resource"]
+    if not nodes and any("store" in entry or "fault" in entry for entry in entries):
+        nodes = ["store"]
+    writes = any("write" in entry for entry in entries)
+    return [*lanes, *nodes, *(["resource"] if writes else [])]
+
+
+def names_of(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return what to call each client: its owner label if recorded, numbered if it has several."""
+    owners = _owners_of(entries)
+    lanes = [lane for lane in lanes_of(entries) if owners.get(lane)]
+    shared = Counter(owners[lane] for lane in lanes)
+    counted: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    for lane in lanes:
+        owner = owners[lane]
+        counted[owner] += 1
+        names[lane] = f"{owner} #{counted[owner]}" if shared[owner] > 1 else owner
+    return names
+
+
+def _owners_of(entries: Sequence[Entry]) -> dict[str, str]:
+    return {entry["by"]: entry["owner"] for entry in entries if {"by", "owner"} <= entry.keys()}
 
 
 def short_tokens(entries: Sequence[Entry]) -> dict[int, int]:

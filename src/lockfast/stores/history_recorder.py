@@ -89,6 +89,7 @@ class HistoryRecorder:
         self._claims: dict[tuple[str, int], _Claim] = {}
         self._releases: dict[tuple[str, int], int] = {}
         self._ttl_us: dict[str, int] = {}
+        self._owners: dict[str, str] = {}
         self._opened: dict[str, int] = {}
         """When each session that is not known to be open was asked for first."""
         self._ops = int.from_bytes(os.urandom(4), "big") << _OPS_BITS
@@ -140,6 +141,7 @@ class HistoryRecorder:
 
     def _opens(self, command: c.Open) -> None:
         self._ttl_us[command.session] = command.ttl_ms * 1000
+        self._owners[command.session] = command.owner
         self._opened.setdefault(command.session, now_us())
 
     def _enters(self, command: c.Enter) -> None:
@@ -151,6 +153,7 @@ class HistoryRecorder:
         op = self._ask(
             by,
             "acquire",
+            owner=self._owners.get(command.session, ""),
             places=[encode_place(place) for place in command.places],
             wait=command.queue,
             head_start=command.head_start_ms,
@@ -179,6 +182,7 @@ class HistoryRecorder:
     def _ends(self, session: str, why: str) -> None:
         """Nothing of a session is relied on any more."""
         self._ttl_us.pop(session, None)
+        self._owners.pop(session, None)
         self._opened.pop(session, None)
         for of in [of for of in self._claims if of[0] == session]:
             claim = self._claims.pop(of)

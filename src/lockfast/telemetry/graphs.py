@@ -1,4 +1,4 @@
-"""A wait graph as text, DOT, Mermaid or JSON."""
+"""A wait graph as text, DOT, Mermaid, JSON or a page with a picture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from lockfast.core.modes import LOCK
+from lockfast.drawing.graph import LEGEND
+from lockfast.drawing.page import document, legend
 from lockfast.flow.wait_graph import Waiter, WaitGraph, WaitsFor
+from lockfast.telemetry.pictures import title_of, wait_picture
 
 DEPTH_MAX: Final = 20
 """Deeper levels of a tree are not indented further."""
@@ -94,6 +96,14 @@ def _entities(text: str) -> str:
     return "".join(c if c.isalnum() or c in " -_./:,()" else f"#{ord(c)};" for c in text)
 
 
+def as_html(graph: WaitGraph) -> str:
+    """Return the graph as a page with a picture."""
+    picture, left_out = wait_picture(graph)
+    more = f"<p>{left_out} more waits are not drawn.</p>" if left_out else ""
+    body = f'{legend(LEGEND)}<div class="scroll">{picture}</div>{more}'
+    return document("Who waits for whom", body if graph.edges else "<p>Nobody waits.</p>")
+
+
 def as_json(graph: WaitGraph) -> str:
     """Return the graph as one JSON document."""
     return json.dumps(as_plain(graph), separators=(",", ":"))
@@ -113,7 +123,7 @@ def label_of(waiter: Waiter) -> str:
 
 
 def _lock(edge: WaitsFor) -> str:
-    return edge.name if edge.kind == LOCK else f"{edge.kind} {edge.name}"
+    return title_of(edge.kind, edge.name)
 
 
 FORMATS: Final[dict[str, Callable[[WaitGraph], str]]] = {
@@ -121,4 +131,5 @@ FORMATS: Final[dict[str, Callable[[WaitGraph], str]]] = {
     "dot": as_dot,
     "mermaid": as_mermaid,
     "json": as_json,
+    "html": as_html,
 }

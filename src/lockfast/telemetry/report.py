@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from lockfast.drawing import BAD, COLOURS, Scale, document, legend, span_label, table, time_axis
+from lockfast.drawing.page import document, legend, table, verdict
+from lockfast.drawing.shapes import span_label
+from lockfast.drawing.timeline import LEGEND
+from lockfast.telemetry.pictures import lock_timeline, title_of
 from lockfast.telemetry.sketch import Sketch
 from lockfast.telemetry.spans import Span
 
@@ -14,12 +17,7 @@ LOCKS_DRAWN: Final = 25
 """The busiest locks get a timeline."""
 SPANS_DRAWN: Final = 600
 """Claims drawn per lock, the latest ones."""
-LANES_MAX: Final = 9
 ROWS_MAX: Final = 20
-_LEFT: Final = 150
-_WIDTH: Final = 1030
-_LANE: Final = 18
-_TOP: Final = 30
 
 
 class LockSummary(NamedTuple):
@@ -65,14 +63,7 @@ def report_page(spans: Sequence[Span], *, title: str, source: str) -> str:
         "<h2>Busiest locks</h2>",
         _busiest(locks),
         "<h2>Timeline</h2>",
-        legend(
-            [
-                "bar: a lease, with its token when you point at it",
-                "dashed: waiting",
-                "red end: the lease was lost",
-                "red ring: gave up",
-            ]
-        ),
+        legend(LEGEND),
         *(_timeline(lock, start, end) for lock in locks[:LOCKS_DRAWN]),
         _rest(len(locks)),
         "<h2>Longest waits</h2>",
@@ -100,7 +91,7 @@ def _verdict(spans: Sequence[Span], seconds: float, locks: int) -> str:
         f"{locks} locks, {granted} grants in {span_label(seconds)}; "
         f"{lost} leases lost, {gave_up} acquires gave up"
     )
-    return f'<p class="verdict {"broken" if lost else "good"}">{text}</p>'
+    return verdict(text, good=not lost)
 
 
 def _busiest(locks: Sequence[LockSummary]) -> str:
@@ -113,7 +104,7 @@ def _busiest(locks: Sequence[LockSummary]) -> str:
         p95 = waits.percentile(0.95)
         rows.append(
             [
-                lock.name if lock.kind == "lock" else f"{lock.kind} {lock.name}",
+                title_of(lock.kind, lock.name),
                 str(lock.grants),
                 f"{lock.contended / max(1, len(lock.spans)):.0%}",
                 span_label(p95) if p95 is not None else "-",
@@ -128,84 +119,13 @@ def _busiest(locks: Sequence[LockSummary]) -> str:
 
 def _timeline(lock: LockSummary, start: float, end: float) -> str:
     drawn = sorted(lock.spans, key=lambda span: _begin(span, start))[-SPANS_DRAWN:]
-    scale = Scale(start, end, _LEFT, _WIDTH)
-    lanes = _lanes(drawn, start, end)
-    height = _TOP + _LANE * (max(lanes, default=0) + 1) + 8
-    name = lock.name if lock.kind == "lock" else f"{lock.kind} {lock.name}"
-    label = name if len(name) <= 22 else f"{name[:10]}…{name[-11:]}"
-    parts = [
-        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 60} {height}" role="img" '
-        f'aria-label="timeline of {escape(name)}">',
-        f'<text x="4" y="{_TOP + 14}">{escape(label)}<title>{escape(name)}</title></text>',
-        *time_axis(scale, _TOP - 8, height - 4),
-    ]
-    colours: dict[str, str] = {}
-    for span, lane in zip(drawn, lanes, strict=True):
-        colour = colours.setdefault(span.owner, COLOURS[len(colours) % len(COLOURS)])
-        parts += _bar(span, scale, _TOP + lane * _LANE + _LANE / 2, colour)
-    return "".join([*parts, "</svg>"])
+    picture, _ = lock_timeline(lock.kind, lock.name, drawn, start, end)
+    return f'<div class="scroll">{picture}</div>'
 
 
 def _begin(span: Span, start: float) -> float:
     known = [at for at in (span.asked, span.granted) if at is not None]
     return min(known) if known else start
-
-
-def _lanes(spans: Sequence[Span], start: float, end: float) -> list[int]:
-    """Give each claim the first lane that is free; the last lane takes all the others."""
-    free_at = [start - 1.0] * LANES_MAX
-    lanes = []
-    for span in spans:
-        begin = _begin(span, start)
-        until = span.ended if span.ended is not None else end
-        lane = next((at for at in range(LANES_MAX) if free_at[at] <= begin), LANES_MAX - 1)
-        free_at[lane] = max(free_at[lane], until)
-        lanes.append(lane)
-    return lanes
-
-
-def _bar(span: Span, scale: Scale, y: float, colour: str) -> Iterator[str]:
-    end = span.ended if span.ended is not None else scale.end
-    hint = escape(_hint(span))
-    if span.asked is not None:
-        until = span.granted if span.granted is not None else end
-        yield (
-            f'<line class="wait" x1="{scale.x(span.asked):.1f}" x2="{scale.x(until):.1f}" '
-            f'y1="{y}" y2="{y}"><title>{hint}</title></line>'
-        )
-    if span.how == "gave_up" and span.granted is None:
-        yield (
-            f'<circle class="bad" cx="{scale.x(end):.1f}" cy="{y}" r="4">'
-            f"<title>{hint}</title></circle>"
-        )
-        return
-    if span.asked is not None and span.granted is None:
-        return
-    begin = span.granted if span.granted is not None else scale.start
-    x = scale.x(begin)
-    width = max(1.5, scale.x(end) - x)
-    yield (
-        f'<rect x="{x:.1f}" y="{y - 6}" width="{width:.1f}" height="12" rx="2" fill="{colour}">'
-        f"<title>{hint}</title></rect>"
-    )
-    if span.was_lost:
-        yield (
-            f'<rect x="{x + width - 2:.1f}" y="{y - 8}" width="3" height="16" fill="{BAD}">'
-            f"<title>{hint}</title></rect>"
-        )
-
-
-def _hint(span: Span) -> str:
-    parts = [span.owner]
-    if span.token is not None and span.kind != "semaphore":
-        parts.append(f"token {span.token}")
-    if span.waited:
-        parts.append(f"waited {span_label(span.waited)}")
-    if span.held is not None:
-        parts.append(f"held {span_label(span.held)}")
-    if span.how:
-        parts.append(span.how.replace("_", " ") + (f": {span.detail}" if span.detail else ""))
-    return ", ".join(parts)
 
 
 def _rest(locks: int) -> str:
