@@ -1,4 +1,8 @@
-"""The lock server: what a pair costs over a bare request, and hand-overs in a crowd."""
+"""The lock server: what a pair costs over a bare request, and hand-overs in a crowd.
+
+Two comparisons come with it: the lock API of an etcd node (`/v3/lock`) on the same transport, and a
+hand-over between clients of two servers over one Redis against one between clients of one.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,27 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from base64 import b64encode
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import lockfast
 from bench.figures import Summary, summary
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
+from lockfast.stores.http.blocking import Connection
+from lockfast.stores.http.members import Member, Members
 from lockfast.stores.http.messages import Request
 from lockfast.stores.lockserver.address import Address, parse
 from lockfast.stores.lockserver.aio import AsyncHttpNetwork
 from lockfast.stores.lockserver.network import HttpNetwork
 from lockfast.stores.lockserver.store import ServerStore
 from lockfast.stores.registry import parse_url
+from tests.servers.etcd import EtcdCluster
+from tests.servers.redis import RedisServer, binaries
 
 SEND_MS = 60_000
 PAIRS_PER_ROUND = 100
@@ -39,10 +51,10 @@ QUICK = ServerPlan(rounds=3, holders=100, handovers=50)
 
 
 class Served:
-    """`lockfast serve` on a memory store, in a process of its own."""
+    """`lockfast serve` in a process of its own."""
 
-    def __init__(self, directory: str) -> None:
-        command = [sys.executable, "-m", "lockfast", "serve", "--store", "memory://"]
+    def __init__(self, directory: str, store: str = "memory://") -> None:
+        command = [sys.executable, "-m", "lockfast", "serve", "--store", store]
         command += ["--listen", "127.0.0.1:0", "--state-dir", f"{directory}/state"]
         self.process = subprocess.Popen(
             [*command, "--insecure-dev"], stderr=subprocess.PIPE, text=True
@@ -92,6 +104,55 @@ def pairs(served: Served, rounds: int) -> tuple[Summary, Summary]:
     wire.close()
     bare.close()
     return summary(locked), summary(asked)
+
+
+def etcd_pairs(rounds: int) -> Summary:
+    """Milliseconds of a lock and an unlock through the lock API of one etcd node."""
+    with EtcdCluster(1) as cluster:
+        member = Member("127.0.0.1", cluster.members[0].port)
+        until = time.monotonic() + SEND_MS / 1000
+        connection = Connection(Members("etcd", [member]), member, until)
+
+        def call(path: str, body: dict[str, str]) -> dict[str, str]:
+            request = Request(path, json.dumps(body).encode()).packed(str(member))
+            reply: dict[str, str] = json.loads(connection.exchange(request, until).body)
+            return reply
+
+        lease = call("/v3/lease/grant", {"TTL": str(TTL_MS // 1000)})["ID"]
+        name, took = b64encode(b"a").decode(), []
+        for _ in range(rounds * PAIRS_PER_ROUND):
+            began = time.perf_counter()
+            key = call("/v3/lock/lock", {"name": name, "lease": lease})["key"]
+            call("/v3/lock/unlock", {"key": key})
+            took.append((time.perf_counter() - began) * 1000)
+        connection.close()
+    return summary(took)
+
+
+def handovers(holder: Served, waiter: Served, rounds: int) -> Summary:
+    """Milliseconds from a release at one server to the grant at a waiting client of another."""
+    took: list[float] = []
+    with (
+        lockfast.connect(holder.url, ttl=60) as first,
+        lockfast.connect(waiter.url, ttl=60) as second,
+    ):
+        for _ in range(rounds):
+            lease = first.lock("handover").acquire()
+            granted: list[float] = []
+
+            def take(granted: list[float] = granted) -> None:
+                with second.lock("handover"):
+                    granted.append(time.perf_counter())
+
+            thread = threading.Thread(target=take)
+            thread.start()
+            while not first.inspect("handover").waiting_count:
+                time.sleep(0.001)
+            released = time.perf_counter()
+            lease.release()
+            thread.join()
+            took.append((granted[0] - released) * 1000)
+    return summary(took)
 
 
 async def crowd(served: Served, plan: ServerPlan) -> tuple[Summary, float]:
@@ -185,4 +246,20 @@ def run_server(plan: ServerPlan) -> int:
             print(f"{served.resident_mb():.0f} MB resident")
         finally:
             served.close()
+        compare(directory, plan, locked)
     return 0
+
+
+def compare(directory: str, plan: ServerPlan, locked: Summary) -> None:
+    """Measure and print what other arrangements take."""
+    etcd = etcd_pairs(plan.rounds)
+    print(f"\npair by etcd's lock API  median {etcd.median:7.2f} ms  p99 {etcd.p99:7.2f} ms")
+    print(f"the server takes {locked.median / etcd.median:.2f} × as long (memory, not a disk)")
+    with RedisServer(binaries()["wheel"]) as redis, ExitStack() as stack:
+        url = redis.url()
+        one, two = (stack.enter_context(closing(Served(directory, url))) for _ in range(2))
+        near, far = handovers(one, one, plan.handovers), handovers(one, two, plan.handovers)
+    print("\nhand-over between two clients, over Redis:")
+    print(f"of one server   median {near.median:7.2f} ms  p99 {near.p99:7.2f} ms")
+    print(f"of two servers  median {far.median:7.2f} ms  p99 {far.p99:7.2f} ms", end="")
+    print(f"  {far.median / near.median:.2f} × (aim: at most 2)")
