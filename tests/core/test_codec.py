@@ -83,6 +83,15 @@ WRONG = {
     "no number": '{"v":1,"Look":{"session":"s","n":NaN}}',
     "a huge number": '{"v":1,"Look":{"session":"s","n":' + "9" * 400 + "}}",
     "a number of 5,000 digits": '{"v":1,"Look":{"session":"s","n":' + "9" * 5000 + "}}",
+    "a negative claim number": '{"v":1,"Look":{"session":"s","n":-1}}',
+    "a claim number too large": '{"v":1,"Look":{"session":"s","n":9007199254740993}}',
+    "a negative number of a witness": (
+        '{"v":1,"Break":{"session":"s","n":1,"witnesses":[{"session":"s","n":-1,"held":true}]}}'
+    ),
+    "a negative number in a list": '{"v":1,"Renew":{"session":"s","waiting":[1,-1]}}',
+    "a negative number in a pair": (
+        '{"v":1,"Break":{"session":"s","n":1,"witnesses":[],"ahead_of":["t",-1]}}'
+    ),
     "a number below": '{"v":1,"Look":{"session":"s","n":-1152921504606846977}}',
     "a number for a flag": '{"v":1,"Watch":{"session":"s","on":1}}',
     "a lone surrogate": '{"v":1,"Close":{"session":"\\ud800"}}',

@@ -34,6 +34,9 @@ NUMBER_MAX: Final = 1 << 60
 TOKEN_MAX: Final = 1 << 53
 """The largest integer that a double represents exactly, as in JavaScript and Lua."""
 
+CLAIM_NUMBERS: Final = frozenset(("n", "waiting", "ahead_of", "lowest"))
+"""Fields that name claims; stores make keys of these numbers."""
+
 COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Command)}
 REPLIES: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Reply)}
 
@@ -227,6 +230,8 @@ def _read_number(value: Any, where: str) -> int:
         _refuse(where, "must be an integer")
     if not -NUMBER_MAX <= value <= NUMBER_MAX:
         _refuse(where, f"must be between {-NUMBER_MAX} and {NUMBER_MAX}")
+    if not 0 <= value <= TOKEN_MAX and where.rpartition(".")[2].partition("[")[0] in CLAIM_NUMBERS:
+        _refuse(where, f"is a claim number, which must be between 0 and {TOKEN_MAX}")
     return value
 
 
