@@ -46,7 +46,6 @@ FORBIDDEN = {
     "httpx2",
     "hypothesis",
     "kazoo",
-    "msgspec",
     "obstore",
     "opentelemetry",
     "prometheus_client",

@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guards": {"errors", "core", "events", "process_observer", "runtimes"},
     # The public API, in a framework's clothes:
     "integrations": {"", "aio", "api", "errors", "guards"},
-    "server": {"", "errors", "core", "ports", "flow", "runtimes", "stores", "telemetry"},
+    "server": {"", "drawing", "errors", "core", "ports", "flow", "runtimes", "stores", "telemetry"},
     "cli": {
         *("", "api", "errors", "core", "flow", "runtimes", "server", "sim", "stores"),
         *("telemetry", "logs"),

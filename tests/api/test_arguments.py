@@ -484,6 +484,26 @@ def on_lost(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"callback": "called"}
 
 
+class RecordingStorage:
+    """Returns what it was asked to execute."""
+
+    def execute(
+        self, resource: str, token: int, operation: str, *, shared: bool, once: bool
+    ) -> dict[str, Any]:
+        assert not shared
+        return {"resource": resource, "token": token, "operation": operation, "once": once}
+
+
+@case("Lease.execute_with_fence", storage="called", operation="write", resource="b", once=True)
+def execute_with_fence(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
+    scene.take(scene.client().lock("a"))
+    lease = scene.kept[-1]
+    arguments["storage"] = RecordingStorage()
+    executed: dict[str, Any] = scene.do(lease.execute_with_fence, **arguments)
+    assert executed.pop("token") == lease.token
+    return {"storage": "called", **executed}
+
+
 # ── looking on ───────────────────────────────────────────────────────────────────────
 
 

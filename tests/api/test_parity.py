@@ -59,6 +59,13 @@ WORDS: dict[str, list[tuple[str, str]]] = {
             "at the end of the block, and cancels the task inside the block if the lease is lost.",
         )
     ],
+    "Lease.execute_with_fence": [
+        (
+            "the token passes a single time.",
+            "the token passes a single time. A guard for blocking programs runs in a worker "
+            "thread, and the operation with it.",
+        )
+    ],
     "Lease.on_lost": [("on a new thread", "on the event loop that runs now")],
     "Lock": [
         ("shared by threads", "shared by tasks"),

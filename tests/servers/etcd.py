@@ -88,6 +88,10 @@ class EtcdMember:
         """Whether it ended although nobody killed it."""
         return self._process is not None and self._process.poll() is not None
 
+    def has_known_bug(self) -> bool:
+        """Whether it ended by the panic that `EtcdCluster.revive` is about."""
+        return PANIC in self.everything_said()
+
     def kill(self) -> None:
         """As `kill -9`."""
         process, self._process = self._process, None
@@ -219,7 +223,11 @@ class EtcdCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        exited = [member.describe() for member in self.members if member.has_exited()]
+        exited = [
+            member.describe()
+            for member in self.members
+            if member.has_exited() and not member.has_known_bug()
+        ]
         for member in self.members:
             member.kill()
         self._stack.close()
@@ -237,7 +245,7 @@ class EtcdCluster:
         for another reason stays down, and is told of.
         """
         for member in self.members:
-            if member.has_exited() and PANIC in member.everything_said():
+            if member.has_exited() and member.has_known_bug():
                 member.start()
 
     def leader(self) -> EtcdMember:

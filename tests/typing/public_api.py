@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_type
+import sqlite3
+from typing import IO, TYPE_CHECKING, assert_type
 
 import lockfast
 import lockfast.aio
 from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
+from lockfast.guards import AsyncObjectGuard, FileGuard, MemoryGuard, ObjectGuard, SqliteGuard
 
 if TYPE_CHECKING:
 
@@ -29,6 +31,24 @@ if TYPE_CHECKING:
             assert_type(other, lockfast.Lease)
         with client.all("a", "b") as lease:
             assert_type(lease, lockfast.Lease)
+
+    def fenced(lease: lockfast.Lease, database: sqlite3.Connection, store: object) -> None:
+        def paid(database: sqlite3.Connection) -> int:
+            return database.execute("UPDATE orders SET state = 'paid'").rowcount
+
+        assert_type(lease.execute_with_fence(SqliteGuard(database), paid), int)
+        assert_type(lease.execute_with_fence(MemoryGuard(), lambda: "done"), str)
+        assert_type(lease.execute_with_fence(ObjectGuard(store, "a"), lambda _: b"new"), bytes)
+
+        def written(file: IO[bytes]) -> int:
+            return file.write(b"")
+
+        assert_type(lease.execute_with_fence(FileGuard("a"), written), int)
+
+    async def fenced_in_tasks(lease: lockfast.aio.Lease, store: object) -> None:
+        guard = AsyncObjectGuard(store, "a")
+        assert_type(await lease.execute_with_fence(guard, lambda _: b"new"), bytes)
+        assert_type(await lease.execute_with_fence(MemoryGuard(), lambda: "done"), str)
 
     def looking(client: lockfast.Client) -> None:
         assert_type(client.inspect("a"), LockInfo)

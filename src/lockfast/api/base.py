@@ -19,7 +19,9 @@ from lockfast.core.modes import (
     INTENT_SHARED,
     LOCK,
     PERMIT,
+    SHARED,
     TREE,
+    UPDATE,
     join,
 )
 from lockfast.core.names import ancestors
@@ -27,7 +29,7 @@ from lockfast.errors import LeaseLostError, LimitError, UnsupportedError
 from lockfast.flow import acquire as claims
 from lockfast.flow.client import Core, check_store
 from lockfast.flow.effects import without
-from lockfast.flow.holding import RELEASED, Ask, Holding, LeaseState, Phase
+from lockfast.flow.holding import INTENTS, RELEASED, Ask, Holding, LeaseState, Phase
 from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retained import RetainedLock, Use
 from lockfast.ports import Runtime, StoreWithRuntime
@@ -171,6 +173,29 @@ class LeaseBase:
         else:
             return
         raise UnsupportedError(f"converting the lease on {self.name!r}", why)
+
+    def _fence(self, storage: object, resource: str | None) -> tuple[str, bool]:
+        """Return what this lease fences in `storage`, and whether it holds that as a reader."""
+        self.check()
+        asked = [place for place in self._holding.ask.places if place.mode not in INTENTS]
+        if resource is None and len(asked) > 1:
+            raise UnsupportedError(
+                f"execute_with_fence() of the lease on {self.name!r}",
+                "each of its locks has a floor of its own",
+                "name the one you write to: resource=…",
+            )
+        # Of a storage that knows no tree, such as a file, nothing has to match.
+        if asked[0].kind == TREE and getattr(storage, "tree", True) is False:
+            raise UnsupportedError(
+                f"fencing the tree lock {self.name!r} with a guard for plain locks",
+                "it would let older holders of the levels above and beneath pass",
+                "make the guard with tree=True",
+            )
+        modes = [place.mode for place in asked if resource in (None, place.name)]
+        if len(asked) == 1:
+            modes = [self._holding.mode if asked[0].kind == LOCK else asked[0].mode]
+        is_reader = bool(modes) and all(mode in (SHARED, UPDATE) for mode in modes)
+        return self.name if resource is None else resource, is_reader
 
     def _chain(self, error: BaseException, lost: LeaseLostError) -> None:
         """Attach the loss as the context of the error that takes precedence."""

@@ -8,46 +8,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockfast.guards.admission import Guard, InvalidTokenError
+from lockfast.guards.admission import FenceDamagedError, Guard, InvalidTokenError
 from lockfast.guards.memory import MemoryGuard
 from lockfast.guards.sqlite import SqliteGuard
 
 if TYPE_CHECKING:
     from lockfast.guards.etcd import EtcdGuard
     from lockfast.guards.files import FileGuard
+    from lockfast.guards.objects import AsyncObjectGuard, ObjectGuard
     from lockfast.guards.postgresql import AsyncPostgresGuard, PostgresGuard
     from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
 
 __all__ = [
+    "AsyncObjectGuard",
     "AsyncPostgresGuard",
     "AsyncRedisGuard",
     "EtcdGuard",
+    "FenceDamagedError",
     "FileGuard",
     "Guard",
     "InvalidTokenError",
     "MemoryGuard",
+    "ObjectGuard",
     "PostgresGuard",
     "RedisGuard",
     "SqliteGuard",
 ]
 
+_MODULES = {
+    "AsyncObjectGuard": "objects",
+    "AsyncPostgresGuard": "postgresql",
+    "AsyncRedisGuard": "redis",
+    "EtcdGuard": "etcd",
+    "FileGuard": "files",
+    "ObjectGuard": "objects",
+    "PostgresGuard": "postgresql",
+    "RedisGuard": "redis",
+}
+"""Imported only for those who use them: they read and hash scripts, or load HTTP and TLS."""
+
 
 def __getattr__(name: str) -> Any:
-    # Only for those who use them: they read and hash scripts, or load HTTP and TLS.
-    if name in ("AsyncRedisGuard", "RedisGuard"):
-        from lockfast.guards import redis
+    if name in _MODULES:
+        from importlib import import_module
 
-        return getattr(redis, name)
-    if name in ("AsyncPostgresGuard", "PostgresGuard"):
-        from lockfast.guards import postgresql
-
-        return getattr(postgresql, name)
-    if name == "EtcdGuard":
-        from lockfast.guards.etcd import EtcdGuard
-
-        return EtcdGuard
-    if name == "FileGuard":
-        from lockfast.guards.files import FileGuard
-
-        return FileGuard
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

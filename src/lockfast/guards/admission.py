@@ -25,6 +25,14 @@ class InvalidTokenError(LockfastError, ValueError):
         super().__init__(f"{_shown(token)} is not a token: {why}; pass `lease.token`")
 
 
+class FenceDamagedError(LockfastError):
+    """There is no token where a guard keeps it, so nothing was written."""
+
+    def __init__(self, where: str, found: bytes, wanted: str, advice: str) -> None:
+        self.where = where
+        super().__init__(f"{where} has {found[:40]!r} where {wanted} belongs; {advice}")
+
+
 class Guard(Protocol):
     """Stands before a resource and refuses holders that have been succeeded."""
 
@@ -125,6 +133,16 @@ def compared_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:
     # what is beneath, a stale writer of `a` could overwrite its successor's `a/b`.
     at_or_above = (*ancestors(resource), resource)
     return (*(Mark("tree", name) for name in at_or_above), Mark("below", resource))
+
+
+def refuse_shared(shared: bool, what: str) -> None:
+    """Raise UnsupportedError for a reader at a guard that only writes."""
+    if shared:
+        raise UnsupportedError(
+            f"{what} with the token of a reader",
+            "its lease admits other readers, so it must not write",
+            "use a lease that is exclusive",
+        )
 
 
 def _raised_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:

@@ -43,7 +43,7 @@ class EtcdGuard:
             raise UnsupportedError("prefix=''", "the floors are kept under a prefix", "name one")
         self._send = send
         self._prefix = prefix
-        self._tree = tree
+        self.tree = tree
 
     def comparisons(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
@@ -57,7 +57,7 @@ class EtcdGuard:
         Only for a guard without `tree`: a tree guard raises floors that may be higher already,
         and whether they are is known only once they were read; use `transact` there.
         """
-        if self._tree:
+        if self.tree:
             raise UnsupportedError(
                 "comparisons() of a tree guard", "it must read its floors first", "use transact()"
             )
@@ -67,7 +67,7 @@ class EtcdGuard:
 
     def floors(self, resource: str, token: int, *, shared: bool = False) -> list[Json]:
         """For the `success` of the caller's own transaction: then older tokens are refused."""
-        if self._tree:
+        if self.tree:
             raise UnsupportedError(
                 "floors() of a tree guard", "it must read its floors first", "use transact()"
             )
@@ -125,8 +125,25 @@ class EtcdGuard:
 
     def put(self, resource: str, token: int, key: str, value: str, **how: bool) -> None:
         """Write one key if the token may pass; raises StaleTokenError if not."""
-        write = {"request_put": {"key": _coded(key), "value": _coded(value)}}
-        self.transact(resource, token, {"success": [write]}, **how)
+        self.transact(resource, token, {"success": [put(key, value)]}, **how)
+
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Json], object],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> Json:
+        """Let `operation` fill in a transaction, and carry it out if the token may pass.
+
+        It gets the lists `compare`, `success` and `failure`, for example for
+        `transaction["success"].append(put("data/42", "paid"))`. Returns etcd's answer.
+        """
+        transaction: Json = {"compare": [], "success": [], "failure": []}
+        operation(transaction)
+        return self.transact(resource, token, transaction, shared=shared, once=once)
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
         """Let the holder of `token` through to `resource`, or raise StaleTokenError."""
@@ -134,7 +151,7 @@ class EtcdGuard:
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""
-        marks = compared_marks(resource, tree=self._tree)
+        marks = compared_marks(resource, tree=self.tree)
         reads = [{"request_range": {"key": self._key(mark)}} for mark in marks]
         found = [_found(response) for response in self._send({"success": reads})["responses"]]
         return max(floor or 0 for floor in found)
@@ -143,7 +160,7 @@ class EtcdGuard:
 
     def _admission(self, resource: str, token: int, *, shared: bool, once: bool) -> Admission:
         return plan_admission(
-            resource, token, shared=shared, once=once, tree=self._tree, guard="etcd"
+            resource, token, shared=shared, once=once, tree=self.tree, guard="etcd"
         )
 
     def _passing(self, admission: Admission) -> list[Json]:
@@ -184,6 +201,11 @@ class EtcdGuard:
 
     def _key(self, mark: Mark) -> str:
         return _coded(f"{self._prefix}{mark.scope}:{mark.resource}")
+
+
+def put(key: str, value: str) -> Json:
+    """One write, for the `success` of a transaction."""
+    return {"request_put": {"key": _coded(key), "value": _coded(value)}}
 
 
 def _coded(text: str) -> str:

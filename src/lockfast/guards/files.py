@@ -18,32 +18,30 @@ writer's. The fence is shorter than a disk sector, so a power cut leaves its old
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from lockfast.errors import LockfastError, UnsupportedError
-from lockfast.guards.admission import Admission, admitted, check_token, judge
+from lockfast.errors import UnsupportedError
+from lockfast.guards.admission import (
+    Admission,
+    FenceDamagedError,
+    admitted,
+    check_token,
+    judge,
+    refuse_shared,
+)
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+T = TypeVar("T")
+
 DIGITS = 16
 """Of a token: 2⁵³ has as many."""
-
-
-class FenceDamagedError(LockfastError):
-    """The fence beside the file has no token in it, so nothing was written."""
-
-    def __init__(self, fence: Path, found: bytes) -> None:
-        self.fence = fence
-        super().__init__(
-            f"{fence} has {found[:40]!r} where a token of {DIGITS} digits belongs; if no holder is "
-            "at work, write the newest token you know into it, or delete it"
-        )
 
 
 class FileGuard:
@@ -94,6 +92,24 @@ class FileGuard:
         finally:
             os.close(fence_fd)
 
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[IO[bytes]], T],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> T:
+        """Replace the file by what `operation` writes into the file it is given.
+
+        The common form of all guards, for `lease.execute_with_fence`. `resource` is not used:
+        each file has a fence of its own.
+        """
+        refuse_shared(shared, f"replacing {self.path}")
+        with self.replacing(token, once=once) as file:
+            return operation(file)
+
     def floor(self) -> int:
         """The oldest token that would pass now, 0 when every token would."""
         try:
@@ -111,7 +127,12 @@ class FileGuard:
             return 0  # just created, by us or by a writer that died before its first write
         digits = found.removesuffix(b"\n")
         if len(digits) != DIGITS or not digits.isdigit():
-            raise FenceDamagedError(self.fence, found)
+            raise FenceDamagedError(
+                str(self.fence),
+                found,
+                f"a token of {DIGITS} digits",
+                "if no holder is at work, write the newest token you know into it, or delete it",
+            )
         return int(digits)
 
     @contextmanager

@@ -8,11 +8,14 @@ programs in other languages can use it too: `SELECT lockfast.admit('orders/42', 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from lockfast.errors import UnsupportedError
 from lockfast.guards.admission import admitted, compared_marks, judge, plan_admission
 from lockfast.guards.postgresql_callers import async_caller_of, caller_of
+
+T = TypeVar("T")
 
 _MISSING: Final = frozenset({"3F000", "42P01", "42883"})
 """Schema, table or function does not exist."""
@@ -71,6 +74,8 @@ class PostgresGuard:
     """
 
     def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
+        self.tree = tree
+        self._connection = connection
         self._call = _Call(schema, tree)
         self._caller = caller_of(connection)
 
@@ -89,6 +94,24 @@ class PostgresGuard:
         if refused_by is not None:
             judge(admission, int(refused_by))
         admitted(admission)
+
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Any], T],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> T:
+        """Call `operation` with the connection, in a transaction of its own that is fenced.
+
+        Begins, admits the token, calls, and commits; if anything raises, it rolls back. Raises
+        UnsupportedError if a transaction is open already: there, call `admit` yourself.
+        """
+        with self._caller.transaction():
+            self.admit(resource, token, shared=shared, once=once)
+            return operation(self._connection)
 
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""
@@ -109,6 +132,8 @@ class AsyncPostgresGuard:
     `AsyncSession` of SQLAlchemy."""
 
     def __init__(self, connection: Any, *, schema: str = "lockfast", tree: bool = False) -> None:
+        self.tree = tree
+        self._connection = connection
         self._call = _Call(schema, tree)
         self._caller = async_caller_of(connection)
 
@@ -124,6 +149,20 @@ class AsyncPostgresGuard:
         if refused_by is not None:
             judge(admission, int(refused_by))
         admitted(admission)
+
+    async def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Any], Awaitable[T]],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> T:
+        """Call `operation` with the connection, in a transaction of its own that is fenced."""
+        async with self._caller.transaction():
+            await self.admit(resource, token, shared=shared, once=once)
+            return await operation(self._connection)
 
     async def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would."""

@@ -7,8 +7,9 @@ them and not past them, to the driver's connection beneath.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from inspect import iscoroutinefunction
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from lockfast.errors import UnsupportedError
 
@@ -21,9 +22,15 @@ class Caller(Protocol):
         """The only column of the only row; with `joins`, only inside a transaction."""
         ...
 
+    def transaction(self) -> AbstractContextManager[object]:
+        """A transaction of its own; UnsupportedError if one is open already."""
+        ...
+
 
 class AsyncCaller(Protocol):
     async def one(self, sql: str, values: Any, *, joins: bool) -> Any: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[object]: ...
 
 
 def caller_of(connection: Any) -> Caller:
@@ -84,6 +91,15 @@ def _refuse_outside(is_outside: bool, advice: str) -> None:
         )
 
 
+def _refuse_inside(is_inside: bool) -> None:
+    if is_inside:
+        raise UnsupportedError(
+            "execute() inside a transaction",
+            "it commits what it executes, and with it all that was written before",
+            "commit first, or call admit() in your transaction",
+        )
+
+
 def _only(row: Any) -> Any:
     """The only column, whatever the connection's row factory makes of a row."""
     if isinstance(row, dict):
@@ -99,6 +115,11 @@ def _check_psycopg(connection: Any) -> None:
     _refuse_outside(outside, "use `with connection.transaction():`")
 
 
+def _begin_psycopg(connection: Any) -> Any:
+    _refuse_inside(connection.info.transaction_status != _IDLE)
+    return connection.transaction()
+
+
 class _Psycopg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -108,6 +129,9 @@ class _Psycopg:
             _check_psycopg(self._connection)
         with self._connection.cursor() as cursor:
             return _only(cursor.execute(sql, values).fetchone())
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return cast("AbstractContextManager[object]", _begin_psycopg(self._connection))
 
 
 class _AsyncPsycopg:
@@ -120,6 +144,9 @@ class _AsyncPsycopg:
         async with self._connection.cursor() as cursor:
             await cursor.execute(sql, values)
             return _only(await cursor.fetchone())
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return cast("AbstractAsyncContextManager[object]", _begin_psycopg(self._connection))
 
 
 # ── SQLAlchemy ───────────────────────────────────────────────────────────────────────
@@ -137,6 +164,12 @@ def _check_sqlalchemy(connection: Any, driver_connection: Any, *, joins: bool) -
     _refuse_outside(joins and driver_connection.autocommit, "do not use isolation_level=AUTOCOMMIT")
 
 
+def _begin_sqlalchemy(connection: Any) -> Any:
+    """Of a connection or a session."""
+    _refuse_inside(connection.in_transaction())
+    return connection.begin()
+
+
 class _SqlAlchemy:
     """A `Connection`."""
 
@@ -148,6 +181,9 @@ class _SqlAlchemy:
         _check_sqlalchemy(connection, connection.connection.driver_connection, joins=joins)
         return connection.exec_driver_sql(sql, tuple(values)).scalar_one()
 
+    def transaction(self) -> AbstractContextManager[object]:
+        return cast("AbstractContextManager[object]", _begin_sqlalchemy(self._connection))
+
 
 class _Session:
     """A `Session` or `scoped_session`."""
@@ -157,6 +193,9 @@ class _Session:
 
     def one(self, sql: str, values: Any, *, joins: bool) -> Any:
         return _SqlAlchemy(self._session.connection()).one(sql, values, joins=joins)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return cast("AbstractContextManager[object]", _begin_sqlalchemy(self._session))
 
 
 class _AsyncSqlAlchemy:
@@ -171,6 +210,9 @@ class _AsyncSqlAlchemy:
         _check_sqlalchemy(connection, pooled.driver_connection, joins=joins)
         return (await connection.exec_driver_sql(sql, tuple(values))).scalar_one()
 
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return cast("AbstractAsyncContextManager[object]", _begin_sqlalchemy(self._connection))
+
 
 class _AsyncSession:
     """An `AsyncSession` or `async_scoped_session`."""
@@ -181,6 +223,9 @@ class _AsyncSession:
     async def one(self, sql: str, values: Any, *, joins: bool) -> Any:
         connection = await self._session.connection()
         return await _AsyncSqlAlchemy(connection).one(sql, values, joins=joins)
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return cast("AbstractAsyncContextManager[object]", _begin_sqlalchemy(self._session))
 
 
 # ── Django ───────────────────────────────────────────────────────────────────────────
@@ -202,3 +247,10 @@ class _Django:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, values)
             return _only(cursor.fetchone())
+
+    def transaction(self) -> AbstractContextManager[object]:
+        raise UnsupportedError(
+            "execute() on a connection of Django",
+            "its transactions are Django's to begin",
+            "use lockfast.integrations.django.FencedDatabase()",
+        )

@@ -7,12 +7,12 @@ does not catch that client's exceptions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from lockfast.errors import UnsupportedError
+from lockfast.errors import StoreError, UnsupportedError
 from lockfast.guards.admission import (
     Admission,
     Mark,
@@ -27,6 +27,8 @@ Value: TypeAlias = str | bytes | int | float
 SET: Final = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 HSET: Final = "return redis.call('HSET', KEYS[1], unpack(ARGV))"
 DELETE: Final = "return redis.call('DEL', unpack(KEYS))"
+ATTEMPTS: Final = 50
+"""Each failed one means that another write under the same key of floors has succeeded."""
 _PLACE: Final = "--[[ the caller's script ]]"
 
 
@@ -63,6 +65,38 @@ class _Call(NamedTuple):
         return found
 
 
+class _Watched(NamedTuple):
+    """An admission inside a transaction of the caller's commands, under WATCH."""
+
+    admission: Admission
+    marks: tuple[Mark, ...]
+
+    @property
+    def fields(self) -> list[str]:
+        return list(map(_field, self.marks))
+
+    def rising(self, found: Sequence[Any]) -> dict[str, int]:
+        """The floors to be raised, by field; raises StaleTokenError if the token may not pass."""
+        token, floors = self.admission.token, dict(zip(self.marks, found, strict=True))
+        judge(self.admission, _highest([floors[mark] for mark in self.admission.compared]))
+        return {
+            _field(mark): token for mark in self.admission.raised if int(floors[mark] or 0) < token
+        }
+
+    def replies(self, received: list[Any], rising: Mapping[str, int]) -> list[Any]:
+        """Those of the caller's own commands."""
+        admitted(self.admission)
+        return received[:-1] if rising else received
+
+    def gave_up(self) -> StoreError:
+        resource, token = self.admission[:2]
+        return StoreError(
+            "redis",
+            f"the floors changed {ATTEMPTS} times while token {token} was admitted to {resource!r}",
+            "retry, use set(), hset() or run(), or give this resource a guard with another key",
+        )
+
+
 @cache
 def _wrapped(script: str) -> tuple[str, str]:
     around = (Path(__file__).parent / "redis.lua").read_text(encoding="utf-8")
@@ -78,7 +112,7 @@ class _Base:
             raise UnsupportedError("key=''", "the floors need a key in Redis", "give it a name")
         self._client = client
         self._key = key
-        self._tree = tree
+        self.tree = tree
 
     def _call(
         self,
@@ -92,7 +126,7 @@ class _Base:
         once: bool = False,
     ) -> _Call:
         admission = plan_admission(
-            resource, token, shared=shared, once=once, tree=self._tree, guard="redis"
+            resource, token, shared=shared, once=once, tree=self.tree, guard="redis"
         )
         marks = (*admission.compared, *admission.raised)
         body, sha = _wrapped(script)
@@ -113,8 +147,14 @@ class _Base:
             ),
         )
 
+    def _watched(self, resource: str, token: int, shared: bool, once: bool) -> _Watched:
+        admission = plan_admission(
+            resource, token, shared=shared, once=once, tree=self.tree, guard="redis"
+        )
+        return _Watched(admission, tuple(dict.fromkeys([*admission.compared, *admission.raised])))
+
     def _floor_command(self, resource: str) -> tuple[Value, ...]:
-        return ("HMGET", self._key, *map(_field, compared_marks(resource, tree=self._tree)))
+        return ("HMGET", self._key, *map(_field, compared_marks(resource, tree=self.tree)))
 
     def _admission(self, resource: str, token: int, shared: bool, once: bool) -> _Call:
         return self._call(resource, token, "", shared=shared, once=once)
@@ -149,6 +189,11 @@ def _field(mark: Mark) -> str:
 
 def _highest(floors: Sequence[Any]) -> int:
     return max(int(floor or 0) for floor in floors)
+
+
+def _has_changed(error: Exception) -> bool:
+    # Compare the name, so that the class need not be imported.
+    return type(error).__name__ == "WatchError"
 
 
 def _is_missing(error: Exception) -> bool:
@@ -226,6 +271,40 @@ class RedisGuard(_Base):
             self._call(resource, token, script, keys, arguments, shared=shared, once=once)
         )
 
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Any], object],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> list[Any]:
+        """Carry out the commands that `operation` queues in the pipeline it is given.
+
+        They are one transaction (MULTI) with the check, and are not sent if the token is stale.
+        Returns their replies. If another write under the same `key` of floors comes in between,
+        all is done again, so `operation` may be called more than once. For one command, `set`,
+        `hset`, `delete` and `run` need fewer round trips and no repetition.
+        """
+        watched = self._watched(resource, token, shared, once)
+        for _ in range(ATTEMPTS):
+            with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.watch(self._key)
+                rising = watched.rising(pipeline.hmget(self._key, watched.fields))
+                pipeline.multi()
+                operation(pipeline)
+                if rising:
+                    pipeline.hset(self._key, mapping=rising)
+                try:
+                    replies = pipeline.execute()
+                except Exception as error:
+                    if not _has_changed(error):
+                        raise
+                else:
+                    return watched.replies(replies, rising)
+        raise watched.gave_up()
+
     def _send(self, call: _Call) -> Any:
         try:
             answer = self._client.execute_command(*call.by_sha())
@@ -293,6 +372,34 @@ class AsyncRedisGuard(_Base):
         return await self._send(
             self._call(resource, token, script, keys, arguments, shared=shared, once=once)
         )
+
+    async def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Any], object],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> list[Any]:
+        """Carry out the commands that `operation` queues in the pipeline it is given."""
+        watched = self._watched(resource, token, shared, once)
+        for _ in range(ATTEMPTS):
+            async with self._client.pipeline(transaction=True) as pipeline:
+                await pipeline.watch(self._key)
+                rising = watched.rising(await pipeline.hmget(self._key, watched.fields))
+                pipeline.multi()
+                operation(pipeline)
+                if rising:
+                    pipeline.hset(self._key, mapping=rising)
+                try:
+                    replies = await pipeline.execute()
+                except Exception as error:
+                    if not _has_changed(error):
+                        raise
+                else:
+                    return watched.replies(replies, rising)
+        raise watched.gave_up()
 
     async def _send(self, call: _Call) -> Any:
         try:

@@ -7,7 +7,8 @@ all it takes, and what that library raises (busy, disk full) reaches the caller 
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from lockfast.errors import UnsupportedError
 from lockfast.guards.admission import Mark, admitted, compared_marks, judge, plan_admission
@@ -28,6 +29,9 @@ class Connection(Protocol):
     def in_transaction(self) -> bool: ...
 
     def cursor(self) -> Cursor: ...
+
+
+T = TypeVar("T")
 
 
 class SqliteGuard:
@@ -60,7 +64,7 @@ class SqliteGuard:
         # A temporary table of this name must not stand in for the real one.
         self._table = f'main."{table}"'
         self._missing = f"no such table: main.{table}"
-        self._tree = tree
+        self.tree = tree
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
         """Let the holder of `token` write to `resource`, or raise StaleTokenError.
@@ -72,7 +76,7 @@ class SqliteGuard:
         After a refusal roll back what you wrote before it in the same transaction.
         """
         admission = plan_admission(
-            resource, token, shared=shared, once=once, tree=self._tree, guard="sqlite"
+            resource, token, shared=shared, once=once, tree=self.tree, guard="sqlite"
         )
         cursor = _plain_cursor(self._connection)
         opened = self._join_transaction(cursor, shared=shared)
@@ -89,13 +93,57 @@ class SqliteGuard:
             raise
         admitted(admission)
 
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[Any], T],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> T:
+        """Call `operation` with the connection, in a transaction of its own that is fenced.
+
+        Begins, admits the token, calls, and commits; if anything raises, it rolls back. The
+        operation must not commit. Raises UnsupportedError if a transaction is open already:
+        there, call `admit` yourself.
+        """
+        connection = self._connection
+        if self._is_inside():
+            raise UnsupportedError(
+                "execute() inside a transaction",
+                "it commits what it executes, and with it all that was written before",
+                "commit first, or call admit() in your transaction",
+            )
+        cursor = _plain_cursor(connection)
+        cursor.execute("BEGIN" if shared else "BEGIN IMMEDIATE")
+        try:
+            self.admit(resource, token, shared=shared, once=once)
+            result = operation(connection)
+            if not self._is_inside():
+                raise UnsupportedError(
+                    "an operation that ends its transaction",
+                    "what it writes afterwards is not fenced",
+                    "leave COMMIT and ROLLBACK to execute(); `with connection:` commits as well",
+                )
+            cursor.execute("COMMIT")
+        except BaseException:
+            if self._is_inside():
+                cursor.execute("ROLLBACK")
+            raise
+        return result
+
     def floor(self, resource: str) -> int:
         """The oldest token that would pass now, 0 when every token would.
 
         Sees what the connection sees: its own uncommitted admissions too.
         """
-        marks = compared_marks(resource, tree=self._tree)
+        marks = compared_marks(resource, tree=self.tree)
         return self._highest(_plain_cursor(self._connection), marks)
+
+    def _is_inside(self) -> bool:
+        """Whether a transaction is open; a function, since statements change it."""
+        return self._connection.in_transaction
 
     def _join_transaction(self, cursor: Cursor, *, shared: bool) -> bool:
         """See that a transaction is open; True if it had to be opened."""

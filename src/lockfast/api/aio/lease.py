@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 from lockfast.api import settings
 from lockfast.api.base import LeaseBase
 from lockfast.api.settings import Seconds
+from lockfast.api.storage import AsyncStorage, Storage
 from lockfast.core.commands import Adopt
 from lockfast.core.modes import EXCLUSIVE, SHARED
 from lockfast.errors import LeaseLostError, OutcomeUnknownError, UnsupportedError
@@ -21,6 +24,9 @@ from lockfast.flow.client import Core
 from lockfast.flow.convert import convert, proclaim
 from lockfast.flow.holding import Holding, LeaseState
 from lockfast.flow.log import logger
+
+O = TypeVar("O")  # noqa: E741
+R = TypeVar("R")
 
 
 class Lost:
@@ -120,6 +126,53 @@ class Lease(LeaseBase):
         session = self._holding.session
         assert session is not None
         await self._core.request(Adopt(session.id, self._holding.n, self._holding.actor))
+
+    @overload
+    async def execute_with_fence(
+        self,
+        storage: AsyncStorage[O, R],
+        operation: O,
+        *,
+        resource: str | None = None,
+        once: bool = False,
+    ) -> R: ...
+
+    @overload
+    async def execute_with_fence(
+        self,
+        storage: Storage[O, R],
+        operation: O,
+        *,
+        resource: str | None = None,
+        once: bool = False,
+    ) -> R: ...
+
+    async def execute_with_fence(
+        self,
+        storage: Storage[O, R],
+        operation: O,
+        *,
+        resource: str | None = None,
+        once: bool = False,
+    ) -> R:
+        """Carry out an operation in a storage that refuses it if this lease was succeeded.
+
+        `storage` is a guard of `lockfast.guards`. It checks the token and carries out
+        `operation` in one step; what an operation is given and what is returned is said there.
+        `resource` is the name to be checked, by default the lock's. With `once`, the token
+        passes a single time. A guard for blocking programs runs in a worker
+        thread, and the operation with it.
+
+        Raises StaleTokenError, and does nothing, if a newer token has been admitted; before
+        that, LeaseLostError if the lease is known to be lost.
+        """
+        name, is_reader = self._fence(storage, resource)
+        call: Callable[[], Any] = functools.partial(
+            storage.execute, name, self.token, operation, shared=is_reader, once=once
+        )
+        awaited = inspect.iscoroutinefunction(storage.execute)
+        result: R = await (call() if awaited else asyncio.to_thread(call))
+        return result
 
     async def __aenter__(self) -> Self:
         self.check()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TypeVar
 
 from lockfast.api import settings
 from lockfast.api.base import LeaseBase
 from lockfast.api.settings import Seconds
+from lockfast.api.storage import Storage
 from lockfast.core.commands import Adopt
 from lockfast.core.modes import EXCLUSIVE, SHARED
 from lockfast.errors import LeaseLostError, OutcomeUnknownError, UnsupportedError
@@ -19,6 +20,9 @@ from lockfast.flow.convert import convert, proclaim
 from lockfast.flow.holding import LeaseState
 from lockfast.flow.log import logger
 from lockfast.runtimes.threads import ThreadsRuntime, run
+
+O = TypeVar("O")  # noqa: E741
+R = TypeVar("R")
 
 
 class Lost:
@@ -116,6 +120,27 @@ class Lease(LeaseBase):
         session = self._holding.session
         assert session is not None
         run(self._core.request(Adopt(session.id, self._holding.n, self._holding.actor)))
+
+    def execute_with_fence(
+        self,
+        storage: Storage[O, R],
+        operation: O,
+        *,
+        resource: str | None = None,
+        once: bool = False,
+    ) -> R:
+        """Carry out an operation in a storage that refuses it if this lease was succeeded.
+
+        `storage` is a guard of `lockfast.guards`. It checks the token and carries out
+        `operation` in one step; what an operation is given and what is returned is said there.
+        `resource` is the name to be checked, by default the lock's. With `once`, the token
+        passes a single time.
+
+        Raises StaleTokenError, and does nothing, if a newer token has been admitted; before
+        that, LeaseLostError if the lease is known to be lost.
+        """
+        name, is_reader = self._fence(storage, resource)
+        return storage.execute(name, self.token, operation, shared=is_reader, once=once)
 
     def __enter__(self) -> Self:
         self.check()
