@@ -34,7 +34,11 @@ def note(*words: object) -> None:
 def report(self: Any, day: str, n: int, seconds: float = 0.05) -> int:
     token: int = self.request.lease.token
     note("start", day, n, token, os.getpid())
-    time.sleep(seconds)  # the work
+    try:
+        time.sleep(seconds)  # the work
+    except BaseException:
+        note("interrupted", day, n)
+        raise
     note("end", day, n, token, os.getpid())
     return token
 
@@ -58,3 +62,21 @@ def die_once(self: Any) -> int:
     if first:
         os.kill(os.getpid(), 9)
     return token
+
+
+@app.task(bind=True, base=LockedTask, lock="again", max_retries=1)  # type: ignore[untyped-decorator]
+def retry_once(self: Any) -> int:
+    token: int = self.request.lease.token
+    note("run", token)
+    if not self.request.retries:
+        raise self.retry(countdown=0.1)
+    return token
+
+
+@app.task(bind=True, base=LockedTask, lock="lost")  # type: ignore[untyped-decorator]
+def outlive_its_lease(self: Any) -> str:
+    """Go on until the lease is lost, and one step further."""
+    note("run", self.request.lease.token)
+    assert self.request.lease.lost.wait(60)
+    note("went on")
+    return "done"

@@ -108,6 +108,33 @@ def test_a_guard_refuses_an_older_token_in_the_same_transaction(site: dict[str, 
         guard()
 
 
+def test_a_lease_executes_in_a_transaction_that_is_fenced(site: dict[str, str]) -> None:
+    from django.db import connection, transaction
+
+    from lockfast.integrations.django import FencedDatabase, guard, locked
+
+    def insert(value: int) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS fenced (value INTEGER)")
+            cursor.execute("INSERT INTO fenced VALUES (%s)", [value])
+
+    def values() -> list[tuple[int]]:
+        with connection.cursor() as cursor:
+            return list(cursor.execute("SELECT value FROM fenced").fetchall())
+
+    with locked("orders/43") as lease:
+        lease.execute_with_fence(FencedDatabase(), lambda: insert(1))
+        with pytest.raises(ZeroDivisionError):
+            lease.execute_with_fence(FencedDatabase(), lambda: insert(1 // 0))
+        with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+            lease.execute_with_fence(FencedDatabase(), lambda: insert(2))
+        with transaction.atomic():
+            guard().admit("orders/43", lease.token + 1)
+        with pytest.raises(lockfast.StaleTokenError):
+            lease.execute_with_fence(FencedDatabase(), lambda: insert(3))
+    assert values() == [(1,)]
+
+
 @pytest.mark.parametrize(
     ("setting", "deploy", "message"),
     [

@@ -7,18 +7,23 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
+import lockfast
 from tests.cli.processes import ROOT
 from tests.servers.redis import RedisServer, free_port
 
 PATIENCE_S = 90
+BUILDS = re.compile(r"monday: process (\d+) builds with token (\d+)")
 
 
 @pytest.fixture
@@ -27,9 +32,9 @@ def url(redis: RedisServer) -> str:
 
 
 @contextmanager
-def running(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(url: str, *arguments: str, warnings: str = "error") -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-u", "-W", "error", *arguments],
+        [sys.executable, "-u", "-W", warnings, *arguments],
         cwd=ROOT,
         env={**os.environ, "LOCKFAST_URL": url, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -78,6 +83,63 @@ def test_two_hundred_requests_under_uvicorn_and_uvloop(url: str) -> None:
     assert sorted(reply["left"] for reply in served) == list(range(1000 - len(served), 1000))
     by_token = sorted(served, key=lambda reply: reply["token"])
     assert [reply["left"] for reply in by_token] == list(range(999, 999 - len(served), -1))
+
+
+def test_a_client_that_hangs_up_leaves_the_queue(url: str) -> None:
+    """Over a real connection, which is closed while its request waits for the lock."""
+    port = free_port()
+    app = "examples.stories.fastapi_service:app"
+    with running(url, "-m", "uvicorn", app, "--port", str(port)) as process:
+        for line in iter(lambda: line_of(process), ""):
+            if "Uvicorn running" in line:
+                break
+        with lockfast.connect(url) as client, client.lock("order:42"):
+            with socket.create_connection(("127.0.0.1", port)) as caller:
+                caller.sendall(b"POST /orders/42 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                wait_for(lambda: client.inspect("order:42").waiting_count == 1)
+            wait_for(lambda: client.inspect("order:42").waiting_count == 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_report_whose_worker_is_killed_is_built_again() -> None:
+    """Two prefork processes; the one at work gets kill -9, and the task runs with a new token."""
+    with RedisServer(port=free_port()) as server:
+        url = f"redis://127.0.0.1:{server.port}/0"
+        worker = ("-m", "celery", "-A", "examples.stories.celery_reports", "worker")
+        # Celery warns of a worker that runs as root, as it does in some containers.
+        with running(url, *worker, "--concurrency=2", warnings="ignore") as process:
+            order = [sys.executable, "-m", "examples.stories.celery_reports", "monday"]
+            environment = {**os.environ, "LOCKFAST_URL": url}
+            with subprocess.Popen(
+                order, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+            ) as ordered:
+                assert process.stdout is not None
+                begins = filter(None, map(BUILDS.search, process.stdout))
+                first = next(begins)
+                os.kill(int(first[1]), signal.SIGKILL)
+                second = next(begins)
+                assert second[1] != first[1]
+                assert int(second[2]) > int(first[2])
+                output, _ = ordered.communicate(timeout=PATIENCE_S)
+            process.terminate()
+            process.wait(30)
+    assert output == f"token {second[2]}\n"
+
+
+def test_of_four_pods_one_migrates(url: str, tmp_path: Path) -> None:
+    with ExitStack() as pods:
+        story = ("examples/stories/migrating_pod.py", str(tmp_path / "shop.db"))
+        started = [pods.enter_context(running(url, *story)) for _ in range(4)]
+        outputs = sorted(finish(pod) for pod in started)
+    assert outputs == ["migrated\nserving 0 orders\n"] + 3 * [
+        "nothing to migrate\nserving 0 orders\n"
+    ]
 
 
 def test_a_cron_job_on_three_hosts_runs_on_one(url: str) -> None:

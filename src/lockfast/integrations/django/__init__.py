@@ -7,17 +7,19 @@ The setting has the arguments of `lockfast.connect` in capitals, for example
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings  # type: ignore[import-untyped]
-from django.db import connections  # type: ignore[import-untyped]
+from django.db import connections, transaction  # type: ignore[import-untyped]
 
 import lockfast
 from lockfast.api.settings import Seconds
 from lockfast.errors import UnsupportedError
 from lockfast.guards import Guard, PostgresGuard, SqliteGuard
+
+T = TypeVar("T")
 
 OPTIONS = ("URL", "TTL", "OWNER", "CONNECT_TIMEOUT")
 
@@ -81,3 +83,32 @@ def guard(using: str = "default", *, tree: bool = False) -> Guard:
     raise UnsupportedError(
         f"a guard in a {connection.vendor} database", "only PostgreSQL and SQLite have one"
     )
+
+
+class FencedDatabase:
+    """A database as a storage for `lease.execute_with_fence`: PostgreSQL or SQLite.
+
+    `lease.execute_with_fence(FencedDatabase(), pay)` calls `pay()` in a transaction of its own,
+    after the guard has admitted the token there.
+    """
+
+    def __init__(self, using: str = "default", *, tree: bool = False) -> None:
+        self.tree = tree
+        self._using = using
+
+    def execute(
+        self,
+        resource: str,
+        token: int,
+        operation: Callable[[], T],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> T:
+        """Admit the token, call `operation` and commit; roll back if anything raises.
+
+        Raises RuntimeError inside `transaction.atomic()`, which would commit it later.
+        """
+        with transaction.atomic(using=self._using, durable=True):
+            guard(self._using, tree=self.tree).admit(resource, token, shared=shared, once=once)
+            return operation()
