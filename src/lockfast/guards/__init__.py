@@ -1,7 +1,7 @@
-"""Guards stand on the resource's side and refuse tokens that have been succeeded.
+"""Guards run at the resource and refuse stale tokens.
 
-They know nothing of clients, sessions or stores: a token and a name are all they need.
-Importing them loads no database library.
+They know nothing of clients, sessions or stores: a token and a name are all they need. Importing
+them loads no database library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODULES = {
     "PostgresGuard": "postgresql",
     "RedisGuard": "redis",
 }
-"""Imported only for those who use them: they read and hash scripts, or load HTTP and TLS."""
+"""Imported on first use: these read and hash scripts, or load HTTP and TLS."""
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ TOKEN_MAX = 2**53 - 1
 
 
 class InvalidTokenError(LockfastError, ValueError):
-    """The value cannot be a token, so it was compared with nothing."""
+    """The value cannot be a token; it was not compared with anything."""
 
     def __init__(self, token: object, why: str) -> None:
         self.token = token
@@ -26,7 +26,7 @@ class InvalidTokenError(LockfastError, ValueError):
 
 
 class FenceDamagedError(LockfastError):
-    """There is no token where a guard keeps it, so nothing was written."""
+    """The place where a guard keeps its token contains something else; nothing was written."""
 
     def __init__(self, where: str, found: bytes, wanted: str, advice: str) -> None:
         self.where = where
@@ -34,22 +34,21 @@ class FenceDamagedError(LockfastError):
 
 
 class Guard(Protocol):
-    """Stands before a resource and refuses holders that have been succeeded."""
+    """Protects a resource: refuses holders that have been succeeded by another."""
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
-        """Let the holder of `token` through to `resource`, or raise StaleTokenError.
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError.
 
-        Passes unless a newer exclusive token was admitted before; from then on older ones
-        are refused. With `once`, a token passes a single time. With `shared`, the token is
-        compared but not remembered: readers do not shut each other out.
+        A token is admitted unless a newer exclusive one was admitted before; from then on, older
+        tokens are refused. With `once`, a token is admitted a single time. With `shared`, the token
+        is compared but not recorded: readers do not exclude each other. A refusal changes nothing.
 
-        A refusal changes nothing. InvalidNameError, InvalidTokenError and UnsupportedError
-        are raised before anything is read.
+        InvalidNameError, InvalidTokenError and UnsupportedError are raised before anything is read.
         """
         ...
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         ...
 
 
@@ -63,7 +62,7 @@ class Mark(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """One request to pass, checked for sense and not yet decided."""
+    """A request for admission, validated but not yet decided."""
 
     resource: str
     token: int
@@ -77,7 +76,7 @@ class Admission(NamedTuple):
 def plan_admission(
     resource: str, token: int, *, shared: bool, once: bool, tree: bool, guard: str = "custom"
 ) -> Admission:
-    """Check the arguments and name the floors they concern; touches nothing."""
+    """Validate the arguments and return the floors that they concern; no I/O."""
     compared = compared_marks(resource, tree=tree)
     check_token(token)
     if shared and once:
@@ -91,7 +90,7 @@ def plan_admission(
 
 
 def judge(admission: Admission, floor: int) -> None:
-    """Raise StaleTokenError unless the token may pass the highest of its compared floors."""
+    """Raise StaleTokenError unless the token reaches the highest of its compared floors."""
     token = admission.token
     passes = token > floor if admission.once else token >= floor
     if not passes:
@@ -101,7 +100,7 @@ def judge(admission: Admission, floor: int) -> None:
 
 
 def admitted(admission: Admission) -> None:
-    """Tell observers that a token has passed."""
+    """Report an admitted token to observers."""
     if process_observer.observe is not None:
         _tell_admitted(admission)
 
@@ -125,18 +124,18 @@ def _tell_refused(admission: Admission, floor: int) -> None:
 
 
 def compared_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:
-    """The floors that a token for `resource` must reach; raises InvalidNameError."""
+    """Return the floors that a token for `resource` must reach. Raises InvalidNameError."""
     check_name(resource)
     if not tree:
         return (Mark("name", resource),)
-    # A lease on a name excludes writers above, on and beneath it. Without the mark for
-    # what is beneath, a stale writer of `a` could overwrite its successor's `a/b`.
+    # A lease on a name excludes writers above, on and below it. Without the mark for the names
+    # below, a stale writer of `a` could overwrite its successor's `a/b`.
     at_or_above = (*ancestors(resource), resource)
     return (*(Mark("tree", name) for name in at_or_above), Mark("below", resource))
 
 
 def refuse_shared(shared: bool, what: str) -> None:
-    """Raise UnsupportedError for a reader at a guard that only writes."""
+    """Raise UnsupportedError if a reader's token is used at a guard that only writes."""
     if shared:
         raise UnsupportedError(
             f"{what} with the token of a reader",
@@ -153,7 +152,7 @@ def _raised_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:
 
 def check_token(token: object) -> None:
     """Raise InvalidTokenError unless `token` is an integer from 1 to `TOKEN_MAX`."""
-    # True is an int to Python, and would pass as token 1.
+    # To Python, True is an int and would pass as token 1.
     if isinstance(token, bool) or not isinstance(token, int):
         raise InvalidTokenError(token, f"it is a {type(token).__name__}, not an int")
     if token < 1:

@@ -32,11 +32,11 @@ Send: TypeAlias = Callable[[Json], Json]
 DIGITS: Final = 16
 TIMEOUT_S: Final = 5.0
 ATTEMPTS: Final = 20
-"""Floors may rise, or be deleted, between being read and being compared."""
+"""Floors may rise or be deleted between reading and comparing them."""
 
 
 class EtcdGuard:
-    """Floors in etcd, beside the data they guard."""
+    """Floors in etcd, next to the data they guard."""
 
     def __init__(self, send: Send, *, prefix: str = "lockfast-floors/", tree: bool = False) -> None:
         if not prefix:
@@ -48,14 +48,14 @@ class EtcdGuard:
     def comparisons(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
     ) -> list[Json]:
-        """For the `compare` of the caller's own transaction: true while the token may pass.
+        """Return comparisons for the caller's own transaction: true while the token is admissible.
 
-        Put `floors` into its `success`, made for the same token. Floors that are not there yet
-        are created first, since etcd compares no value with a key that does not exist: if they
-        are deleted before the transaction arrives, it fails.
+        Add `floors`, made for the same token, to its `success`. Missing floors are created first,
+        because etcd cannot compare the value of a key that does not exist; if they are deleted
+        before the transaction arrives, it fails.
 
-        Only for a guard without `tree`: a tree guard raises floors that may be higher already,
-        and whether they are is known only once they were read; use `transact` there.
+        Not for a guard with `tree`: that may have to leave higher floors alone, which it must read
+        first; use `transact` there.
         """
         if self.tree:
             raise UnsupportedError(
@@ -66,7 +66,7 @@ class EtcdGuard:
         return self._passing(admission)
 
     def floors(self, resource: str, token: int, *, shared: bool = False) -> list[Json]:
-        """For the `success` of the caller's own transaction: then older tokens are refused."""
+        """Return the writes that raise the floors, for the caller's `success`."""
         if self.tree:
             raise UnsupportedError(
                 "floors() of a tree guard", "it must read its floors first", "use transact()"
@@ -84,9 +84,9 @@ class EtcdGuard:
         shared: bool = False,
         once: bool = False,
     ) -> Json:
-        """Carry out a transaction if the token may pass; raises StaleTokenError if not.
+        """Execute a transaction if the token is admissible; otherwise raise StaleTokenError.
 
-        What the caller compares itself may still fail: the answer says `succeeded` or not, and
+        The caller's own comparisons may still fail: the answer says whether it `succeeded`, and
         only a transaction that succeeded has raised the floor.
         """
         admission = self._admission(resource, token, shared=shared, once=once)
@@ -94,7 +94,7 @@ class EtcdGuard:
         for _ in range(ATTEMPTS):
             floors = self._floors(admission)
             judge(admission, max(floors[mark] for mark in admission.compared))
-            # Never lowered: what is above the token already is compared and left alone.
+            # Never lower a floor: those above the token are compared and left alone.
             rising = [mark for mark in admission.raised if floors[mark] < token]
             reads = self._reads(admission)
             answer = self._send(
@@ -115,7 +115,7 @@ class EtcdGuard:
             found = self._found(admission, responses[: len(reads)])
             judge(admission, max(found.get(mark, 0) for mark in admission.compared))
             if found == floors:
-                # Not the floors have failed it, but what the caller compares.
+                # The caller's own comparisons failed, not the floors.
                 return {**answer, "responses": responses[len(reads) :]}
         raise StoreError(
             "etcd",
@@ -124,7 +124,7 @@ class EtcdGuard:
         )
 
     def put(self, resource: str, token: int, key: str, value: str, **how: bool) -> None:
-        """Write one key if the token may pass; raises StaleTokenError if not."""
+        """Write one key if the token is admissible; otherwise raise StaleTokenError."""
         self.transact(resource, token, {"success": [put(key, value)]}, **how)
 
     def execute(
@@ -136,9 +136,9 @@ class EtcdGuard:
         shared: bool = False,
         once: bool = False,
     ) -> Json:
-        """Let `operation` fill in a transaction, and carry it out if the token may pass.
+        """Let `operation` fill in a transaction, and execute it if the token is admissible.
 
-        It gets the lists `compare`, `success` and `failure`, for example for
+        `operation` receives the lists `compare`, `success` and `failure`, for example for
         `transaction["success"].append(put("data/42", "paid"))`. Returns etcd's answer.
         """
         transaction: Json = {"compare": [], "success": [], "failure": []}
@@ -146,11 +146,11 @@ class EtcdGuard:
         return self.transact(resource, token, transaction, shared=shared, once=once)
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
-        """Let the holder of `token` through to `resource`, or raise StaleTokenError."""
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError."""
         self.transact(resource, token, {}, shared=shared, once=once)
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         marks = compared_marks(resource, tree=self.tree)
         reads = [{"request_range": {"key": self._key(mark)}} for mark in marks]
         found = [_found(response) for response in self._send({"success": reads})["responses"]]
@@ -164,7 +164,7 @@ class EtcdGuard:
         )
 
     def _passing(self, admission: Admission) -> list[Json]:
-        """The token may pass every floor that it is compared with."""
+        """Return comparisons that hold if the token reaches all its floors."""
         least = admission.token if admission.once else admission.token + 1
         return [self._below(mark, least) for mark in admission.compared]
 
@@ -181,12 +181,12 @@ class EtcdGuard:
         return [{"request_range": {"key": self._key(mark)}} for mark in self._marks(admission)]
 
     def _found(self, admission: Admission, responses: list[Json]) -> dict[Mark, int]:
-        """The floors that are there."""
+        """Return the floors that exist."""
         floors = zip(self._marks(admission), map(_found, responses), strict=True)
         return {mark: floor for mark, floor in floors if floor is not None}
 
     def _floors(self, admission: Admission) -> dict[Mark, int]:
-        """Every floor that the token concerns, read anew; those not there are created."""
+        """Read every floor that the token concerns; create the missing ones."""
         while True:
             answer = self._send({"success": self._reads(admission)})
             found = self._found(admission, answer["responses"])
@@ -204,7 +204,7 @@ class EtcdGuard:
 
 
 def put(key: str, value: str) -> Json:
-    """One write, for the `success` of a transaction."""
+    """Return one write, for the `success` of a transaction."""
     return {"request_put": {"key": _coded(key), "value": _coded(value)}}
 
 
@@ -217,7 +217,7 @@ def _value(token: int) -> str:
 
 
 def _found(response: Json) -> int | None:
-    """A floor; None if it is not there."""
+    """Parse a floor; None if it does not exist."""
     kvs = response["response_range"].get("kvs", ())
     return int(b64decode(kvs[0]["value"])) if kvs else None
 
@@ -225,7 +225,7 @@ def _found(response: Json) -> int | None:
 def gateway(
     url: str, *, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
 ) -> Send:
-    """A `send` for one member, by the standard library: `gateway("http://10.0.0.1:2379")`."""
+    """Return a `send` for one member, by the standard library: `gateway("http://10.0.0.1:2379")`."""
     parts = urlsplit(url)
 
     def send(transaction: Json) -> Json:

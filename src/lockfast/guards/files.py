@@ -41,14 +41,14 @@ except ImportError:  # Windows
 T = TypeVar("T")
 
 DIGITS = 16
-"""Of a token: 2⁵³ has as many."""
+"""Digits of a token: 2⁵³ has as many."""
 
 
 class FileGuard:
     """A file on a local disk that holders of stale tokens cannot overwrite.
 
-    Readers open the file as usual and see the old or the new content, never half of it. Every
-    writer must use the guard. Not for network file systems, whose locks may not work.
+    Readers open the file as usual and see the old or the new content, never a mixture. Every writer
+    must use the guard. Not for network file systems, whose locks may not work.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -60,7 +60,8 @@ class FileGuard:
     def write_bytes(self, data: bytes, token: int, *, once: bool = False) -> None:
         """Replace the content of the file, or raise StaleTokenError.
 
-        Passes unless a newer token was admitted before. With `once`, a token passes a single time.
+        A token is admitted unless a newer one was admitted before. With `once`, it is admitted a
+        single time.
         """
         with self.replacing(token, once=once) as file:
             file.write(data)
@@ -71,9 +72,9 @@ class FileGuard:
 
     @contextmanager
     def replacing(self, token: int, *, once: bool = False) -> Iterator[IO[bytes]]:
-        """Give a file to write the new content to; it takes its place at the end of the block.
+        """Yield a file for the new content, which replaces the old when the block ends.
 
-        Raises StaleTokenError before the block. If the block raises, nothing is changed.
+        Raises StaleTokenError before the block. If the block raises, nothing changes.
         """
         check_token(token)
         fence_fd = os.open(self.fence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -103,15 +104,15 @@ class FileGuard:
     ) -> T:
         """Replace the file by what `operation` writes into the file it is given.
 
-        The common form of all guards, for `lease.execute_with_fence`. `resource` is not used:
-        each file has a fence of its own.
+        The common form of all guards, for `lease.execute_with_fence`. `resource` is not used: each
+        file has its own fence.
         """
         refuse_shared(shared, f"replacing {self.path}")
         with self.replacing(token, once=once) as file:
             return operation(file)
 
     def floor(self) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         try:
             fence_fd = os.open(self.fence, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

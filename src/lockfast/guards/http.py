@@ -35,7 +35,7 @@ WSGIApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Held(Protocol):
-    """What a lease has."""
+    """What `fencing` needs from a lease."""
 
     @property
     def name(self) -> str: ...
@@ -44,7 +44,7 @@ class Held(Protocol):
 
 
 def fencing(*leases: Held) -> dict[str, str]:
-    """Return the headers that prove to a guarded service what is held."""
+    """Return the headers that present a lease to a guarded service."""
     return {HEADER: ", ".join(f"{quote(lease.name, safe='/')}={lease.token}" for lease in leases)}
 
 
@@ -69,7 +69,7 @@ class Fence:
         self._shared_when_safe = shared_when_safe
 
     def admit(self, method: str, values: list[str]) -> None:
-        """Raise _Refused unless every token in the header may pass."""
+        """Raise _Refused unless every token in the header is admitted."""
         is_safe = method in SAFE_METHODS
         if not values:
             if self._required and not is_safe:
@@ -87,7 +87,7 @@ class Fence:
             except UnsupportedError as error:
                 raise _Refused(501, "The guard cannot do this", str(error)) from None
             except LockfastError as error:
-                # Not knowing is not passing.
+                # If the guard cannot answer, refuse.
                 raise _Refused(503, "The guard cannot decide", str(error)) from None
 
 

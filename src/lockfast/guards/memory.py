@@ -14,26 +14,26 @@ T = TypeVar("T")
 class MemoryGuard:
     """Floors in this process's memory, safe to share among threads.
 
-    They are gone when the process ends. `admit` is one step, and the write that follows is
-    another: an old holder admitted just in time may still write after its successor. Where
-    threads write to the same resource use `execute`, which lets nobody in between.
+    They are lost when the process ends. `admit` and the write that follows it are two steps: a
+    former holder that was admitted just in time may still write after its successor. Where several
+    threads write to one resource, use `execute`, which makes both one step.
 
-    With `tree=True` names are paths: a write makes older tokens stale on its name, on
-    every name above and on every name beneath, and leaves siblings alone.
+    With `tree=True` names are paths: a write makes older tokens stale on its name, on all its
+    ancestors and on all names below it, but not on siblings.
     """
 
     def __init__(self, *, tree: bool = False) -> None:
         self.tree = tree
-        # Re-entrant, so that an operation may ask its own guard.
+        # Re-entrant, so that an operation may use its own guard.
         self._mutex = threading.RLock()
         self._floors: dict[Mark, int] = {}
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
-        """Let the holder of `token` through to `resource`, or raise StaleTokenError.
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError.
 
-        Passes unless a newer exclusive token was admitted before; from then on older ones
-        are refused. With `once`, a token passes a single time. With `shared`, the token is
-        compared but not remembered.
+        A token is admitted unless a newer exclusive one was admitted before; from then on, older
+        tokens are refused. With `once`, a token is admitted a single time. With `shared`, the token
+        is compared but not recorded.
         """
         admission = plan_admission(
             resource, token, shared=shared, once=once, tree=self.tree, guard="memory"
@@ -53,13 +53,13 @@ class MemoryGuard:
         shared: bool = False,
         once: bool = False,
     ) -> T:
-        """Call `operation` if the token is admitted; no other token is until it has returned."""
+        """Call `operation` if the token is admitted; until it returns, no other token is."""
         with self._mutex:
             self.admit(resource, token, shared=shared, once=once)
             return operation()
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         marks = compared_marks(resource, tree=self.tree)
         with self._mutex:
             return self._highest(marks)

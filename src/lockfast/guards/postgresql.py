@@ -80,11 +80,11 @@ class PostgresGuard:
         self._caller = caller_of(connection)
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
-        """Let the holder of `token` write to `resource`, or raise StaleTokenError.
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError.
 
-        Passes unless a newer exclusive token was admitted before; from the commit on, older ones
-        are refused. With `once`, a token passes a single time. With `shared`, the token is
-        compared but not remembered. After a refusal roll back what you wrote before it.
+        A token is admitted unless a newer exclusive one was admitted before; from the commit on,
+        older tokens are refused. With `once`, a token is admitted a single time. With `shared`, the
+        token is compared but not recorded. After a refusal, roll back what you wrote before it.
         """
         call = self._call
         admission = plan_admission(
@@ -104,17 +104,17 @@ class PostgresGuard:
         shared: bool = False,
         once: bool = False,
     ) -> T:
-        """Call `operation` with the connection, in a transaction of its own that is fenced.
+        """Call `operation` with the connection, in a new transaction that is fenced.
 
-        Begins, admits the token, calls, and commits; if anything raises, it rolls back. Raises
-        UnsupportedError if a transaction is open already: there, call `admit` yourself.
+        Begins, admits the token, calls, and commits; rolls back if anything raises. Raises
+        UnsupportedError if a transaction is already open: in that case, call `admit` yourself.
         """
         with self._caller.transaction():
             self.admit(resource, token, shared=shared, once=once)
             return operation(self._connection)
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         return int(self._one(*self._call.floor(resource)))
 
     def _one(self, sql: str, values: Any, *, joins: bool = False) -> Any:
@@ -140,7 +140,7 @@ class AsyncPostgresGuard:
     async def admit(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
     ) -> None:
-        """Let the holder of `token` write to `resource`, or raise StaleTokenError."""
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError."""
         call = self._call
         admission = plan_admission(
             resource, token, shared=shared, once=once, tree=call.tree, guard="postgresql"
@@ -159,13 +159,13 @@ class AsyncPostgresGuard:
         shared: bool = False,
         once: bool = False,
     ) -> T:
-        """Call `operation` with the connection, in a transaction of its own that is fenced."""
+        """Call `operation` with the connection, in a new transaction that is fenced."""
         async with self._caller.transaction():
             await self.admit(resource, token, shared=shared, once=once)
             return await operation(self._connection)
 
     async def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would."""
+        """Return the lowest token that would be admitted now; 0 if any token would."""
         return int(await self._one(*self._call.floor(resource)))
 
     async def _one(self, sql: str, values: Any, *, joins: bool = False) -> Any:

@@ -19,11 +19,11 @@ _IDLE: Final = 0
 
 class Caller(Protocol):
     def one(self, sql: str, values: Any, *, joins: bool) -> Any:
-        """The only column of the only row; with `joins`, only inside a transaction."""
+        """Return the only column of the only row; with `joins`, only inside a transaction."""
         ...
 
     def transaction(self) -> AbstractContextManager[object]:
-        """A transaction of its own; UnsupportedError if one is open already."""
+        """Run a new transaction; raise UnsupportedError if one is already open."""
         ...
 
 
@@ -34,7 +34,7 @@ class AsyncCaller(Protocol):
 
 
 def caller_of(connection: Any) -> Caller:
-    """Who runs the guard's statements; raises UnsupportedError for anything else."""
+    """Return the adapter for the caller's connection; raise UnsupportedError for anything else."""
     if _is_django(connection):
         return _Django(connection)
     if _is_session(connection) and not iscoroutinefunction(connection.connection):
@@ -70,7 +70,7 @@ def _is_sqlalchemy(connection: Any) -> bool:
 
 
 def _is_psycopg(connection: Any) -> bool:
-    # Of its class: as an attribute of an object, `info` may raise anything.
+    # Ask the class: as an attribute of the object, `info` may raise anything.
     return hasattr(type(connection), "info") and hasattr(connection, "execute")
 
 
@@ -101,7 +101,7 @@ def _refuse_inside(is_inside: bool) -> None:
 
 
 def _only(row: Any) -> Any:
-    """The only column, whatever the connection's row factory makes of a row."""
+    """Return the only column, whatever the connection's row factory makes of a row."""
     if isinstance(row, dict):
         return next(iter(row.values()))
     return row[0]
@@ -165,13 +165,13 @@ def _check_sqlalchemy(connection: Any, driver_connection: Any, *, joins: bool) -
 
 
 def _begin_sqlalchemy(connection: Any) -> Any:
-    """Of a connection or a session."""
+    """For a connection or a session."""
     _refuse_inside(connection.in_transaction())
     return connection.begin()
 
 
 class _SqlAlchemy:
-    """A `Connection`."""
+    """For a `Connection`."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -186,7 +186,7 @@ class _SqlAlchemy:
 
 
 class _Session:
-    """A `Session` or `scoped_session`."""
+    """For a `Session` or `scoped_session`."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -199,7 +199,7 @@ class _Session:
 
 
 class _AsyncSqlAlchemy:
-    """An `AsyncConnection`."""
+    """For an `AsyncConnection`."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -215,7 +215,7 @@ class _AsyncSqlAlchemy:
 
 
 class _AsyncSession:
-    """An `AsyncSession` or `async_scoped_session`."""
+    """For an `AsyncSession` or `async_scoped_session`."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -232,7 +232,7 @@ class _AsyncSession:
 
 
 class _Django:
-    """`django.db.connection`, or one of `django.db.connections`."""
+    """For `django.db.connection`, or one of `django.db.connections`."""
 
     def __init__(self, connection: Any) -> None:
         if connection.vendor != "postgresql":

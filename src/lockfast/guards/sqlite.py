@@ -67,13 +67,12 @@ class SqliteGuard:
         self.tree = tree
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
-        """Let the holder of `token` write to `resource`, or raise StaleTokenError.
+        """Admit the holder of `token` to `resource`, or raise StaleTokenError.
 
-        Passes unless a newer exclusive token was admitted before; from the commit on, older
-        ones are refused. With `once`, a token passes a single time. With `shared`, the
-        token is compared but not remembered, and only a read lock is taken.
-
-        After a refusal roll back what you wrote before it in the same transaction.
+        A token is admitted unless a newer exclusive one was admitted before; from the commit on,
+        older tokens are refused. With `once`, a token is admitted a single time. With `shared`, the
+        token is compared but not recorded, and only a read lock is taken. After a refusal, roll
+        back what you wrote before it in the same transaction.
         """
         admission = plan_admission(
             resource, token, shared=shared, once=once, tree=self.tree, guard="sqlite"
@@ -87,7 +86,8 @@ class SqliteGuard:
             for mark in admission.raised:
                 self._raise(cursor, mark, token)
         except BaseException:
-            # SQLite itself rolls back on some errors (a full disk): then there is none.
+            # On some errors (a full disk) SQLite itself rolls back, and there is no transaction
+            # left.
             if opened and self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
@@ -102,11 +102,11 @@ class SqliteGuard:
         shared: bool = False,
         once: bool = False,
     ) -> T:
-        """Call `operation` with the connection, in a transaction of its own that is fenced.
+        """Call `operation` with the connection, in a new transaction that is fenced.
 
-        Begins, admits the token, calls, and commits; if anything raises, it rolls back. The
-        operation must not commit. Raises UnsupportedError if a transaction is open already:
-        there, call `admit` yourself.
+        Begins, admits the token, calls, and commits; rolls back if anything raises. The operation
+        must not commit. Raises UnsupportedError if a transaction is already open: in that case,
+        call `admit` yourself.
         """
         connection = self._connection
         if self._is_inside():
@@ -134,19 +134,19 @@ class SqliteGuard:
         return result
 
     def floor(self, resource: str) -> int:
-        """The oldest token that would pass now, 0 when every token would.
+        """Return the lowest token that would be admitted now; 0 if any token would.
 
-        Sees what the connection sees: its own uncommitted admissions too.
+        It includes the connection's own uncommitted admissions.
         """
         marks = compared_marks(resource, tree=self.tree)
         return self._highest(_plain_cursor(self._connection), marks)
 
     def _is_inside(self) -> bool:
-        """Whether a transaction is open; a function, since statements change it."""
+        """Return True if a transaction is open; a function, because statements change it."""
         return self._connection.in_transaction
 
     def _join_transaction(self, cursor: Cursor, *, shared: bool) -> bool:
-        """See that a transaction is open; True if it had to be opened."""
+        """Make sure that a transaction is open. Return True if it had to be opened."""
         if self._connection.in_transaction:
             return False
         if shared or not _begins_before_writes(self._connection):
@@ -169,7 +169,7 @@ class SqliteGuard:
         except Exception as error:
             if str(error) != self._missing:
                 raise
-            # IF NOT EXISTS: another connection may make it before we get to write.
+            # IF NOT EXISTS: another connection may create it before we can write.
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (scope TEXT NOT NULL, "
                 "resource TEXT NOT NULL, floor INTEGER NOT NULL, "
@@ -201,7 +201,7 @@ class SqliteGuard:
 
 
 def _check_table(table: object) -> None:
-    # It becomes part of the statements, where no parameter can stand.
+    # It becomes part of the statement text, where no parameter is possible.
     pattern = r"(?!(?i:sqlite_))[A-Za-z_][A-Za-z0-9_]{0,62}"
     if not isinstance(table, str) or not re.fullmatch(pattern, table):
         raise UnsupportedError(
@@ -213,14 +213,14 @@ def _check_table(table: object) -> None:
 
 
 def _plain_cursor(connection: Connection) -> Cursor:
-    """A cursor whose rows are tuples, whatever the caller has set for its own."""
+    """Return a cursor whose rows are tuples, whatever the caller has configured."""
     cursor = connection.cursor()
     setattr(cursor, "row_factory" if hasattr(cursor, "row_factory") else "row_trace", None)
     return cursor
 
 
 def _begins_before_writes(connection: Connection) -> bool:
-    """True for `sqlite3` in its default mode; `apsw` never opens a transaction by itself."""
+    """Return True for `sqlite3` in its default mode; `apsw` opens no transaction implicitly."""
     if getattr(connection, "autocommit", None) is True:  # Python 3.12 on
         return False
     return getattr(connection, "isolation_level", None) is not None

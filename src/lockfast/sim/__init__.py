@@ -1,1 +1,1 @@
-"""The simulator's side: what is promised, and what checks it."""
+"""The simulator: what is promised, the worlds in which it is tested, and the checkers."""

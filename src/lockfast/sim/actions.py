@@ -1,6 +1,6 @@
-"""What the command line does with the simulator; each returns an exit code.
+"""The commands of `python -m lockfast.sim`; each returns an exit code.
 
-0: nothing found. 1: a promise was broken. 2: wrong usage (raised as MixError).
+0: no promise was broken. 1: a promise was broken. 2: wrong usage (raised as MixError).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lockfast.sim.story import tell
 from lockfast.sim.timeline import write_page
 
 FINDINGS = Path("findings")
-"""Where a search leaves what it found."""
+"""Where a search writes the schedules that failed."""
 SLOWER = 5
-"""Of a store that runs over a modelled server, the default search runs a fifth of the seeds."""
+"""The default search runs a fifth of the seeds on stores that run over a modelled server."""
 
 
 def simulate(what: str, seed: int | None, *, fenced: bool = True, html: Path | None = None) -> int:
-    """Play a scenario, or a run written down in a TOML file, and tell it."""
+    """Play a scenario, or a run described in a TOML file, and print its story."""
     logging.disable(logging.WARNING)
     if what in SCENARIOS:
         seed = 1 if seed is None else seed
@@ -61,11 +61,11 @@ def search_seeds(
     findings: Path = FINDINGS,
     store: str | None = None,
 ) -> int:
-    """Run many seeds; what fails is made smaller, drawn, and left with its replay.
+    """Run many seeds; shrink and draw each failure, and save it with its replay command.
 
-    Without a store all of them are searched, those that take longer with fewer seeds.
+    Without a store, search all of them, with fewer seeds for the slower ones.
     """
-    # Another stretch each time: what was searched yesterday need not be searched again.
+    # Start at a different seed each time, so that runs do not repeat each other.
     first = first if first is not None else int(time.time()) % 10**8 * 100
     print(f"seeds {first} to {first + count - 1}", flush=True)
     stores = STORES if store is None else (store,)
@@ -95,7 +95,8 @@ def _search_store(store: str, first: int, count: int, jobs: int | None, findings
 
 
 def _leave(finding: Failure, directory: Path) -> str:
-    """Leave a smaller run that fails alike, and its picture; returns the command to see it."""
+    """Save a smaller run that fails in the same way, and its picture; return the command to view
+    it."""
     smaller = shrink(mix_of_seed(finding.seed, finding.store), finding.seed)
     run, problems = try_seed(smaller.seed, smaller.mix)
     directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ def replay(
     history: Path | None,
     trace: bool,
 ) -> int:
-    """Run one schedule again and say what was wrong."""
+    """Run one schedule again and print what was wrong."""
     case = read_case_file(file) if file is not None else None
     if seed is None:
         seed = case.seed if case is not None else None
@@ -143,7 +144,7 @@ def replay(
 
 
 def compare(seed: int) -> int:
-    """The lock table beside its model, on the random commands of one seed."""
+    """Compare the lock table with its model on the random commands of one seed."""
     finding = compare_table(seed)
     print(
         finding.problems[0].text if finding is not None else f"seed {seed}: table and model agree"
@@ -152,7 +153,7 @@ def compare(seed: int) -> int:
 
 
 def speed() -> int:
-    """How fast the checkers and the search are on this machine, as it is now."""
+    """Measure how fast the checkers and the search are on this machine."""
     logging.disable(logging.WARNING)
     for line in speed_lines():
         print(line, flush=True)
@@ -160,7 +161,7 @@ def speed() -> int:
 
 
 def exhaust_states(states: int) -> int:
-    """Every interleaving of a small world, up to so many states."""
+    """Explore every interleaving of a small world, up to a number of states."""
     shown = [time.monotonic()]
 
     def progress(found: int) -> None:

@@ -28,18 +28,18 @@ CLIENTS: Final = ("s1", "s2", "s3")
 NAMES: Final = ("a", "b")
 WALL_US: Final = 1_700_000_000_000_000
 _TIME_PASSES: Final[c.Command] = c.Renew("nobody")
-"""Time alone changes nothing that can be seen: some command must find it passed."""
+"""Only a command can show that time has passed: the passing of time changes no visible state."""
 
 
 class Exhausted(NamedTuple):
-    """How far the search came, and what it found."""
+    """How far the search got, and what it found."""
 
     states: int
     steps: int
     depth: int
-    """So many steps from the beginning, every state was visited."""
+    """Every state within this many steps of the start was visited."""
     complete: bool
-    """There is no state that was not."""
+    """Every reachable state was visited."""
     cpu_s: float
     problem: str = ""
     path: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def _place(name: str, mode: str) -> c.Place:
 
 
 def _commands() -> Iterator[c.Command | int]:
-    """All that may arrive next, whatever was sent before; a number lets time pass."""
+    """Return every command that may arrive next; a number advances the clock."""
     both = (_place("a", "exclusive"), _place("b", "exclusive"))
     asks = {
         "s1": ((_place("a", "exclusive"),), both),
@@ -93,12 +93,12 @@ class _State(NamedTuple):
 class _Step(NamedTuple):
     state: _State
     key: Hashable
-    """What tells the state apart."""
+    """Return the key that identifies the state."""
     problem: str
 
 
 def _take(state: _State, step: c.Command | int) -> _Step:
-    """One step further, and whether table and model say the same of it."""
+    """Apply one step and compare the table with its model."""
     rows, model = state.rows.fork(), fork_model(state.model)
     passed_ms, command = (step, _TIME_PASSES) if isinstance(step, int) else (0, step)
     now_ms = state.now_ms + passed_ms
@@ -111,7 +111,7 @@ def _take(state: _State, step: c.Command | int) -> _Step:
         problem = f"the table says {reply}, the model {expected}"
     elif _told(wakes) != _told(expected_wakes):
         problem = f"the table wakes {wakes}, the model {expected_wakes}"
-    # The model's own state too: if it went another way than the table, that is a new state.
+    # Include the model's own state: if it diverged from the table, that is a new state.
     key = (rows.key(now_ms), _key_of(model))
     return _Step(_State(rows, model, now_ms), key, problem)
 
@@ -124,7 +124,7 @@ def _key_of(model: Model) -> Hashable:
 
 
 def _differs(state: _State) -> str:
-    """What is wrong with all that can be seen of a state, or nothing."""
+    """Return what is wrong with the visible state, or an empty string."""
     for name in NAMES:
         view = _view(Table(state.rows), name, state.now_ms)
         seen = _view(fork_model(state.model), name, state.now_ms)
@@ -168,7 +168,7 @@ def _incompatible(view: c.ResourceView) -> str:
 
 
 def _plain(reply: c.Reply) -> Hashable:
-    """An answer without what may differ: the numbers of tokens, the order of blockers."""
+    """Return a reply without what may differ: token numbers and the order of blockers."""
     if isinstance(reply, c.Queued | c.Busy):
         return type(reply).__name__, tuple(sorted(blocker[:2] for blocker in reply.ahead))
     if isinstance(reply, c.Granted):
@@ -181,19 +181,19 @@ def _plain(reply: c.Reply) -> Hashable:
 
 
 def _told(wakes: list[c.Wake]) -> list[tuple[str, int, str]]:
-    """Who is told what; a hint to look again may be given or not."""
+    """Return the recipients of wakes; a hint to look again is optional."""
     return sorted((wake.session, wake.n, wake.what) for wake in wakes if wake.what != c.WAKE_LOOK)
 
 
 class _Ways:
-    """Of every state found, the state before it and the step from there."""
+    """For every visited state, its predecessor and the step that led from there."""
 
     def __init__(self) -> None:
         self._before = array("I", [0])
         self._step = array("B", [0])
         self._depth = array("B", [0])
         self._made: list[tuple[int, _State]] = [(0, _State(ForkRows(), Model(), 0))]
-        """Of each depth, the state made last."""
+        """The most recently rebuilt state at each depth."""
 
     def __len__(self) -> int:
         return len(self._before)
@@ -207,7 +207,7 @@ class _Ways:
         return self._depth[number]
 
     def make(self, number: int) -> _State:
-        """The state itself. Siblings follow each other, so mostly one step is enough."""
+        """Rebuild a state. Siblings follow each other, so usually one step suffices."""
         depth = self._depth[number]
         if depth < len(self._made) and self._made[depth][0] == number:
             return self._made[depth][1]
@@ -217,7 +217,7 @@ class _Ways:
         return state
 
     def told(self, number: int, last: c.Command | int) -> tuple[str, ...]:
-        """The way to a step from this state, for people."""
+        """Return the path to a step from this state, for people."""
         steps = [last]
         while number:
             steps.append(COMMANDS[self._step[number]])
@@ -228,7 +228,7 @@ class _Ways:
 
 
 def exhaust(states_max: int, progress: Callable[[int], None] | None = None) -> Exhausted:
-    """Breadth first, so the first problem found has a shortest way to it."""
+    """Search breadth first, so that the first problem found has a shortest path."""
     began = time.process_time()
     ways = _Ways()
     seen: set[int] = set()
@@ -238,8 +238,8 @@ def exhaust(states_max: int, progress: Callable[[int], None] | None = None) -> E
         for i, command in enumerate(COMMANDS):
             steps += 1
             after, key, problem = _take(state, command)
-            # The key itself would fill the memory; two keys with one hash are so rare that
-            # they cost a state at most.
+            # Store a hash instead of the key, to save memory. A collision skips one state; it is
+            # very rare.
             known = hash(key)
             if known not in seen:
                 seen.add(known)

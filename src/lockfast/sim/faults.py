@@ -1,8 +1,8 @@
-"""What goes wrong: each fault is a function that plans its episodes, with knobs from the mix.
+"""Faults: each is a function that plans its episodes, with parameters from the mix.
 
-To write one: a function that takes the world, its own randomness and its knobs, and calls
-`world.later` for what it does and undoes. When the time of faults is over the world heals:
-the network carries everything, every host runs and every server answers.
+A fault takes the world, its own source of randomness and its parameters, and calls `world.later`
+for what it does and undoes. When the fault phase ends, the world heals: the network delivers
+everything, every host runs and every server answers.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 Knobs: TypeAlias = Mapping[str, Any]
 
 ALL: Final = frozenset(("memory", "etcd", "redis", "quorum", "sqlite"))
-"""Every store that worlds are made of."""
+"""Every store that worlds can use."""
 
 
 class Fault(NamedTuple):
     plan: Callable[[World, random.Random, Knobs], None]
     knobs: Knobs
     forgets: bool = False
-    """The store loses what it has acknowledged: at most one holder is not promised then."""
+    """The store loses acknowledged writes, so exclusion is not promised."""
     stores: frozenset[str] = ALL
-    """Which stores it can happen to."""
+    """The stores that it applies to."""
 
 
 def episodes(
     world: World, rng: random.Random, knobs: Knobs, begin: Callable[[], Callable[[], None]]
 ) -> None:
-    """Begin something a few times while faults may happen, and end it after a while."""
+    """Begin an episode several times during the fault phase, and end each after a while."""
     for _ in range(knobs["times"]):
         low, high = knobs["ms"]
         lasts = int((low + rng.random() * (high - low)) * MS)
@@ -53,7 +53,7 @@ def some_client(world: World, rng: random.Random) -> SimClient:
 
 
 def some_servers(world: World, rng: random.Random) -> list[str]:
-    """One server, some of them or all; of a single one that one, without a draw."""
+    """Choose one server, several or all; without a draw if there is only one."""
     names = [host.name for host in world.service.hosts]
     return rng.sample(names, rng.randrange(1, len(names) + 1)) if len(names) > 1 else names
 
@@ -62,7 +62,7 @@ def some_servers(world: World, rng: random.Random) -> list[str]:
 
 
 def delay(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Messages are late, each by another span, so they overtake each other."""
+    """Delay each message by a different span, so that messages are reordered."""
 
     def begin() -> Callable[[], None]:
         world.network.delay_us = int(knobs["late_ms"] * MS)
@@ -72,7 +72,7 @@ def delay(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def loss(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Messages are lost: requests, replies and wakes."""
+    """Lose requests, replies and wakes."""
 
     def begin() -> Callable[[], None]:
         world.network.loss = knobs["share"]
@@ -82,7 +82,7 @@ def loss(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def double(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Messages arrive twice, the second time late."""
+    """Deliver messages twice, the second time late."""
 
     def begin() -> Callable[[], None]:
         world.network.double = knobs["share"]
@@ -92,7 +92,7 @@ def double(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def reset(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The connection breaks after the effect and before the reply."""
+    """Break the connection after the command took effect and before the reply arrives."""
 
     def begin() -> Callable[[], None]:
         world.network.reset = knobs["share"]
@@ -102,7 +102,7 @@ def reset(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def partition(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """A client and the store do not hear each other."""
+    """Partition a client from the store."""
 
     def begin() -> Callable[[], None]:
         client = some_client(world, rng).name
@@ -122,7 +122,7 @@ def partition(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def one_way(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """One hears the other, who hears nothing."""
+    """Cut one direction between a client and the store."""
 
     def begin() -> Callable[[], None]:
         pair = [some_client(world, rng).name, some_servers(world, rng)[0]]
@@ -138,7 +138,7 @@ def one_way(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def pause(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """All tasks of a client stop; its clock goes on."""
+    """Suspend all tasks of a client; its clock continues."""
 
     def begin() -> Callable[[], None]:
         client = some_client(world, rng)
@@ -152,7 +152,7 @@ def pause(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def crash(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """A client is killed, and started again later."""
+    """Kill a client, and restart it later."""
 
     def begin() -> Callable[[], None]:
         client = some_client(world, rng)
@@ -169,7 +169,7 @@ def crash(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def store_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The store is down for a while and comes back with all it had."""
+    """Take the store down, and restart it with all its state."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("store_crash", world.service.hosts[0].name)
@@ -180,7 +180,7 @@ def store_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def amnesia(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The store comes back with nothing."""
+    """Restart the store with no state."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("amnesia", world.service.hosts[0].name)
@@ -192,7 +192,7 @@ def amnesia(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def power_loss(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The store forgets what it had not written down yet."""
+    """Restart the store without the writes that it had not persisted."""
     for at in range(0, world.chaos_us, int(knobs["sync_ms"] * MS)):
         world.later(at, world.forgetful.sync)
 
@@ -206,7 +206,7 @@ def power_loss(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The store dies and a replica that lags behind takes its place, under another address."""
+    """Kill the store and promote a replica that lags behind, at a different address."""
     first = world.service.hosts[0]
 
     def sync() -> None:
@@ -223,12 +223,12 @@ def failover(world: World, rng: random.Random, knobs: Knobs) -> None:
         world.service.crash()
         return world.fail_over
 
-    # There is one replica.
+    # There is only one replica.
     episodes(world, rng, {**knobs, "times": min(1, knobs["times"])}, begin)
 
 
 def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Each command takes the store a while, one after the other."""
+    """Make the store take a while for each command, one after another."""
 
     def begin() -> Callable[[], None]:
         world.service.slow_down(int(knobs["each_ms"] * MS))
@@ -238,7 +238,7 @@ def slow(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def out_of_memory(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Redis has reached its maxmemory: what would store something is refused."""
+    """Let Redis reach its maxmemory: commands that store something are refused."""
 
     def begin() -> Callable[[], None]:
         server = world.redis
@@ -253,7 +253,8 @@ def out_of_memory(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def leader_change(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The leader steps down; for a while nothing is agreed on, then leases start anew."""
+    """Depose the leader: for a while there is no agreement, then the TTL of every lease starts
+    again."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("leader_change", "etcd")
@@ -264,7 +265,7 @@ def leader_change(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def member_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """One member is down; if it led, another is elected after a while."""
+    """Take down one member; if it was the leader, another is elected after a while."""
 
     def begin() -> Callable[[], None]:
         cluster = world.cluster
@@ -280,7 +281,7 @@ def member_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def member_cut_off(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """One member cannot reach the others, and answers clients from what it knows."""
+    """Cut one member off from the others; it answers clients from its own state."""
 
     def begin() -> Callable[[], None]:
         cluster = world.cluster
@@ -302,7 +303,7 @@ def _elect_another(world: World, rng: random.Random, member: Member) -> None:
 
 
 def member_lag(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The followers apply late what was agreed on."""
+    """Make followers apply committed entries late."""
 
     def begin() -> Callable[[], None]:
         late_us = int(knobs["late_ms"] * MS)
@@ -313,7 +314,7 @@ def member_lag(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def compaction(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Old revisions are forgotten, down to the latest ones."""
+    """Compact the history up to the latest revisions."""
 
     def compact() -> None:
         revision = world.cluster.state.mvcc.revision - rng.randrange(3)
@@ -325,7 +326,7 @@ def compaction(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def no_space(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The alarm NOSPACE: nothing is written, keys can still be deleted."""
+    """Raise the NOSPACE alarm: nothing can be written, but keys can be deleted."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("no_space", "etcd")
@@ -339,17 +340,17 @@ def no_space(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def drift(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Every clock runs at a rate of its own, from the beginning."""
+    """Give every clock a different rate from the start."""
     most = knobs["ppm"]
     for host in _free_clocks(world):
         host.clock.drift(rng.randrange(-most, most + 1))
 
 
 def _free_clocks(world: World) -> list[Host]:
-    """Hosts whose clocks may show anything, the store first.
+    """Return the hosts whose clocks may jump, the store first.
 
-    Not the store's where it may forget: tokens outlive a loss of the counter by the wall
-    clocks of the store and its heir alone.
+    Leave out the store if it may lose state: then only the wall clocks of the store and its replica
+    keep tokens rising.
     """
     if world.forgets:
         return [client.host for client in world.clients]
@@ -357,10 +358,10 @@ def _free_clocks(world: World) -> list[Host]:
 
 
 def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Somebody sets a wall clock, forward or back."""
+    """Set a wall clock forward or back."""
     hosts = _free_clocks(world)
     for _ in range(knobs["times"]):
-        # Half of them at the store, where a clock could matter.
+        # Choose the store half of the time, where a clock can matter.
         host = hosts[0] if rng.random() < 0.5 else hosts[rng.randrange(len(hosts))]
         ahead_us = int((rng.random() * 2 - 1) * knobs["by_s"] * 1_000_000)
         world.later(
@@ -373,7 +374,7 @@ def wall_jump(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def node_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """One node is down and comes back, with all it had or with nothing."""
+    """Take down one node, and restart it with all its state or with none."""
 
     def begin() -> Callable[[], None]:
         node = world.nodes[rng.randrange(len(world.nodes))]
@@ -388,7 +389,7 @@ def node_crash(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def node_pause(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """One node stands still; what is sent to it meanwhile arrives later."""
+    """Suspend one node; messages sent to it in that time arrive later."""
 
     def begin() -> Callable[[], None]:
         host = world.nodes[rng.randrange(len(world.nodes))].host
@@ -402,7 +403,7 @@ def node_pause(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def node_clocks(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """The clocks of a minority are an hour off, forward or back, for a while or for good."""
+    """Set the clocks of a minority an hour off, forward or back, for a while or until the end."""
     wrong = [node.host for node in rng.sample(world.nodes, (len(world.nodes) - 1) // 2)]
     jump_us = rng.choice((-1, 1)) * int(knobs["by_s"] * 1_000_000)
     comes_back = rng.random() < 0.5
@@ -421,7 +422,7 @@ def node_clocks(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def client_clock(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Somebody sets a client's wall clock."""
+    """Set a client's wall clock."""
     for _ in range(knobs["times"]):
         host = some_client(world, rng).host
         ahead_us = int((rng.random() * 2 - 1) * knobs["by_s"] * 1_000_000)
@@ -435,7 +436,7 @@ def client_clock(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def killed_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """A process is killed in the middle of a write to the database, and started again later."""
+    """Kill a process in the middle of a write to the database, and restart it later."""
 
     def begin() -> Callable[[], None]:
         client = some_client(world, rng)
@@ -455,7 +456,7 @@ def killed_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def stopped_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """A process is stopped in the middle of a transaction, with the gate shut behind it."""
+    """Suspend a process in the middle of a transaction, while it holds the gate."""
 
     def begin() -> Callable[[], None]:
         client = some_client(world, rng)
@@ -476,7 +477,7 @@ def stopped_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def power_cut(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """All processes end, and of what was not synced the disk keeps any part."""
+    """Cut the power: all processes end, and the disk keeps any subset of the unsynced writes."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("power_cut", world.machine.host.name)
@@ -495,7 +496,7 @@ def power_cut(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def disk_full(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """No file can grow."""
+    """Let no file grow, as on a full disk."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("disk_full", world.machine.host.name)
@@ -537,7 +538,7 @@ FAULTS: dict[str, Fault] = {
     "compaction": Fault(compaction, {"times": 12}, stores=_ETCD),
     "no_space": Fault(no_space, {"times": 2, "ms": (20, 900)}, stores=_ETCD),
     "drift": Fault(drift, {"ppm": 12_000}, stores=_SERVERS),
-    # A majority of nodes with wrong clocks is no majority: they accept nothing.
+    # If most nodes have wrong clocks, no majority accepts a ballot.
     "wall_jump": Fault(wall_jump, {"times": 3, "by_s": 30}, stores=ALL - _QUORUM),
     "node_crash": Fault(
         node_crash, {"times": 4, "ms": (2, 500), "forgetting": 0.5}, stores=_QUORUM

@@ -1,4 +1,4 @@
-"""Copies of a table's rows and of a model that cost little, for the search of all states."""
+"""Cheap copies of a table's rows and of a model, for the search of all states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockfast.sim.model import Model
 
 
 class ForkRows(MemoryRows):
-    """Rows that are shared between forks: whoever gets one gets a copy. There is no log."""
+    """Rows shared between forks: `get` returns a copy. There is no log."""
 
     __slots__ = ()
 
@@ -31,8 +31,8 @@ class ForkRows(MemoryRows):
         return [(key, copied(row)) for key, row in super().scan(start, stop, limit, reverse)]
 
     def key(self, now_ms: int) -> Hashable:
-        """All that can make a difference, and nothing else: spans instead of instants, the
-        order of claims and tokens instead of their numbers."""
+        """Return everything that can make a difference: spans instead of instants, and the order of
+        claims and tokens instead of their numbers."""
         rows = self._rows
         parts: list[Hashable] = []
         tokens: list[int] = []
@@ -59,7 +59,7 @@ def _order(tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def fork_model(model: Model) -> Model:
-    """A model that goes on from the same state, apart from this one."""
+    """Return an independent model that continues from the same state."""
     other: Model = _like(model)
     other.sessions = {name: _like(session) for name, session in model.sessions.items()}
     for session in other.sessions.values():

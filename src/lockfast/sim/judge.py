@@ -1,7 +1,4 @@
-"""`lockfast check`: judge a history that was recorded from real clients.
-
-Needs nothing but the standard library.
-"""
+"""`lockfast check`: judge a history recorded from real clients. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from lockfast.sim.linear import Verdict, explain, unexplained
 
 
 class Judgement(NamedTuple):
-    """What was found in a history."""
+    """The verdict on a history."""
 
     entries: Sequence[Entry]
     problems: Sequence[Problem]
     undecided: Sequence[str]
-    """Names at which too much happened at once to find an order, or to exclude one."""
+    """Names with too much concurrency to find an order, or to rule one out."""
 
     @property
     def operations(self) -> int:
@@ -30,11 +27,11 @@ class Judgement(NamedTuple):
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if all is well, 1 if a promise was broken."""
+        """The exit code: 0 if every promise was kept, 1 if one was broken."""
         return 1 if self.problems else 0
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Return the verdict as text for people."""
         for problem in self.problems:
             yield f"FAILED {problem}"
         for name in self.undecided:
@@ -43,9 +40,9 @@ class Judgement(NamedTuple):
 
 
 def judge_file(path: Path, *, forgets: bool = False) -> Judgement:
-    """Judge a recorded history; raises HistoryError if it is none.
+    """Judge a recorded history. Raises HistoryError if the file is not a history.
 
-    With `forgets` its store may lose what it acknowledged: only tokens are judged then.
+    With `forgets`, the store may lose acknowledged writes, so only tokens are judged.
     """
     entries = sorted(read_history(path), key=itemgetter("at"))
     try:

@@ -1,7 +1,7 @@
-"""A lock store on a host of its own, and a client's way to it over the network.
+"""A lock server on its own host, and a client's connection to it over the simulated network.
 
-The server runs the lock table that ships. It may crash and come back with all it had, with
-what it had written down (the same commands, up to some instant), or with nothing.
+The server runs the shipped lock table. It may crash and restart with all its state, with what it
+had persisted (the same commands, up to some instant), or with none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
 Observe: TypeAlias = Callable[[Command, Reply, int, int], None]
 
 RESET_US_MAX = 40 * MS
-"""A broken connection is noticed within this, if it is noticed at all."""
+"""The maximum time in which a broken connection is noticed, if it is noticed at all."""
 
 
 class LockServer:
@@ -33,37 +33,38 @@ class LockServer:
         self.table = Table(MemoryRows())
         self.down = False
         self.slow_us = 0
-        """How long each command takes, one after the other."""
+        """The time each command takes, one after another."""
         self.observers: list[Observe] = []
         self.commands = 0
         self.listeners: dict[str, SimWakeListener] = {}
         self._free_at = 0
         self._log: list[tuple[Command, int, int]] | None = [] if lagging else None
-        """All that changed something since `_base`, if it can forget a part of that."""
+        """Every command since `_base` that changed something, if the server may lose some of them.
+        """
         self._base = MemoryRows()
         self._synced = 0
-        """How much of the log is safe."""
+        """The length of the persisted part of the log."""
 
     # ── what happens to it ───────────────────────────────────────────────────────────
 
     def crash(self) -> None:
-        """Answer nothing until it is started again."""
+        """Stop answering until restarted."""
         self.down = True
 
     def start(self) -> None:
         self.down = False
 
     def forget_all(self) -> None:
-        """Come back empty, as a store that keeps its state in memory only."""
+        """Restart empty, like a store that keeps its state in memory only."""
         self._begin_with(MemoryRows())
 
     def sync(self) -> None:
-        """Write everything down; what is lost after this is not much."""
+        """Persist everything, so that a later crash loses little."""
         assert self._log is not None, "it writes nothing down"
         self._synced = len(self._log)
 
     def forget_unsynced(self) -> int:
-        """Go on from what is written down; returns how many commands are lost."""
+        """Restart from what was persisted; return how many commands are lost."""
         assert self._log is not None, "it writes nothing down"
         lost = len(self._log) - self._synced
         written = Table(self._base)
@@ -79,7 +80,7 @@ class LockServer:
             self._log = []
 
     def promote(self, host: Host) -> LockServer:
-        """A server on another host that goes on from what it has heard of this one."""
+        """Return a server on another host that continues from what it has replicated."""
         self.crash()
         self.forget_unsynced()
         heir = LockServer(host, self.network, lagging=True)
@@ -88,7 +89,7 @@ class LockServer:
         return heir
 
     def disband(self) -> None:
-        """Let go of all who listen, and of what they did."""
+        """Disconnect all listeners, and discard the log."""
         self.listeners.clear()
         self.observers.clear()
         self.forget_all()
@@ -96,10 +97,10 @@ class LockServer:
     # ── serving ──────────────────────────────────────────────────────────────────────
 
     def receive(self, call: Call, first: bool) -> None:
-        """A request has arrived."""
+        """Handle a request that has arrived."""
         if self.down:
-            # The kernel refuses the connection. Only the first copy can say that nothing
-            # was done: the other may have been served before.
+            # The kernel refuses the connection. Only the first copy can tell that nothing was done:
+            # the other copy may have been served before.
             if first:
                 call.fail(self, StoreUnavailableError(call.label, "connection refused"))
             return
@@ -125,7 +126,7 @@ class LockServer:
             call.fail(None, OutcomeUnknownError(call.label, "the connection broke"))
 
     def apply(self, command: Command) -> Reply:
-        """Carry out one command and tell whom it concerns."""
+        """Execute one command and wake the sessions that it concerns."""
         self.commands += 1
         now_ms, wall_us = self.host.clock.both()
         reply, wakes = self.table.apply(command, now_ms, wall_us)
@@ -142,7 +143,7 @@ class LockServer:
 
 
 class Call(SimSignal):
-    """One request on its way, and what is heard of it: set by the first answer."""
+    """One request in flight, and its outcome: the first answer counts."""
 
     __slots__ = ("command", "error", "host", "label", "reply")
 
@@ -161,7 +162,7 @@ class Call(SimSignal):
             self.set()
 
     def fail(self, server: LockServer | None, error: LockfastError) -> None:
-        """Have it end with an error: told by the server, or found out here, some time."""
+        """End it with an error after a while: reported by the server, or noticed here."""
 
         def arrive() -> None:
             if not self._is_set:
@@ -176,7 +177,7 @@ class Call(SimSignal):
 
 
 class SimStore:
-    """A client's way to a lock server; which one, `find` says anew for each request."""
+    """A client's connection to a lock server; `find` returns the server for each request."""
 
     capabilities = Capabilities()
 
@@ -203,7 +204,7 @@ class SimStore:
         return SimWakeListener(self._host, self, session)
 
     def close(self) -> None:
-        """There is no connection."""
+        """There is no connection to close."""
 
 
 class _SimWire:
@@ -223,9 +224,9 @@ class _SimWire:
         again = partial(server.receive, call, False) if network.double else None
         carried = network.carry(host, server.host, partial(server.receive, call, True), again)
         if not carried and network.chance(0.5):
-            # It never arrived, and here that is known: nothing was done.
+            # It never arrived, and the client knows that nothing was done.
             call.fail(None, StoreUnavailableError(call.label, "the connection broke"))
-        # As `call.wait` does, without another generator below this one.
+        # The same as `call.wait`, without a further generator below this one.
         task.wake_after(timeout_ms * MS, host.clock)
         try:
             yield
@@ -239,11 +240,11 @@ class _SimWire:
         raise call.error or OutcomeUnknownError(call.label, f"no answer within {timeout_ms} ms")
 
     def close(self) -> None:
-        """There is no connection."""
+        """There is no connection to close."""
 
 
 class SimWakeListener:
-    """Wakes arrive as messages of their own: late, twice, or not at all."""
+    """Receives wakes as separate messages: late, twice, or not at all."""
 
     process = ""
 
@@ -273,7 +274,7 @@ class SimWakeListener:
         self._signal.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """No machine sees another's processes."""
+        """No machine sees the processes of another."""
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()

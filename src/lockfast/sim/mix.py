@@ -1,4 +1,4 @@
-"""A mix: which workloads and which faults a world has, as a small text file or from a seed."""
+"""A mix: the workloads and faults of a world, from a small text file or from a seed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lockfast.sim.faults import ALL, FAULTS
 from lockfast.sim.workloads import EXCLUSIVE_WORKLOADS, WORKLOADS
 
 STORES = tuple(sorted(ALL, key=lambda store: (store != "memory", store)))
-"""What worlds are made of, the lock table itself first."""
+"""What worlds can run on; the lock table comes first."""
 
 
 TEXT_MAX = 1 << 20
-"""Characters of a file."""
+"""The maximum length of a file in characters."""
 KNOB_MAX = 1_000_000
 QUORUM_DRIFT_PPM = 1000
-"""Clocks of nodes and clients are kept within a bound of each other, by NTP for example."""
+"""The bound within which the clocks of nodes and clients stay, for example by NTP."""
 BOUNDS = {
     "clients": (1, 1000),
     "ttl_ms": (10, 3_600_000),
@@ -29,7 +29,7 @@ BOUNDS = {
     "ageing_step_ms": (0, 3_600_000),
     "operations": (0, 1_000_000),
 }
-"""The least and the most of what a world has."""
+"""The bounds of each parameter of a world."""
 
 
 class MixError(ValueError):
@@ -38,9 +38,9 @@ class MixError(ValueError):
 
 @dataclass(frozen=True)
 class Mix:
-    """With a seed, everything that decides what happens in a world.
+    """Together with a seed, everything that determines what happens in a world.
 
-    Each client has one of the workloads, in turn; all faults happen side by side.
+    Clients take the workloads in turn; all faults are active at the same time.
     """
 
     workloads: Mapping[str, Mapping[str, Any]]
@@ -49,10 +49,10 @@ class Mix:
     clients: int = 4
     ttl_ms: int = 900
     chaos_ms: int = 800
-    """For how long faults may happen."""
+    """How long faults may happen."""
     ageing_step_ms: int = 50
     operations: int = 50
-    """Clients go on until they have asked so often for a lock or given one back."""
+    """Clients continue until there were this many operations."""
     fenced: bool = True
 
     def __post_init__(self) -> None:
@@ -91,9 +91,9 @@ class Mix:
 
     @property
     def forgets(self) -> bool:
-        """Whether its store may lose what it has acknowledged."""
+        """True if its store may lose acknowledged writes."""
         if self.store == "redis" and "wall_jump" in self.faults:
-            return True  # a server counts TTLs by its wall clock
+            return True  # A server measures TTLs by its wall clock.
         return any(FAULTS[name].forgets for name in self.faults)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Mix:
 
 
 def _is_alike(value: object, usual: object) -> bool:
-    """Whether a knob is of the same kind as its default, and not beyond all bounds."""
+    """Return True if a parameter has the type of its default and is within bounds."""
     if isinstance(usual, tuple):
         return (
             isinstance(value, tuple | list)
@@ -123,7 +123,7 @@ _PLAIN = ("store", "clients", "ttl_ms", "chaos_ms", "ageing_step_ms", "operation
 
 
 class Case(NamedTuple):
-    """A run written down: all that decides it, and what it is kept for."""
+    """A recorded run: everything that determines it, and why it is kept."""
 
     mix: Mix
     seed: int | None = None
@@ -131,7 +131,7 @@ class Case(NamedTuple):
 
 
 def read_case(text: str) -> Case:
-    """A mix, with a seed or without, from TOML; raises MixError that says what is wrong."""
+    """Parse a mix, with or without a seed, from TOML. Raises MixError."""
     if len(text) > TEXT_MAX:
         raise MixError(f"longer than {TEXT_MAX} characters")
     try:
@@ -171,7 +171,7 @@ def read_case_file(path: Path) -> Case:
 
 
 def write_case(case: Case) -> str:
-    """The run as TOML, with every knob, so that later defaults do not change it."""
+    """Return the run as TOML, with every parameter, so that later defaults do not change it."""
     head = [] if case.seed is None else [f"seed = {case.seed}"]
     if case.why:
         head.append(f"why = {json.dumps(case.why, ensure_ascii=False)}")
@@ -179,7 +179,7 @@ def write_case(case: Case) -> str:
 
 
 def write_mix(mix: Mix) -> str:
-    """The mix as TOML, with every knob, so that later defaults do not change it."""
+    """Return the mix as TOML, with every parameter, so that later defaults do not change it."""
     lines = ["[world]"]
     lines += [f"{name} = {_toml(getattr(mix, name))}" for name in _PLAIN]
     for workload in mix.workloads:
@@ -204,7 +204,8 @@ def _toml(value: object) -> str:
 
 
 def mix_of_seed(seed: int, store: str = "memory") -> Mix:
-    """The mix that the search runs for a seed: every workload meets every fault in turn."""
+    """Return the mix that the search runs for a seed; over all seeds, every workload meets every
+    fault."""
     rng = random.Random(f"mix {seed}" if store == "memory" else f"mix {seed} {store}")
     possible = [name for name, fault in FAULTS.items() if store in fault.stores]
     workloads = list(EXCLUSIVE_WORKLOADS if store == "quorum" else WORKLOADS)
@@ -220,15 +221,15 @@ def mix_of_seed(seed: int, store: str = "memory") -> Mix:
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
         together[rng.choice(possible)] = {}
     clients = rng.choice((3, 3, 3, 3, 4, 5))
-    # A lease that lasts must outlive a fault that lasts, before all is healed.
+    # A long lease must outlast a long fault, before the world heals.
     chaos_ms = 2500 if "long_holds" in chosen else 800
     if store == "quorum" and "drift" in together:
         together["drift"] = {"ppm": QUORUM_DRIFT_PPM}
     if "power_cut" in together:
-        # Tokens of lost transactions are not given again because the wall clock goes on.
+        # Tokens of lost transactions are not granted again because the wall clock advances.
         together.pop("wall_jump", None)
     if store != "etcd":
         return Mix(chosen, together, store, clients, chaos_ms=chaos_ms)
-    # A lease of etcd lasts whole seconds, and an election nearly as long.
+    # An etcd lease has whole seconds, and an election takes nearly as long.
     ttl_ms = rng.choice((1000, 1500, 2000))
     return Mix(chosen, together, store, clients, ttl_ms, chaos_ms=2 * chaos_ms)

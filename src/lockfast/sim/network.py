@@ -1,4 +1,5 @@
-"""A network that delays, loses, doubles and reorders, and can be cut in either direction."""
+"""A network that delays, loses, duplicates and reorders messages, and can be cut in either
+direction."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ Deliver = Callable[[], None]
 
 
 class Network:
-    """Carries messages between hosts. Faults change its fields; `heal` puts them right."""
+    """Carries messages between hosts. Faults change its fields; `heal` resets them."""
 
     def __init__(self, kernel: Kernel, base_us: tuple[int, int] = (200, 900)) -> None:
         self.kernel = kernel
         self._least_us, self._spread_us = base_us[0], base_us[1] - base_us[0]
         self.delay_us = 0
-        """Up to this much more, each message on its own, so they overtake each other."""
+        """The maximum extra delay, drawn for each message, so that messages overtake each other."""
         self.loss = 0.0
         self.double = 0.0
         self.reset = 0.0
-        """How many replies are replaced by a broken connection, after the effect."""
+        """The share of replies that are replaced by a broken connection, after the effect."""
         self.on_lost: Callable[[Host, Host], None] | None = None
         self.messages = 0
         self.lost = 0
@@ -56,10 +57,8 @@ class Network:
     def carry(
         self, source: Host, target: Host, deliver: Deliver, again: Deliver | None = None
     ) -> bool:
-        """Bring a message to a host, or not; False if it is known here to be lost.
-
-        A doubled message arrives a second time through `again` (None: it is not doubled).
-        """
+        """Deliver a message to a host, or lose it. Return False if the sender knows that it is
+        lost. A duplicate is delivered through `again`; None disables duplication."""
         self.messages += 1
         if (self._cuts or self.loss) and self.loses(source, target):
             return False
@@ -67,7 +66,7 @@ class Network:
         if self.delay_us:
             transit_us += self._delay_us()
         kernel = self.kernel
-        # As `kernel.arrive` does; this is where most of what happens comes from.
+        # The same as `kernel.arrive`, inlined because most events come from here.
         insort(kernel.queue, (kernel.now + transit_us, next(kernel.serial), target, deliver))
         if self.double and again is not None and self._draw() < self.double:
             late_us = transit_us + self._delay_us() + int(self._draw() * 50 * MS)
@@ -75,12 +74,12 @@ class Network:
         return True
 
     def transit_us(self) -> int:
-        """How long a message takes now."""
+        """Return how long a message takes now."""
         transit_us = self._least_us + int(self._draw() * self._spread_us)
         return transit_us + self._delay_us() if self.delay_us else transit_us
 
     def loses(self, source: Host, target: Host) -> bool:
-        """Whether a message from one host to another is lost now."""
+        """Return True if a message between these hosts is lost now."""
         if not self.is_cut(source.name, target.name) and not self.chance(self.loss):
             return False
         self.lost += 1
@@ -89,5 +88,5 @@ class Network:
         return True
 
     def _delay_us(self) -> int:
-        # Most are quick and a few are very late: those find the order changed.
+        # Most messages are fast and a few are very late: these cause reordering.
         return int(self._draw() ** 3 * self.delay_us)

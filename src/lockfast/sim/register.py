@@ -1,7 +1,7 @@
-"""The resource that a lock protects: a few registers behind a guard, on a host of their own.
+"""The resource that a lock protects: registers behind a guard, on a separate host.
 
-Holders read a value, think, and write it back one higher. If two of them ever do so at the
-same time, one update is lost, and the values show it.
+Holders read a value and write it back incremented. If two of them do so at the same time, one
+update is lost, and the values show it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Register:
-    """Values by name. Fenced, it refuses tokens that have been succeeded."""
+    """Values by name. If fenced, it refuses stale tokens."""
 
     def __init__(self, host: Host, network: Network, history: History, *, fenced: bool) -> None:
         self.host = host
@@ -32,10 +32,10 @@ class Register:
         self._history = history
 
     async def read(self, client: Host, name: str, token: int, timeout_ms: int) -> int:
-        """Ask for a value on behalf of a lease. The guard takes note of who read it.
+        """Read a value on behalf of a lease; the guard records the reader's token.
 
-        If it did not, a former holder's write on its way could still be admitted between
-        this read and the write that follows, and would be overwritten.
+        Otherwise a delayed write of a former holder could be admitted between this read and the
+        write that follows it, and would be overwritten.
         """
 
         def serve() -> int:
@@ -45,7 +45,7 @@ class Register:
         return await self._ask(client, serve, timeout_ms)
 
     async def write(self, client: Host, name: str, token: int, value: int, timeout_ms: int) -> None:
-        """Set a value. It may arrive late, or twice: that is what the guard is for."""
+        """Write a value. The message may arrive late or twice; the guard handles both."""
 
         def serve() -> None:
             self._admit("write", name, token, client, value)

@@ -1,7 +1,6 @@
-"""Stories worth telling: small worlds in which one thing goes wrong, and what saves the day.
+"""Scenarios: small worlds in which one thing goes wrong, and what prevents the damage.
 
-Each scenario is a function over a stage. It ends well or not; `zombie` without its guard does
-not, and that is the point.
+Each scenario is a function over a stage. `zombie` without its guard ends badly, on purpose.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ LOCK = Place("lock", "orders/42", "exclusive")
 
 
 class Scenario(NamedTuple):
-    """A story: what happens, for how long, and what it promises."""
+    """A scenario: what happens, for how long, and what it promises."""
 
     name: str
     summary: str
     play: Callable[[Stage], Coroutine[Any, Any, None]]
     mix: Mix
     exclusive: bool = True
-    """At most one holder at a time is promised (the store does not forget)."""
+    """Exclusion is promised, because the store does not lose acknowledged writes."""
 
 
 class Stage:
-    """The world of a scenario, with words to tell it in."""
+    """The world of a scenario, with helpers to narrate it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,7 +46,7 @@ class Stage:
         self.world.later(int(ms * MS), action)
 
     def pause(self, client: SimClient, from_ms: float, to_ms: float) -> None:
-        """Stop all that runs on a host for a while; its clock goes on."""
+        """Suspend everything on a host for a while; its clock continues."""
 
         def stop() -> None:
             self.world.note_fault("pause", client.name)
@@ -60,7 +59,7 @@ class Stage:
         await client.host.sleep(ms)
 
     async def write(self, client: SimClient, lease: SimLease, think_ms: float = 5) -> bool:
-        """Add one to what the lock protects; False if the guard refused it."""
+        """Increment the protected value. Return False if the guard refused the write."""
         register, ttl_ms = self.world.register, self.world.ttl_ms
         try:
             value = await register.read(client.host, lease.name, lease.token, ttl_ms)
@@ -73,7 +72,7 @@ class Stage:
         return True
 
     async def turn(self, client: SimClient, think_ms: float = 5, **how: Any) -> bool:
-        """Take the lock, write, give it back."""
+        """Acquire the lock, write, release it."""
         lease = await client.acquire(LOCK, **how)
         if lease is None:
             return False
@@ -84,12 +83,12 @@ class Stage:
     async def turn_after(
         self, client: SimClient, after_ms: float, think_ms: float, **how: Any
     ) -> None:
-        """As `turn`, some time later."""
+        """As `turn`, after a delay."""
         await self.sleep(client, after_ms)
         await self.turn(client, think_ms, **how)
 
     async def together(self, *jobs: tuple[SimClient, Coroutine[Any, Any, Any]]) -> None:
-        """Each on its own host, until all are done (or dead)."""
+        """Run each task on its own host until all have ended or died."""
         tasks = [client.host.start(job, client.name) for client, job in jobs]
         director = self.world.director
         for task in tasks:
@@ -152,7 +151,7 @@ async def zombie(stage: Stage) -> None:
         assert lease is not None
         value = await register.read(slow.host, lease.name, lease.token, ttl_ms)
         await stage.sleep(slow, 20)
-        # Careless, as most programs: it does not look at its lease before it writes.
+        # Like most programs, it does not check its lease before it writes.
         try:
             await register.write(slow.host, lease.name, lease.token, value + 1, ttl_ms)
         except StaleTokenError:
@@ -317,8 +316,8 @@ async def majority(stage: Stage) -> None:
     first, second, third = nodes[:3]
     stage.at(20, first.crash)
     stage.at(60, second.crash)
-    # With everything it knew, and with nothing: then it says no until all it has forgotten is
-    # over. Until then the other three, or four, are still a majority.
+    # A node that restarts empty refuses ballots until every lease that it forgot has expired. Until
+    # then the other three or four nodes are still a majority.
     stage.at(100, lambda: first.restart(forgets=False))
     stage.at(110, lambda: second.restart(forgets=True))
     stage.at(130, third.crash)
@@ -329,7 +328,7 @@ SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 
 
 def play(name: str, seed: int = 1, *, fenced: bool = True) -> tuple[Run, list[Problem]]:
-    """Let a story happen; the problems are what its promises do not allow."""
+    """Run a scenario; the problems are the promises that it broke."""
     scenario = SCENARIOS[name]
     mix = scenario.mix
     mix = Mix(

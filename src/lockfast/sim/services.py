@@ -1,7 +1,7 @@
-"""The store's side of a world: servers on hosts of their own, and the stores that clients use.
+"""The store's side of a world: servers on their own hosts, and the stores that clients use.
 
-A service is what a world needs of a store, whichever it is. `TableService` runs the lock table
-itself behind the network; the others run the shipped code of a store over a model of its server.
+A service is what a world needs from a store. `TableService` runs the lock table itself behind the
+network; the others run the shipped code of a store over a model of its server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OnReply: TypeAlias = Callable[[Command, Reply], None]
 Step: TypeAlias = tuple[int, Any, Any]
-"""What a server did: the true instant, the request, the reply."""
+"""What a server did: true time, request, reply."""
 
 
 class Service(Protocol):
@@ -40,29 +40,29 @@ class Service(Protocol):
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Where they run, the one that keeps the time first."""
+        """Their hosts; the one that keeps the time is first."""
         ...
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
-        """The store of a client on a host."""
+        """Return the store of a client on a host."""
         ...
 
     def crash(self) -> None:
-        """Answer nothing until `start`; nothing is forgotten."""
+        """Answer nothing until `start`; no state is lost."""
         ...
 
     def start(self) -> None: ...
 
     def slow_down(self, each_us: int) -> None:
-        """From now on take so long for each request, one after the other."""
+        """Take this long for each request from now on, one after another."""
         ...
 
     def heal(self) -> None:
-        """Undo whatever faults have done."""
+        """Undo all faults."""
         ...
 
     def session_ends_us(self, session: str) -> int | None:
-        """The true instant at which the store ends a session; None if that is not known."""
+        """Return the true time at which the store ends a session; None if unknown."""
         ...
 
     def disband(self) -> None: ...
@@ -70,18 +70,18 @@ class Service(Protocol):
 
 @runtime_checkable
 class Forgetful(Protocol):
-    """A service that can lose what it has acknowledged."""
+    """A service that can lose acknowledged writes."""
 
     def forget_all(self) -> None:
-        """Come back empty, as a store that keeps its state in memory only."""
+        """Restart empty, like a store that keeps its state in memory only."""
         ...
 
     def sync(self) -> None:
-        """Write everything down, or send it to the replica."""
+        """Persist everything, or replicate it."""
         ...
 
     def forget_unsynced(self) -> None:
-        """Go on from what was written down last."""
+        """Restart from what was last persisted."""
         ...
 
     def fail_over(self) -> None:
@@ -91,17 +91,17 @@ class Forgetful(Protocol):
 
 @runtime_checkable
 class Embedded(Protocol):
-    """A service whose store runs in the processes of its clients, on one machine."""
+    """A service whose store runs inside its clients' processes, on one machine."""
 
     machine: Machine
 
     def client_died(self, host: Host) -> None:
-        """A client was killed, and with it whatever the store had in its process."""
+        """Handle the death of a client, and of the store's state in its process."""
         ...
 
 
 class Server(Protocol):
-    """A simulated server that can crash, be slow and forget, and whose replica can be promoted."""
+    """A simulated server that can crash, be slow, lose state, or be replaced by its replica."""
 
     host: Host
     slow_us: int
@@ -118,7 +118,7 @@ ServerT = TypeVar("ServerT", bound=Server)
 
 
 class ServerService(Generic[ServerT]):
-    """One server, perhaps with a replica that lags behind."""
+    """One server, optionally with a replica that lags behind."""
 
     def __init__(self, world: World, server: ServerT) -> None:
         self._world = world
@@ -158,7 +158,7 @@ class ServerService(Generic[ServerT]):
 
 
 class TableService(ServerService[LockServer]):
-    """The lock table that ships, behind the network: the store of the memory worlds."""
+    """The shipped lock table behind the network: the store of the memory worlds."""
 
     def __init__(self, world: World) -> None:
         lagging = world.forgets
@@ -175,7 +175,7 @@ class TableService(ServerService[LockServer]):
         return self.server.host.clock.tick_when(row.deadline_ms * MS)
 
     def held(self) -> list[int]:
-        """The tokens of all who hold, by the store's own reckoning."""
+        """The tokens of all holders, according to the store."""
         claims = (row for _, row in self.server.table.rows.scan("c\x1f", "c\x20", 1000))
         return [claim.token for claim in claims if claim.state == HOLDING]
 
@@ -188,7 +188,7 @@ class TableService(ServerService[LockServer]):
 
 
 class ObservedStore:
-    """A store whose client is told of each command that it sends and each reply that it gets."""
+    """A store that reports each command and reply to its client's recorder."""
 
     def __init__(self, inner: Store, on_send: Callable[[Command], None], on_reply: OnReply) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Making a failing schedule smaller: fewer faults, clients, rounds, until nothing can go."""
+"""Shrink a failing schedule: fewer faults, clients and rounds, until nothing can be removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockfast.sim.mix import Mix
 from lockfast.sim.search import try_seed
 
 SEEDS_TRIED: Final = 40
-"""A smaller mix takes another course, so a few seeds are tried with it."""
+"""A smaller mix runs differently, so a few seeds are tried with it."""
 
 
 class Smaller(NamedTuple):
@@ -20,7 +20,7 @@ class Smaller(NamedTuple):
 
 
 def shrink(mix: Mix, seed: int, kind: str | None = None) -> Smaller:
-    """The smallest mix found that breaks the same promise, and a seed with which it does."""
+    """Return the smallest mix found that breaks the same promise, and a seed that shows it."""
     _, problems = try_seed(seed, mix)
     assert problems, "there is nothing to shrink"
     wanted = kind if kind is not None else problems[0].check
@@ -45,7 +45,7 @@ def shrink(mix: Mix, seed: int, kind: str | None = None) -> Smaller:
 
 
 def smaller_mixes(mix: Mix) -> Iterator[Mix]:
-    """Mixes with a little less in them."""
+    """Yield mixes with slightly less in them."""
     for fault in mix.faults:
         yield replace(mix, faults=_without(mix.faults, fault))
     if len(mix.workloads) > 1:

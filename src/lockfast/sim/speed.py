@@ -1,4 +1,4 @@
-"""`python -m lockfast.sim speed`: how fast the checkers and the search are, told and not judged."""
+"""`python -m lockfast.sim speed`: measure the checkers and the search, without judging."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEASES: Final = 500_000
 OPERATIONS: Final = 400
 SCHEDULES: Final = 500
 CONTENDED: Final = ("turns", "readers", "priorities", "impatient")
-"""Workloads in which five clients want one lock all the time."""
+"""Workloads in which five clients contend for one lock all the time."""
 
 
 def leases(count: int) -> list[Lease]:
-    """A right history of one exclusive lock."""
+    """Return a valid history of one exclusive lock."""
     rng = random.Random(5)
     found: list[Lease] = []
     at = 0
@@ -36,8 +36,8 @@ def leases(count: int) -> list[Lease]:
 
 
 def lines() -> Iterator[str]:
-    """Each figure on a line of its own, by the time that this process had the core."""
-    # As a history has them: in the order in which they were asked for.
+    """Print each figure on a line, by the CPU time of this process."""
+    # In the order of a history: by the time of the request.
     many = sorted(leases(LEASES), key=itemgetter(1))
     seconds = _seconds(lambda: check_leases(many))
     yield f"leases of one lock: {LEASES / seconds:,.0f} grants a second"

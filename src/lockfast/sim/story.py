@@ -1,4 +1,4 @@
-"""A history told to people: timed lanes in a terminal."""
+"""Render a history as text: timed lanes in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Line(NamedTuple):
 
 
 def tell(entries: Sequence[Entry], problems: Iterable[Problem] = ()) -> Iterator[str]:
-    """The story line by line, a column for each lane."""
+    """Return the story line by line, with a column for each lane."""
     lines = list(_lines(entries))
     lanes = lanes_of(entries)
     names = names_of(entries)
@@ -43,7 +43,7 @@ def _clipped(title: str) -> str:
 
 
 def lanes_of(entries: Sequence[Entry]) -> list[str]:
-    """Clients by owner and name, then the store (or its nodes) and the resource, if recorded."""
+    """Return the lanes: clients by owner and name, then the store or its nodes, the resource."""
     clients = {entry["by"] for entry in entries if "ask" in entry}
     owners = _owners_of(entries)
     lanes = sorted(clients, key=lambda name: (owners.get(name, ""), len(name), name))
@@ -73,13 +73,13 @@ def _owners_of(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def short_tokens(entries: Sequence[Entry]) -> dict[int, int]:
-    """A small number for each token, in their order."""
+    """Assign each token a small number, in their order."""
     tokens = sorted({entry["token"] for entry in entries if entry.get("got") == "granted"})
     return {token: i for i, token in enumerate(tokens, 1)}
 
 
 def shortened(text: str, short: dict[int, int]) -> str:
-    """A text with those small numbers in place of the tokens."""
+    """Replace the tokens in a text by these small numbers."""
     for token, number in short.items():
         text = text.replace(str(token), str(number))
     return text
@@ -116,7 +116,7 @@ def _lines(entries: Sequence[Entry]) -> Iterator[Line]:
             lane = entry.get("on", "store")
             yield Line(at, lane, f"token {short.get(entry['token'], '?')}: {entry['store']}")
         elif entry.get("store") == "granted" and "on" in entry and entry["token"] in short:
-            # Ballots that came to nothing are left to the picture.
+            # Ballots without a majority are shown only in the picture.
             yield Line(at, entry["on"], f"yes to {entry['by']}, {short[entry['token']]}")
         elif entry.get("store") == "begins" and "on" in entry:
             yield Line(at, entry["on"], "knows nothing")

@@ -1,7 +1,7 @@
-"""What clients do: each workload is a coroutine for one client, with knobs from the mix.
+"""Workloads: each is a coroutine for one client, with parameters from the mix.
 
-To write one: an `async def` that takes a client, its own randomness and its knobs, entered in
-WORKLOADS with the knobs' defaults. It takes locks through the client, which records them.
+A workload is an `async def` that takes a client, its own source of randomness and its parameters,
+listed in WORKLOADS with their defaults. It acquires locks through the client, which records them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Workload(NamedTuple):
 
 
 def span_ms(rng: random.Random, knobs: Knobs, which: str) -> float:
-    """A span from a knob that gives the least and the most, in milliseconds."""
+    """Draw a span between the two bounds of a parameter, in milliseconds."""
     low, high = knobs[which]
     return low + rng.random() * (high - low)  # type: ignore[no-any-return]
 
 
 def rounds(client: SimClient, knobs: Knobs) -> Iterator[None]:
-    """As many as the knob says, and on until the world has seen the operations it is to have."""
+    """Yield the configured number of rounds, and more until the world has had enough operations."""
     world = client.world
     done = 0
     while done < knobs["rounds"] or world.wants_more():
-        # Each that has begun is likely to bring a release yet.
+        # An operation that has begun usually leads to a release as well.
         world.rounds_begun += 1
         try:
             yield
@@ -63,7 +63,7 @@ def lock(rng: random.Random, knobs: Knobs, mode: str = "exclusive") -> Place:
 
 
 async def turns(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Take a lock, add one to what it protects, give it back."""
+    """Acquire a lock, increment the value it protects, release it."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs))
@@ -73,9 +73,9 @@ async def turns(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def add_one(client: SimClient, lease: SimLease, rng: random.Random, knobs: Knobs) -> None:
-    """Read, think, write one more; as a careless program does, without looking at the lease.
+    """Read, work, write back one more, without checking the lease, as careless programs do.
 
-    As often as the knob `writes` says; else only hold it.
+    As often as the parameter `writes` says; with 0, only hold the lock.
     """
     if knobs["writes"] < 1 and rng.random() >= knobs["writes"]:
         await hold(client, lease, rng, knobs)
@@ -126,7 +126,7 @@ async def readers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def upgrades(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Read, become the writer, go back to reading; two who want to at once cannot both."""
+    """Read, upgrade to write, downgrade to read; of two upgrades at once, one is refused."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         mode = rng.choice(("shared", "shared", "update", "update", "exclusive"))
@@ -145,7 +145,7 @@ async def upgrades(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def permits(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Take some of a few permits."""
+    """Acquire some of a few permits."""
     limit = knobs["limit"]
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
@@ -157,7 +157,7 @@ async def permits(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def several(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Take one to three locks in one step, in any order of names."""
+    """Acquire one to three locks in one step, in any order of names."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         names = rng.sample("abcd", rng.randrange(1, 4))
@@ -169,7 +169,7 @@ async def several(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def tree(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Lock a branch, with intentions on all that is above it."""
+    """Lock a branch, with intention claims on all its ancestors."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         path = rng.choice(("t", "t/x", "t/y", "t/x/1", "t/x/2"))
@@ -185,7 +185,7 @@ async def tree(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def priorities(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Some are more urgent than others; nobody waits for ever."""
+    """Acquire with different priorities; no claim starves."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), priority=rng.choice((0, 0, 1, 5, -1)))
@@ -195,7 +195,7 @@ async def priorities(client: SimClient, rng: random.Random, knobs: Knobs) -> Non
 
 
 async def bounded(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Hold longer than max_hold allows, now and then."""
+    """Sometimes hold longer than max_hold allows."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), max_hold_ms=rng.choice((0, 20, 60)))
@@ -205,7 +205,7 @@ async def bounded(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def many(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Several tasks of one client, in one session."""
+    """Run several tasks of one client in one session."""
 
     async def task(own: random.Random) -> None:
         for _ in rounds(client, knobs):
@@ -224,7 +224,7 @@ async def many(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Take a lock, leave with or without giving it back, connect again."""
+    """Acquire a lock, disconnect with or without releasing it, and connect again."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(lock(rng, knobs), timeout_ms=rng.choice((None, 60)))
@@ -238,7 +238,7 @@ async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs
 
 
 async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Take one lock and then another, in any order: some wait for each other for ever."""
+    """Acquire one lock and then another, in any order, so that some clients deadlock."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         names = rng.sample("ab", 2)
@@ -254,7 +254,7 @@ async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def long_holds(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Hold for longer than a TTL now and then, so that everything rests on keep-alives."""
+    """Sometimes hold for longer than a TTL, so that everything depends on keep-alives."""
     long_round = rng.randrange(knobs["rounds"])
     for i, _ in enumerate(rounds(client, knobs)):
         await think(client, rng, knobs)
@@ -269,7 +269,7 @@ async def long_holds(client: SimClient, rng: random.Random, knobs: Knobs) -> Non
 
 
 async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """One takes locks away from others; all the others take turns."""
+    """One client revokes locks of others; the others take turns."""
     if client.name != "c1":
         await turns(client, rng, knobs)
         return
@@ -282,7 +282,7 @@ async def meddling(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Tasks of one client share a lock that stays with it until others want it."""
+    """Let tasks of one client share a lock that it retains until others want it."""
     place = Place("lock", "a", "exclusive")
     lock = RetainedLock(client.core, Ask((place,), client.world.ttl_ms), knobs["block"])
 
@@ -303,7 +303,7 @@ async def kept(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def ttls(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Claims of several TTLs stand in one line, some of them not of whole seconds."""
+    """Let claims of several TTLs wait in one queue, some of them with fractional seconds."""
     world_ms = client.world.ttl_ms
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
@@ -315,7 +315,7 @@ async def ttls(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def crowd(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """One session waits at very many names at once, of which another takes turns."""
+    """Let one session wait at very many names at once, while another client takes turns at them."""
     if client.name not in ("c1", "c2"):
         await turns(client, rng, {**_WRITING, **knobs})
         return
@@ -334,7 +334,7 @@ async def crowd(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def closing(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """The client is closed while its tasks acquire, and connects again."""
+    """Close the client while its tasks acquire, and connect again."""
 
     async def task(own: random.Random) -> None:
         for _ in range(3):
@@ -357,7 +357,7 @@ async def closing(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def ending(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """One ends the sessions of others while several tasks of each acquire."""
+    """One client revokes the sessions of others while their tasks acquire."""
     if client.name != "c1":
         await many(client, rng, knobs)
         return
@@ -373,7 +373,7 @@ async def ending(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
 
 
 async def crossed_upgrades(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Read two locks and become the writer of one: cycles that lead through conversions."""
+    """Read two locks and upgrade one: deadlocks that involve conversions."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         names = rng.sample("ab", 2)
@@ -393,7 +393,7 @@ async def crossed_upgrades(client: SimClient, rng: random.Random, knobs: Knobs) 
 
 
 async def newcomers(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Everybody connects at the same instant, takes a lock, leaves and connects again."""
+    """Connect at the same instant as all others, acquire a lock, leave and connect again."""
     for _ in rounds(client, knobs):
         lease = await client.acquire(lock(rng, knobs), timeout_ms=rng.choice((None, 60)))
         if lease is not None:
@@ -401,13 +401,13 @@ async def newcomers(client: SimClient, rng: random.Random, knobs: Knobs) -> None
             await client.release(lease)
         await client.core.close()
         client.connect()
-        # On the next whole instant, with all others.
+        # At the next whole instant, together with all others.
         ms = client.host.kernel.now // 1000 % 40
         await client.host.sleep(40 - ms)
 
 
 async def windows(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Jobs that run at most once in a while, whoever gets to run them."""
+    """Run jobs at most once per window, on whichever client comes first."""
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
         lease = await client.acquire(
@@ -452,4 +452,4 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 EXCLUSIVE_WORKLOADS = ("turns", "impatient", "bounded", "many", "comings_and_goings", "long_holds")
-"""What a store with exclusive locks and no queue can do."""
+"""The workloads of a store with exclusive locks and no queue."""

@@ -32,7 +32,7 @@ class SortedSet:
         self.order: list[tuple[float, bytes]] = []
 
     def add(self, member: bytes, score: float) -> bool:
-        """True if it is a new member."""
+        """Return True if the member is new."""
         former = self.scores.get(member)
         if former is not None:
             if former == score:
@@ -75,7 +75,7 @@ class Data:
         self.keys: dict[bytes, Value] = {}
 
     def copy(self) -> Data:
-        """As a replica has it, or a file on disk."""
+        """A copy, as a replica or a file on disk has it."""
         made = Data()
         made.keys = {
             key: value if isinstance(value, bytes) else value.copy()
@@ -84,7 +84,7 @@ class Data:
         return made
 
     def run(self, command: Arguments) -> Reply:
-        """Carry out one command; raises ReplyError."""
+        """Execute one command. Raises ReplyError."""
         name = command[0].upper()
         handler = COMMANDS.get(name)
         if handler is None:
@@ -92,7 +92,7 @@ class Data:
         return handler(self, command[1:])
 
     def _at(self, key: bytes, kind: type) -> Any:
-        """What is stored there, or something empty of that type."""
+        """Return the value, or an empty one of that type."""
         found = self.keys.get(key)
         if found is None:
             return kind()
@@ -101,7 +101,7 @@ class Data:
         return found
 
     def _store(self, key: bytes, value: Any, *, empty: bool) -> None:
-        """A key without elements does not exist."""
+        """Delete a key that has no elements left."""
         if empty:
             self.keys.pop(key, None)
         else:
@@ -210,7 +210,7 @@ class Data:
         return _limited(self._between(key, low, high)[::-1], options)
 
     def _between(self, key: bytes, low: bytes, high: bytes) -> list[bytes]:
-        # As the command does, this takes all scores for the same.
+        # Like the command itself, this treats all scores as equal.
         order = self._at(key, SortedSet).order
         score = order[0][0] if order else 0.0
         first = _lexical(order, score, low, is_low=True)
@@ -309,7 +309,7 @@ def _score(text: bytes) -> float:
 
 
 def _bound(text: bytes) -> tuple[float, bool]:
-    """A score, and whether the range ends before it."""
+    """Parse a score, and whether the range excludes it."""
     is_open = text.startswith(b"(")
     try:
         return float(text[1:] if is_open else text), is_open
@@ -318,7 +318,7 @@ def _bound(text: bytes) -> tuple[float, bool]:
 
 
 def _lexical(order: list[tuple[float, bytes]], score: float, bound: bytes, *, is_low: bool) -> int:
-    """Where the members from or up to a bound begin or end."""
+    """Return the index at which the members within a bound begin or end."""
     if bound == b"-":
         return 0
     if bound == b"+":

@@ -1,4 +1,4 @@
-"""A Redis server on a host: commands one after the other, scripts, channels, and its faults."""
+"""A Redis server on a host: commands one after another, scripts, channels, and faults."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lockfast.sim.redis.lua import interpreter
 from lockfast.sim.runtime import Host
 
 Hear = Callable[[bytes], None]
-"""Takes a message that was published."""
+"""Accepts a published message."""
 
 
 class Subscription:
-    """A client's ear at a channel, over a connection of its own."""
+    """A client's subscription to a channel, on its own connection."""
 
     __slots__ = ("broken", "channel", "hear", "host", "last_us")
 
@@ -26,11 +26,11 @@ class Subscription:
         self.hear = hear
         self.broken = broken
         self.last_us = 0
-        """When the last message arrives: they stay in order."""
+        """When the last message arrives, so that messages stay in order."""
 
 
 class RedisServer:
-    """One server. It answers nothing while it is down."""
+    """One server. It does not answer while it is down."""
 
     def __init__(self, host: Host, network: Network, data: Data | None = None) -> None:
         self.host = host
@@ -41,14 +41,14 @@ class RedisServer:
         self.out_of_memory = False
         self.subscriptions: dict[Subscription, None] = {}
         self._synced = Data()
-        """What a replica has, or the disk."""
+        """The state of the replica or of the disk."""
         self._scripts: dict[bytes, bytes] = {}
         self._free_us = 0
 
     # ── what happens to it ───────────────────────────────────────────────────────────
 
     def crash(self) -> None:
-        """All connections break; scripts that were loaded are forgotten."""
+        """Break all connections and forget the loaded scripts."""
         self.down = True
         self._scripts.clear()
         for subscription in list(self.subscriptions):
@@ -67,7 +67,7 @@ class RedisServer:
         self.data, self._synced = Data(), Data()
 
     def promote(self, host: Host) -> RedisServer:
-        """A server on another host that goes on from what it has heard of this one."""
+        """Return a server on another host that continues from what it has replicated."""
         self.crash()
         heir = RedisServer(host, self.network, self._synced.copy())
         heir._synced = self._synced.copy()
@@ -76,7 +76,7 @@ class RedisServer:
     # ── commands ─────────────────────────────────────────────────────────────────────
 
     def receive(self, commands: Sequence[Sequence[bytes]], answer: Callable[[Reply], None]) -> None:
-        """Carry out some commands that arrived together; the last one's reply is the answer."""
+        """Execute commands that arrived together; the reply is that of the last one."""
         if self.slow_us:
             kernel = self.network.kernel
             self._free_us = max(self._free_us, kernel.now) + self.slow_us
@@ -96,7 +96,7 @@ class RedisServer:
         answer(reply)
 
     def execute(self, command: Sequence[bytes]) -> Reply:
-        """Carry out one command; raises ReplyError."""
+        """Execute one command. Raises ReplyError."""
         name = command[0].upper()
         if name == b"EVALSHA":
             body = self._scripts.get(command[1].lower())
@@ -131,7 +131,7 @@ class RedisServer:
         return interpreter().run(body, keys, arguments, call)
 
     def _sparing(self) -> Callable[[Sequence[bytes]], Reply]:
-        """As a server without memory: refuse to store anything until a script has written."""
+        """Behave like a server out of memory: store nothing until a script has written."""
         has_written = False
 
         def call(command: Sequence[bytes]) -> Reply:
@@ -151,7 +151,7 @@ class RedisServer:
         network, kernel = self.network, self.network.kernel
         for subscription in heard:
             if network.loses(self.host, subscription.host):
-                # What is lost is sent again until the connection counts as broken.
+                # TCP retransmits a lost segment until the connection counts as broken.
                 self.drop(subscription, told=network.chance(0.5))
                 continue
             at = max(subscription.last_us, kernel.now + network.transit_us())
@@ -160,7 +160,7 @@ class RedisServer:
         return len(heard)
 
     def drop(self, subscription: Subscription, *, told: bool) -> None:
-        """End a subscription; its client notices, or hears nothing more."""
+        """End a subscription; its client notices, or receives nothing more."""
         self.subscriptions.pop(subscription, None)
         if told:
             kernel = self.network.kernel

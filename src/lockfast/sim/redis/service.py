@@ -1,7 +1,7 @@
-"""Worlds of Redis: the shipped scripts and their protocol over a modelled server.
+"""Worlds of Redis: the shipped scripts and protocol over a modelled server.
 
-What is modelled is the server and the sockets. Everything else is the store's own: how a command
-becomes a call of a script, the scripts, what their answers mean, which wakes are believed.
+Only the server and the sockets are modelled. The rest is the store's own code: how a command
+becomes a call of a script, the scripts, how replies are decoded, which wakes are believed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LABEL: Final = "redis://simulated"
 RESET_US_MAX: Final = 40 * MS
-"""A broken connection is noticed within this, if it is noticed at all."""
+"""The maximum time in which a broken connection is noticed, if it is noticed at all."""
 RETRY_MS: Final = 50
 CONNECT_MS: Final = 1000
 
@@ -37,7 +37,7 @@ Find = Callable[[], RedisServer]
 
 
 class RedisService(ServerService[RedisServer]):
-    """One Redis server, perhaps with a replica that lags behind."""
+    """One Redis server, optionally with a replica that lags behind."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, RedisServer(world.host("store"), world.network))
@@ -61,7 +61,7 @@ class RedisService(ServerService[RedisServer]):
 
 
 class SimRedisStore:
-    """The store of a client, over the modelled network; `find` says where the server is."""
+    """The store of a client, over the modelled network; `find` returns the current server."""
 
     capabilities = Capabilities()
 
@@ -81,11 +81,11 @@ class SimRedisStore:
         return SimRedisWakeListener(self._host, self._find, session, deliver)
 
     def close(self) -> None:
-        """There is no connection."""
+        """There is no connection to close."""
 
 
 class _Call(SimSignal):
-    """Commands on their way, and what is heard of them."""
+    """Commands in flight, and their outcome."""
 
     __slots__ = ("error", "found")
 
@@ -111,7 +111,7 @@ class _Call(SimSignal):
 
 
 class SimRedisWire:
-    """Commands of one client, each on a connection of its own for as long as it takes."""
+    """Sends the commands of one client, each on its own connection."""
 
     def __init__(self, host: Host, find: Find, protocol: ScriptProtocol) -> None:
         self._host = host
@@ -119,7 +119,7 @@ class SimRedisWire:
         self._protocol = protocol
         self._server: RedisServer | None = None
         self.connections = 0
-        """How many were made: a new one may lead to another server."""
+        """The number of connections made: a new one may lead to another server."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         protocol = self._protocol
@@ -150,7 +150,7 @@ class SimRedisWire:
         call = _Call(host)
         arrive = partial(self._receive, server, call, commands)
         if not network.carry(host, server.host, arrive) and network.chance(0.5):
-            # It never arrived, and the client knows: nothing was done.
+            # It never arrived, and the client knows that nothing was done.
             call.fail_soon(StoreUnavailableError(LABEL, "the connection broke"))
         call._waiter = task
         task.wake_after(timeout_ms * MS, host.clock)
@@ -182,11 +182,11 @@ class SimRedisWire:
             call.fail_soon(OutcomeUnknownError(LABEL, "the connection broke"))
 
     def close(self) -> None:
-        """There is no connection."""
+        """There is no connection to close."""
 
 
 class SimRedisWakeListener(RedisWakeListener):
-    """The shipped listener's judgement of messages, over a modelled subscription."""
+    """The shipped checks of messages, over a modelled subscription."""
 
     def __init__(self, host: Host, find: Find, session: str, deliver: Deliver) -> None:
         self.inbox = f"{host.chance().getrandbits(128):032x}"
@@ -220,7 +220,8 @@ class SimRedisWakeListener(RedisWakeListener):
         )
 
     async def _reaches(self, until_ms: int | None) -> bool:
-        """Subscribe, which takes a round trip; False if nobody answers, or it is too early."""
+        """Subscribe, which takes a round trip. Return False if there is no answer, or if it is too
+        early."""
         host, server = self._host, self._find()
         now_ms = host.now_ms()
         if now_ms < self._retry_at_ms:
@@ -265,7 +266,7 @@ def _packed(argument: str | int) -> bytes:
 
 
 def _decoded(found: Any) -> Any:
-    """A reply as the client's reader hands it out."""
+    """Return a reply as the client's parser would."""
     if isinstance(found, bytes):
         return found.decode(errors="replace")
     if isinstance(found, list):

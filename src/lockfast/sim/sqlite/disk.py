@@ -29,7 +29,7 @@ class Writer(Protocol):
     disk: Disk
 
     def before_write(self) -> float:
-        """Return how much of a write happens: less than 1 if the writer is killed in it."""
+        """Return the fraction of a write that happens: below 1 if it kills the writer."""
         ...
 
     @property
@@ -37,11 +37,11 @@ class Writer(Protocol):
 
 
 Change = tuple[int, bytes] | int
-"""Bytes at an offset, or the length to which a file is cut."""
+"""Bytes at an offset, or the length to which a file is truncated."""
 
 
 class Contents:
-    """One file: what is on the disk for certain, and what may be."""
+    """One file: what is certainly on disk, and what may be."""
 
     __slots__ = ("changes", "synced")
 
@@ -55,7 +55,7 @@ class Contents:
         self.changes.clear()
 
     def cut(self, rng: random.Random) -> None:
-        """Keep some of what was not synced."""
+        """Keep some of the unsynced writes."""
         share = rng.choice((0.0, 0.2, 0.5, 0.8, 1.0))
         kept: list[Change] = []
         for change in self.changes:
@@ -64,7 +64,7 @@ class Contents:
                     kept.append(change)
                 continue
             offset, data = change
-            if share < 1 and rng.random() < 0.5:  # all of it or nothing
+            if share < 1 and rng.random() < 0.5:  # All of it or nothing.
                 kept += [change] if rng.random() < share else []
                 continue
             for start in range(0, len(data), SECTOR_BYTES):
@@ -91,7 +91,7 @@ class Disk:
         self.full = False
         self._files: dict[str, Contents] = {}
         self._deleted: dict[str, Contents] = {}
-        """Deleted, and nobody made sure: a power cut may bring them back."""
+        """Deleted without a sync of the directory: a power cut may bring them back."""
 
     def file(self, path: str) -> Contents:
         found = self._files.get(path)
@@ -106,7 +106,7 @@ class Disk:
             self._deleted[path] = contents
 
     def cut_power(self, rng: random.Random) -> None:
-        """Put on the real disk what is left; nobody has a file open any more."""
+        """Write what is left to the real disk; no process has a file open."""
         for path, contents in self._deleted.items():
             if rng.random() < 0.5:
                 self._files[path] = contents
@@ -119,7 +119,7 @@ class Disk:
 
 class _File(apsw.VFSFile):
     def __init__(self, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
-        # The default VFS below. Temporary files have no name, and nobody finds them again.
+        # The default VFS below. Temporary files have no name, so no other process can open them.
         super().__init__("", name, flags)
         path = name if isinstance(name, str) or name is None else name.filename()
         self._writer = _current()
@@ -165,13 +165,13 @@ class _Vfs(apsw.VFS):
 
 
 def _refuse_the_dead(writer: Writer) -> None:
-    """Let what SQLite does to tidy up after a process was killed change nothing."""
+    """Ignore the writes with which SQLite cleans up after a process was killed."""
     if writer.dead:
         raise _error(apsw.IOError, "the process is dead")
 
 
 def _error(kind: type[apsw.Error], message: str) -> apsw.Error:
-    """An error as the library raises it, with its number."""
+    """Return an error with its code, as the library raises it."""
     error = kind(message)
     error.extendedresult = _NUMBERS[kind]  # type: ignore[attr-defined]
     return error
@@ -190,7 +190,7 @@ _vfs: _Vfs | None = None
 
 
 def act_as(writer: Callable[[], Writer]) -> Callable[[], Writer]:
-    """Say who opens and deletes files from now on; return who did before."""
+    """Set the process that opens and deletes files from now on; return the previous one."""
     global _current, _vfs
     if _vfs is None:
         _vfs = _Vfs()
@@ -199,5 +199,5 @@ def act_as(writer: Callable[[], Writer]) -> Callable[[], Writer]:
 
 
 def connect(path: str) -> apsw.Connection:
-    """Open a database on the disk of whoever acts."""
+    """Open a database on the disk of the current process."""
     return apsw.Connection(os.fspath(path), vfs=NAME, statementcachesize=256)

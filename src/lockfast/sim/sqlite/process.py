@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 NAMESPACE: Final = "1"
 SLEEP_S: Final = 0.02
-"""What a sleep at the gate takes at least: to look more often changes nothing."""
+"""The minimum sleep at the gate: polling more often changes nothing."""
 STOPPED_S: Final = 30
-"""No step takes so long; a test that waits for longer hangs."""
+"""No step takes this long; a test that waits longer has hung."""
 
 
 class SimTime:
@@ -44,7 +44,7 @@ class SimTime:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.slept_s = 0.0
-        """In this call."""
+        """Time slept in this call."""
 
     def monotonic(self) -> float:
         return self._host.clock.local_us() / 1e6 + self.slept_s
@@ -57,14 +57,14 @@ class SimTime:
 
 
 class _Sender(WakeSender):
-    """The shipped sender, over the machine's loopback."""
+    """The shipped sender, over the machine's loopback interface."""
 
     def __init__(self, process: Process) -> None:
         self._socket: Any = SimpleNamespace(sendto=process.send_datagram, close=lambda: None)
 
 
 class Process:
-    """One process of the machine, from its start to its end."""
+    """One process of the machine, from start to end."""
 
     def __init__(self, machine: Machine, host: Host, pid: int) -> None:
         self.machine = machine
@@ -75,7 +75,7 @@ class Process:
         self.identity = f"{machine.boot}:{NAMESPACE}:{pid}:{self.start_ticks}"
         self.dead = False
         self.kill_at: int | None = None
-        """In which of the next writes it is killed,"""
+        """The write, counted from now, in which it is killed,"""
         self.stop_at: int | None = None
         """or before which it is stopped."""
         self.stopped: Stopped | None = None
@@ -101,12 +101,12 @@ class Process:
             (processes, "_stat", machine.stat),
             (processes, "os", SimpleNamespace(kill=machine.signal, getpid=lambda: pid)),
         ]
-        """What the store asks of its machine, and who answers."""
+        """The functions through which the store uses its machine, and their replacements."""
 
     # ── calls into the store ─────────────────────────────────────────────────────────
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have the shipped code do something in this process. Raises Killed if it is killed."""
+        """Call shipped code in this process. Raises Killed if the process is killed."""
         if self.dead:
             raise Crashed(self.host.name)
         try:
@@ -122,10 +122,10 @@ class Process:
             return call.result()  # type: ignore[no-any-return]
         finally:
             if self.dead:
-                raise Killed  # whatever came of it, nobody hears of it
+                raise Killed  # The process is dead, so no one receives the result.
 
     def files(self) -> list[SqliteFile]:
-        """The databases that it has open and could read now."""
+        """Return the databases that it has open and that can be read now."""
         if self.dead or self.stopped is not None:
             return []
         return [file for file in self._files.values() if file._connection is not None]
@@ -145,7 +145,7 @@ class Process:
                 setattr(owner, name, original)
 
     def _watch(self, process: str) -> None:
-        """As `open_pidfd`, of a process whose end its machine tells us."""
+        """As `open_pidfd`, for a process whose end the simulated machine reports."""
         if processes.has_ended(process):
             raise processes.Gone
 
@@ -167,7 +167,7 @@ class Process:
         return 1.0
 
     def resume(self) -> None:
-        """Let it go on where it was stopped."""
+        """Continue where it was stopped."""
         call, self.stopped = self.stopped, None
         if call is not None:
             with self._acting():
@@ -175,7 +175,7 @@ class Process:
             call.signal.set()
 
     def bury(self) -> None:
-        """It is dead: the system closes its files and drops its locks; it writes nothing."""
+        """The process is dead: close its files, release its locks, write nothing."""
         self.dead = True
         if self.stopped is not None:
             self.resume()
@@ -194,14 +194,14 @@ class Process:
 
 
 class StoppedError(BaseException):
-    """A call has not come back: its process was stopped in the middle of it."""
+    """A call has not returned: its process was stopped during it."""
 
     def __init__(self, call: Stopped) -> None:
         self.call = call
 
 
 class Stopped:
-    """A call on a thread of its own, so that it can stop anywhere. One thread runs at a time."""
+    """Runs a call on a separate thread, so that it can stop anywhere. One thread runs at a time."""
 
     def __init__(
         self, process: Process, function: Callable[..., Any], arguments: tuple[Any, ...]
@@ -223,14 +223,14 @@ class Stopped:
         return getattr(threading.current_thread(), "stopped_call", None)
 
     def go_on(self) -> None:
-        """Let it run until it stops or ends."""
+        """Run until it stops or ends."""
         self._theirs.release()
         assert self._ours.acquire(timeout=STOPPED_S), "a step does not come to its end"
         if self.ended:
             self._thread.join()
 
     def stop(self) -> None:
-        """Called by itself: let the world go on without it."""
+        """Called on the thread itself: let the world continue without it."""
         self._ours.release()
         self._theirs.acquire()
 

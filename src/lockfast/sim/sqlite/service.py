@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from lockfast.sim.world import World
 
 STEP_US: Final = (30, 300)
-"""What a step takes, besides waiting for the gate."""
+"""The time of a step, without waiting for the gate."""
 GATE_MS: Final = 5
 """How often a waiting process tries the gate while another is stopped inside."""
 SMALL_HOT: Final = (0, 200, 600, 1500, 7500)
-"""What the hot row holds: little, so that rows are spilled often."""
+"""The capacity of the hot row: small, so that rows are spilled often."""
 UPTIME_US: Final = 3_600_000_000
-"""For how long the machine has been running when a world begins,"""
+"""How long the machine has been running when a world begins,"""
 BOOT_US: Final = 1_000_000
-"""and when its processes can be started again after a power cut, by its own clock."""
+"""and when processes can be restarted after a power cut, by its own clock."""
 MEMORY: Final = "/dev/shm"
 
 
@@ -80,7 +80,7 @@ class Machine:
     # ── what processes ask ───────────────────────────────────────────────────────────
 
     def signal(self, pid: int, number: int) -> None:
-        """As `os.kill` with no signal. Raises ProcessLookupError if there is no such process."""
+        """As `os.kill` without a signal. Raises ProcessLookupError if there is no such process."""
         if all(process.pid != pid for process in self.processes.values()):
             raise ProcessLookupError(pid)
 
@@ -108,7 +108,7 @@ class Machine:
     # ── what happens to it ───────────────────────────────────────────────────────────
 
     def end(self, host: Host) -> None:
-        """A process has ended; whoever watches it is told."""
+        """Report the end of a process to those that watch it."""
         process = self.processes.pop(host, None)
         if process is None:
             return
@@ -120,7 +120,7 @@ class Machine:
                 listener.hear_of_end(process.identity)
 
     def cut_power(self) -> None:
-        """After all of its processes were ended: start again with what the disk has left."""
+        """Boot again with what is left on the disk, after all processes have ended."""
         assert not self.processes
         self.disk.cut_power(self.rng)
         self._boots += 1
@@ -153,7 +153,7 @@ class SqliteService:
         raise AssertionError("there is no server")
 
     def start(self) -> None:
-        """There is no server."""
+        """There is no server to stop."""
 
     def slow_down(self, each_us: int) -> None:
         self.machine.each_us = each_us
@@ -230,18 +230,18 @@ class SimSqliteStore:
             await self._die()
         except StoreError as error:
             self._note(error)
-            # It has waited already, or could not: what it slept at the gate is not slept again.
+            # The sleep at the gate was already accounted for.
             await host.sleep(min(process.time.slept_s * 1000, GATE_MS))
             raise
         except (AssertionError, LookupError, ValueError) as error:
-            # The table cannot make sense of its rows.
+            # The table cannot interpret its rows.
             self._machine.world.problem("consistent", f"{type(command).__name__}: {error!r}")
             raise StoreUnavailableError(self.label, "its rows contradict each other") from None
         await host.sleep(draw * least / MS)
         return reply
 
     def _apply(self, command: Command, timeout_ms: int) -> Reply:
-        """In the process: open the database if need be, and carry out the command."""
+        """In the process: open the database if necessary, and execute the command."""
         if self._file is None:
             self._file = open_file(Path(self._machine.path), "apsw")
             for listener in self._listeners:
@@ -249,7 +249,7 @@ class SimSqliteStore:
         return self._file.apply(command, timeout_ms)
 
     async def _wait_at_gate(self, timeout_ms: int) -> int:
-        """While another process is stopped inside; returns the time that is left."""
+        """Wait while another process is stopped inside the gate; return the time that is left."""
         while self._machine.someone_is_stopped() and timeout_ms > GATE_MS:
             await self._host.sleep(GATE_MS)
             timeout_ms -= GATE_MS
@@ -272,7 +272,7 @@ class SimSqliteStore:
         raise Crashed(self._host.name)
 
     def _kill_soon(self) -> None:
-        """At this instant, but not from within one of its own tasks."""
+        """Call back at this instant, but not from within one of its own tasks."""
         world, host = self._machine.world, self._host
         client = next(client for client in world.clients if client.host is host)
         world.kernel.soon(lambda: None if host.dead else world.kill(client))
@@ -284,7 +284,7 @@ class SimSqliteStore:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None and not self._process.dead:
-            self._process.stop_at = None  # only steps are stopped
+            self._process.stop_at = None  # Only steps are stopped.
             try:
                 self._process.call(file.close)
             except Killed:
@@ -300,7 +300,7 @@ class SimSqliteWire:
 
 
 class SimSqliteWakeListener(SqliteWakeListener):
-    """The shipped listener's judgement of datagrams and deaths, without descriptors."""
+    """The shipped checks of datagrams and deaths, without descriptors."""
 
     def __init__(
         self, process: Process, session: str, deliver: Deliver, on_close: Callable[[str], None]
