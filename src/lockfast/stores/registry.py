@@ -52,7 +52,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
 
 WITH_PASSWORDS: Final = (
     "redis", "rediss", "unix", "valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql",
-    "cluster", "sentinel", "http", "https",
+    "cluster", "sentinel", "http", "https", "zookeeper", "zookeepers", "zk", "zks",
 )  # fmt: skip
 """How the schemes of stores end that have a password."""
 DEFAULT_NAMESPACE: Final = "default"
@@ -60,7 +60,7 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _SCHEME: Final = "[a-z][a-z0-9+.-]*"
 _NAMESPACE: Final = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
-_SECRET_OPTION: Final = "pass|pwd|pw|secret|token|auth|key|cred|sig"
+_SECRET_OPTION: Final = "acl|pass|pwd|pw|secret|token|auth|key|cred|sig"
 _SERVER: Final = r"(\[[^\]]*\]|[^:]*)(:\d{1,5})?"
 
 

@@ -1,0 +1,1 @@
+"""Locks in ZooKeeper, for those who already run an ensemble."""
