@@ -95,8 +95,7 @@ def _search_store(store: str, first: int, count: int, jobs: int | None, findings
 
 
 def _leave(finding: Failure, directory: Path) -> str:
-    """Save a smaller run that fails in the same way, and its picture; return the command to view
-    it."""
+    """Save a smaller run that fails alike, and its picture; return the command to view it."""
     smaller = shrink(mix_of_seed(finding.seed, finding.store), finding.seed)
     run, problems = try_seed(smaller.seed, smaller.mix)
     directory.mkdir(parents=True, exist_ok=True)

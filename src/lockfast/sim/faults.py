@@ -253,8 +253,7 @@ def out_of_memory(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def leader_change(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Depose the leader: for a while there is no agreement, then the TTL of every lease starts
-    again."""
+    """Depose the leader: no agreement for a while, then the TTL of every lease restarts."""
 
     def begin() -> Callable[[], None]:
         world.note_fault("leader_change", "etcd")

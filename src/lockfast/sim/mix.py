@@ -204,8 +204,7 @@ def _toml(value: object) -> str:
 
 
 def mix_of_seed(seed: int, store: str = "memory") -> Mix:
-    """Return the mix that the search runs for a seed; over all seeds, every workload meets every
-    fault."""
+    """Return the mix of a seed; over all seeds, every workload meets every fault."""
     rng = random.Random(f"mix {seed}" if store == "memory" else f"mix {seed} {store}")
     possible = [name for name, fault in FAULTS.items() if store in fault.stores]
     workloads = list(EXCLUSIVE_WORKLOADS if store == "quorum" else WORKLOADS)

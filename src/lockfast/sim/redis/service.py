@@ -220,8 +220,7 @@ class SimRedisWakeListener(RedisWakeListener):
         )
 
     async def _reaches(self, until_ms: int | None) -> bool:
-        """Subscribe, which takes a round trip. Return False if there is no answer, or if it is too
-        early."""
+        """Subscribe (one round trip). Return False without an answer, or if it is too early."""
         host, server = self._host, self._find()
         now_ms = host.now_ms()
         if now_ms < self._retry_at_ms:

@@ -38,7 +38,7 @@ class _WorkerWire:
         self._process = os.getpid()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="lockfast-sqlite")
         self._answers = True
-        """Whether the last command that was carried out got an answer."""
+        """True if the last command that was executed got an answer."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         if self._process != os.getpid():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockfast.stores.sqlite import Address
 
 FIXED: Final = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
-"""SQLite releases, by branch, from which on a commit may overlap a checkpoint."""
+"""The SQLite releases, per branch, since which a commit may overlap a checkpoint."""
 TIMEOUT_S: Final = 5.0
 UNREADABLE_SHOWN: Final = 3
 
@@ -136,7 +136,7 @@ def _contents(file: SqliteFile) -> Iterator[Diagnosis]:
 
 
 def _read_all(execute: Any) -> tuple[list[str], dict[str, int]]:
-    """What cannot be read, and how many rows there are of each family."""
+    """Return the rows that cannot be read, and the number of rows of each family."""
     unreadable: list[str] = []
     kinds: dict[str, int] = {}
     rows = dict(execute("SELECT k, v FROM rows").fetchall())
@@ -163,5 +163,5 @@ def _read_all(execute: Any) -> tuple[list[str], dict[str, int]]:
 
 
 def _shown(line: str) -> str:
-    """A line without the secrets that authenticate wake-ups."""
+    """Return a line without the secrets that authenticate wakes."""
     return re.sub(r"(\d+@\d*#)[0-9a-f]+", r"\1***", line).replace("\x1f", "␟")

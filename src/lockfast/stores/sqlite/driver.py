@@ -15,7 +15,7 @@ from lockfast.errors import (
 )
 
 BUSY_MS: Final = 2000
-"""How long SQLite waits for its own lock, which only programs that ignore the gate make it do."""
+"""How long SQLite waits for its own lock, which only programs that bypass the gate can hold."""
 STATEMENTS_CACHED: Final = 256
 
 # Primary result codes, https://www.sqlite.org/rescode.html
@@ -81,7 +81,7 @@ def _apsw() -> Driver:
 
 
 def translate(code: int, message: str, label: str) -> StoreError:
-    """The error for a caller, with what to do about it."""
+    """Return the error for a caller, with what to do about it."""
     primary = code & 0xFF
     if primary == _FULL:
         return StoreUnavailableError(label, "the disk is full", "free some space; nothing was lost")

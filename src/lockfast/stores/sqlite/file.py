@@ -46,14 +46,17 @@ QUICK_CHECK: Final = "PRAGMA quick_check(1)"
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
 CHECK_EVERY_MS: Final = 20
-"""How often a busy process checks that its files are still those at their paths."""
+"""How often a busy process checks that its files are still the ones at their paths."""
 
 _open_files: dict[str, SqliteFile] = {}
 _open_files_mutex = threading.Lock()
 
 
 def open_file(path: Path, driver_name: str, *, group: bool = False) -> SqliteFile:
-    """The database as this process has it, opened if need be; close() it once for each call."""
+    """Return this process's handle of the database, opening it if necessary.
+
+    Call close() once for each call.
+    """
     real = os.path.realpath(path)
     with _open_files_mutex:
         found = _open_files.get(real)
@@ -68,7 +71,7 @@ def open_file(path: Path, driver_name: str, *, group: bool = False) -> SqliteFil
             return found
         gate = found.retire() if found is not None else None
         if os.path.islink(path):
-            # Whoever can change the link decides which locks we use.
+            # Anyone who can change the link could redirect our locks.
             filesystem.prepare(path, f"sqlite://{path}", group=group)
         opened = _open_files[real] = SqliteFile(Path(real), driver_name, gate, group=group)
         return opened
@@ -95,7 +98,7 @@ class SqliteFile:
         self.driver_name = driver_name
         self.users = 1
         self.is_inherited = False
-        """Opened by the process that this one was forked off: must not be used or closed here."""
+        """The files that the parent process opened: must not be used or closed after a fork."""
         self._group = group
         self._driver = driver.load(driver_name)
         # Re-entrant only so that `release` fails in a thread that does not hold it.
@@ -117,7 +120,7 @@ class SqliteFile:
     # ── one command ──────────────────────────────────────────────────────────────────
 
     def apply(self, command: Command, timeout_ms: int) -> Reply:
-        """Carry out one command in one transaction and wake the sessions that it concerns."""
+        """Execute one command in one transaction, and wake the sessions that it concerns."""
         mutex = self._mutex
         if mutex._is_owned():  # type: ignore[attr-defined]
             raise StoreUnavailableError(
@@ -127,9 +130,9 @@ class SqliteFile:
             )
         until = time.monotonic() + timeout_ms / 1000
         wakes: list[Wake] = []
-        # An exception may strike between any two calls (Ctrl-C), but not between a
-        # `finally` and the first call in it. So what is undone there is undone whether
-        # or not it was done: both releases are harmless if nothing was taken.
+        # An exception (Ctrl-C) may strike between any two calls, but not between a `finally` and
+        # the first call in it. So both releases run unconditionally; they are harmless if nothing
+        # was acquired.
         try:
             try:
                 # An acquire with a timeout takes longer, even if the mutex is free.
@@ -151,7 +154,7 @@ class SqliteFile:
             for wake in wakes:
                 self._tell(wake)
         except BaseException:
-            # The step may have been committed all the same: let those concerned look.
+            # The step may have been committed nevertheless: let the sessions check.
             for wake in wakes:
                 self._tell(wake._replace(what=WAKE_LOOK) if wake.what == WAKE_GRANTED else wake)
             raise
@@ -165,7 +168,7 @@ class SqliteFile:
             try:
                 at_ms = now_ms()
                 if at_ms >= self._check_at_ms and type(command) is not Leave:
-                    # A Leave may go to a database that is gone: it harms nobody there.
+                    # A Leave to a deleted database is harmless.
                     self._check_places(gate, until)
                     self._check_at_ms = at_ms + CHECK_EVERY_MS
                 execute("BEGIN IMMEDIATE")
@@ -225,7 +228,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self, begin: str) -> Iterator[Callable[..., Any]]:
-        """Run statements in a transaction; errors of the library become StoreError."""
+        """Run statements in a transaction; translate errors of the library to StoreError."""
         with self._mutex:
             try:
                 self._execute(begin)
@@ -238,9 +241,9 @@ class SqliteFile:
                 raise
 
     def reset(self, until: float) -> tuple[int, int]:
-        """Delete all rows but the counters; return how many sessions and locks there were.
+        """Delete all rows except the counters; return how many sessions and locks there were.
 
-        Works on rows that cannot be read.
+        Also works if rows cannot be read.
         """
         with self.behind_gate(until), self.transaction("BEGIN IMMEDIATE"):
             return self._rows.reset()
@@ -269,7 +272,7 @@ class SqliteFile:
         self.detach(ALL_INBOXES)
 
     def _busy(self) -> StoreUnavailableError:
-        """Why another thread of ours has not come back from its transaction."""
+        """Return why another thread of this process has not finished its transaction."""
         gate = self._gate
         if gate is not None and (gate.holder() or os.getpid()) != os.getpid():
             return gate.shut()
@@ -287,7 +290,7 @@ class SqliteFile:
         self._open(until)
 
     def _open(self, until: float) -> None:
-        """Open gate and database, and make or check the schema, all behind the gate."""
+        """Open gate and database, and create or check the schema, all inside the gate."""
         try:
             if self._gate is None:
                 self._gate = Gate(self._path_text, self.label, group=self._group)
@@ -297,7 +300,7 @@ class SqliteFile:
             raise filesystem.translate(error, self.path, self.label) from error
         gate = self._gate
         try:
-            gate.enter(until)  # in here: Ctrl-C must not leave it shut
+            gate.enter(until)  # Inside the try: Ctrl-C must not leave the gate locked.
             self._await_current(gate, until)
             crashed = gate.join() and _size_of(f"{self.path}-wal") > 0
             self._create()
@@ -369,7 +372,7 @@ class SqliteFile:
     # ── whether the files are still there ────────────────────────────────────────────
 
     def is_there(self) -> bool:
-        """Whether the path still leads to the database we have open."""
+        """Return True if the path still leads to the database that we have open."""
         if self._retired or self._connection is None:
             return not self._retired
         try:
@@ -383,7 +386,7 @@ class SqliteFile:
         self._await_current(gate, until)
 
     def _await_current(self, gate: Gate, until: float) -> None:
-        """Inside the gate: go to another one if the gate file was deleted or replaced."""
+        """Inside the gate: reopen it if the gate file was deleted or replaced."""
         while not gate.is_current():
             gate.reopen()
             gate.enter(until)
@@ -407,7 +410,7 @@ class SqliteFile:
         )
 
     def retire(self) -> Gate | None:
-        """Give up a database that is gone; return the gate, for the one that takes its place."""
+        """Close a database that was deleted; return the gate, for the one that replaces it."""
         with self._mutex:
             self._retired = True
             gate, self._gate = self._gate, None
@@ -417,8 +420,8 @@ class SqliteFile:
         """End one use; the last one closes the database."""
         with _open_files_mutex:
             self.users -= 1
-            # A thread of ours may be waiting at the gate, for long. What cannot be closed in
-            # time stays open, for whoever opens it next in this process.
+            # Another thread may be waiting at the gate for long. If closing takes too long, the
+            # database stays open for the next client of this process.
             if self.users > 0 or not self._mutex.acquire(timeout=CLOSE_S):
                 return
             try:
@@ -430,14 +433,14 @@ class SqliteFile:
                 self._mutex.release()
 
     def close_connection(self) -> bool:
-        """Close the database behind the gate; the next command opens it again.
+        """Close the database inside the gate; the next command opens it again.
 
-        Return False if the gate stays shut: closing outside could corrupt the database.
+        Return False if the gate stays locked: closing outside the gate could corrupt the database.
         """
         if self._connection is None:
             return True
         gate = self._gate
-        if gate is None:  # retired: nobody else can come to a database that is gone
+        if gate is None:  # Retired: no other process can reach a deleted database.
             self._discard()
             return True
         try:
@@ -462,7 +465,7 @@ class SqliteFile:
                 connection.close()
 
     def _typed(self, error: BaseException) -> StoreError | None:
-        """The error for a caller, if `error` is one of the database or the system."""
+        """Return the error for a caller, if `error` comes from the database or the system."""
         if isinstance(error, StoreError):
             return None
         if isinstance(error, self._driver.errors):
@@ -480,7 +483,7 @@ class SqliteFile:
     # ── forking ──────────────────────────────────────────────────────────────────────
 
     def before_fork(self) -> None:
-        """Close the connection: SQLite forbids even closing it in the child."""
+        """Close the connection: SQLite forbids even that in a forked child."""
         inside = self._mutex._is_owned()  # type: ignore[attr-defined]
         if self._mutex.acquire(timeout=5) and not inside:
             self.close_connection()
@@ -508,7 +511,7 @@ def _size_of(path: str) -> int:
 
 
 def _before_fork() -> None:
-    # Kept in a list: another thread may close one of them, which must not stay locked after.
+    # Iterate over a list: another thread may close one of them, which must not stay locked.
     _forking.files = list(_open_files.values())
     for file in _forking.files:
         file.before_fork()
@@ -521,7 +524,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # The parent's files stay referenced, so that nothing closes their connections here.
+    # Keep references to the parent's files, so that nothing closes their connections here.
     global _open_files, _open_files_mutex
     for file in _open_files.values():
         file.after_fork_in_child()

@@ -1,4 +1,4 @@
-"""Where a lock database may be: a private directory on a local disk, found by one path only."""
+"""Checks of where a lock database is: in a private directory on a local disk, with one path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUFFIXES: Final = ("", "-wal", "-shm", "-gate")
 
 
 def prepare(path: Path, label: str, *, group: bool = False) -> None:
-    """Make the directory if need be, and refuse places where locks would not be safe."""
+    """Create the directory if necessary, and refuse places where locks would be unsafe."""
     try:
         if path.is_dir():
             raise StoreMisconfiguredError(label, "is a directory", "name a file in it")
@@ -61,10 +61,10 @@ def prepare(path: Path, label: str, *, group: bool = False) -> None:
 
 
 def check_files(path: Path, label: str, *, group: bool = False) -> None:
-    """Refuse files that others could use, or that are reached by more than one path.
+    """Refuse files that others can use, or that have more than one path.
 
-    SQLite finds the write-ahead log by the path of the database. Two paths to one database
-    therefore mean two logs, and two holders of each lock.
+    SQLite derives the path of the write-ahead log from the path of the database. Two paths to one
+    database therefore mean two logs, and two holders of each lock.
     """
     mounted = mount_points()
     for suffix in SUFFIXES:
@@ -89,7 +89,7 @@ def check_files(path: Path, label: str, *, group: bool = False) -> None:
 
 
 def mount_points() -> dict[str, str]:
-    """The type of the file system at each mount point; empty where the system has no list."""
+    """Return the file system type of each mount point; empty if the system has no list."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -98,12 +98,14 @@ def mount_points() -> dict[str, str]:
     for line in lines:
         fields = line.split(" ")
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        found[point] = fields[fields.index("-") + 1]  # a later mount on one point hides the former
+        found[point] = fields[
+            fields.index("-") + 1
+        ]  # A later mount on the same point hides the earlier one.
     return found
 
 
 def filesystem_type(directory: Path) -> str:
-    """The type of the file system that a directory is on; "" if unknown."""
+    """Return the file system type of a directory; "" if unknown."""
     where = os.path.realpath(directory)
     best, kind = "", ""
     for point, kind_there in mount_points().items():
@@ -114,14 +116,14 @@ def filesystem_type(directory: Path) -> str:
 
 
 def translate_use(error: OSError, path: Path, label: str) -> StoreError:
-    """As `translate`, for a file that was open by then."""
+    """As `translate`, for a file that was already open."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
         return translate(error, path, label)
     return OutcomeUnknownError(label, f"the disk failed ({error})", "check the disk")
 
 
 def translate(error: OSError, path: Path, label: str) -> StoreError:
-    """The error for a caller, with what to do about it."""
+    """Return the error for a caller, with what to do about it."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreMisconfiguredError(
             label,

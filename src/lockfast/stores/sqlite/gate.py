@@ -35,12 +35,12 @@ from lockfast.runtimes.platform import yield_cpu
 from lockfast.stores.private_files import open_private
 
 WRITERS: Final = 0
-"""The byte that whoever writes has locked."""
+"""The byte that the writing process has locked."""
 USERS: Final = 1
-"""The byte that everyone who has the database open has locked, shared."""
+"""The byte that every process with the database open has locked, shared."""
 
 YIELDS: Final = 20
-"""How often a process at a shut gate lets others run before it sleeps. A step takes about 50 µs."""
+"""How often a process at a locked gate yields before it sleeps. A step takes about 50 µs."""
 SLEEP_FIRST_S: Final = 0.00005
 SLEEP_MAX_S: Final = 0.001
 
@@ -61,7 +61,7 @@ _LEAVE: Final = _request(fcntl.F_UNLCK, WRITERS)
 
 
 class Gate:
-    """One process's descriptor of a gate. Callers serialize its use with a mutex of their own."""
+    """One process's descriptor of a gate. Callers serialize its use with their own mutex."""
 
     def __init__(self, database: str, label: str, *, group: bool = False) -> None:
         self._path = path_of(database)
@@ -76,9 +76,9 @@ class Gate:
     # ── the byte of those who write ──────────────────────────────────────────────────
 
     def enter(self, until: float) -> None:
-        """Wait for the gate until an instant of `time.monotonic`.
+        """Wait for the gate until a time of `time.monotonic`.
 
-        Raises StoreUnavailableError, which names the process inside, if that passes first.
+        Raises StoreUnavailableError, which names the process inside, if that time passes first.
         """
         tries = 0
         sleep_s = SLEEP_FIRST_S
@@ -103,7 +103,7 @@ class Gate:
         return True
 
     def leave(self) -> None:
-        """Open the gate; does nothing if we are not inside."""
+        """Leave the gate; no effect if we are not inside."""
         if _OFD:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LEAVE)
         else:
@@ -112,7 +112,10 @@ class Gate:
     # ── the byte of those who use the database ───────────────────────────────────────
 
     def join(self) -> bool:
-        """Count as a user of the database; return whether there is no other. Only inside."""
+        """Register as a user of the database. Return True if there is no other.
+
+        Call it inside the gate only.
+        """
         alone = self._lock_users(fcntl.LOCK_EX)
         self._lock_users(fcntl.LOCK_SH)
         return alone
@@ -131,30 +134,30 @@ class Gate:
     # ── the file ─────────────────────────────────────────────────────────────────────
 
     def is_current(self) -> bool:
-        """Whether the path still leads to the file that we have open."""
+        """Return True if the path still leads to the file that we have open."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
     def reopen(self) -> None:
-        """Open the file that is at the path now, and leave the old one."""
+        """Open the file that is at the path now, and close the old one."""
         old, self._descriptor = self._descriptor, self._open()
         os.close(old)
 
     def close(self) -> None:
-        """Close the descriptor, which also opens the gate."""
+        """Close the descriptor, which also leaves the gate."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor != -1:
             os.close(descriptor)
 
     abandon = close
-    """In a forked child. Closing is enough; *unlocking* would open the gate under the parent."""
+    """In a forked child, only close the descriptor: *unlocking* it would open the parent's gate."""
 
     # ── who is inside ────────────────────────────────────────────────────────────────
 
     def shut(self) -> StoreUnavailableError:
-        """The error for a gate that did not open in time."""
+        """Return the error for a gate that did not open in time."""
         pid = self.holder()
         if pid is None:
             return StoreUnavailableError(
@@ -169,9 +172,9 @@ class Gate:
         )
 
     def holder(self) -> int | None:
-        """The process inside, if there is one and the system shows it."""
+        """Return the process inside, if there is one and the system shows it."""
         if sys.platform != "linux":
-            return None  # F_GETLK has another struct there
+            return None  # F_GETLK uses a different struct there.
         asked = struct.pack(_LOCK_STRUCT, fcntl.F_WRLCK, os.SEEK_SET, WRITERS, 1, 0)
         try:
             told = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked)
@@ -183,7 +186,7 @@ class Gate:
         return pid if pid > 0 else self._find_holder()
 
     def _find_holder(self) -> int | None:
-        """Look for the descriptor that holds the lock: an OFD lock has no pid of its own."""
+        """Find the descriptor that holds the lock: an OFD lock has no pid."""
         own = os.fstat(self._descriptor)
         for pid in filter(str.isdigit, _listed("/proc")):
             for number in _listed(f"/proc/{pid}/fd"):

@@ -46,26 +46,26 @@ _SAVE: Final = (
 
 
 class HotRow:
-    """The row as we know it. It is up to date as long as its version is the one stored."""
+    """The row as this process knows it; up to date while its version is the stored one."""
 
     def __init__(self, execute: Callable[..., Any]) -> None:
         self._execute = execute
         self.version = -1
-        """Every step that writes raises it by one; -1: unknown."""
+        """Incremented by every step that writes; -1 if unknown."""
         self.boot = ""
         self.meta = Meta()
         self.log_until_ms = 0
-        """Until when the log is kept; 0: there is none."""
+        """How long the log is kept; 0 if there is none."""
         self.recent: dict[str, str] = {}
         self.log: list[str] = []
 
     def is_current(self) -> bool:
-        """Whether nobody wrote since we loaded or saved."""
+        """Return True if no other process wrote since we loaded or saved."""
         (version,) = self._execute("SELECT version FROM hot").fetchone() or (0,)
         return version == self.version
 
     def load(self) -> None:
-        """Raises UnreadableError if the row is not what a step could have written."""
+        """Load the row. Raises UnreadableError if no step could have written it."""
         found = self._execute(_LOAD).fetchone()
         if found is None:
             raise UnreadableError("hot", "")
@@ -82,16 +82,16 @@ class HotRow:
         self.log = log.split("\n") if log else []
 
     def recreate(self) -> None:
-        """Replace a row that cannot be read; the last token is kept if at least that is there."""
+        """Replace a row that cannot be read; keep the last token if that can be read."""
         tokens = [token for (token,) in self._execute("SELECT token FROM hot").fetchall()]
         self._execute("DELETE FROM hot")
         self._execute(_FIRST)
         self.load()
         self.meta.token = max((token for token in tokens if type(token) is int), default=0)
-        self.version = time.time_ns()  # greater than any that a process knows
+        self.version = time.time_ns()  # Greater than any version that a process knows.
 
     def packed(self) -> tuple[str, str]:
-        """The texts of `recent` and `log`."""
+        """Return the texts of `recent` and `log`."""
         recent = [f"{key}\t{change}" for key, change in self.recent.items()]
         return "\n".join(recent), "\n".join(self.log) if self.log else ""
 
@@ -117,7 +117,7 @@ class HotRow:
 
 
 def text_of(key: str, change: str) -> str | None:
-    """The text of a row in `recent`; None if it is deleted. Raises UnreadableError."""
+    """Return the text of a row in `recent`; None if it is deleted. Raises UnreadableError."""
     if change[:1] in (ADDED, CHANGED):
         return change[1:]
     if change != DELETED:

@@ -26,7 +26,7 @@ class EventLog:
         return self._hot.log_until_ms > 0
 
     def ends_soon(self, now_ms: int) -> bool:
-        """Whether a reader has to extend it."""
+        """Return True if a reader has to extend the log."""
         return self._hot.log_until_ms < now_ms + LOG_KEPT_MS // 2
 
     def extend(self, now_ms: int) -> None:
@@ -53,7 +53,7 @@ class EventLog:
         return position
 
     def spill(self) -> None:
-        """Move the entries in the hot row to the table, and cut what is too old."""
+        """Move the entries in the hot row to the table, and delete the oldest."""
         if self.is_written:
             self._spilled.add([(position_of(text), text) for text in self._hot.log])
             self._spilled.delete_before(self._hot.meta.position - LOG_KEPT + 1)

@@ -24,7 +24,7 @@ SESSIONS_CACHED: Final = 256
 
 
 class UnreadableError(Exception):
-    """A row of the database is not what this program writes."""
+    """A row of the database that this program cannot have written."""
 
     def __init__(self, key: str, text: str) -> None:
         self.key = key
@@ -34,11 +34,11 @@ class UnreadableError(Exception):
 
 encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _scan: Final = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-"""The decoder behind `json.loads`, called directly: it takes half the time."""
+"""The decoder behind `json.loads`, called directly because it takes half the time."""
 
 
 def _packer(kind: type) -> Callable[[Any], str]:
-    """A row as a list of its fields, without those at the end that are as by default."""
+    """Encode a row as a list of its fields, without trailing defaults."""
     known = fields(kind)
     values_of = attrgetter(*(field.name for field in known))
     defaults = [
@@ -135,7 +135,7 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     "tuple[Place, ...]": frozenset({list}),
     "dict[str, int]": frozenset({dict}),
 }
-"""By the annotation of a field, the types that JSON may have for it."""
+"""For each annotation of a field, the types that JSON may have for it."""
 _FIELDS: Final[dict[type, list[frozenset[type]]]] = {
     kind: [_TYPES[str(field.type)] for field in fields(kind)] for kind in _KINDS.values()
 }
@@ -145,7 +145,8 @@ _FIELDS[Event] = [_INTEGER, _INTEGER, *[_TEXT] * 5, _INTEGER, _TEXT, _INTEGER, _
 
 
 _GOOD: Final[set[tuple[object, ...]]] = set()
-"""Kinds with types of values that were found good before: quicker than checking each value."""
+"""Combinations of row kind and value types that were already validated, which is faster than
+checking each value."""
 
 
 def _has_types(values: list[Any], kind: type) -> bool:
@@ -162,7 +163,7 @@ def _has_types(values: list[Any], kind: type) -> bool:
 
 
 def unpack(key: str, text: str) -> Any:
-    """A row from its text. Raises UnreadableError."""
+    """Decode a row. Raises UnreadableError."""
     family = key[:1]
     if family in _PLAIN and type(text) is str:
         return text
@@ -202,7 +203,7 @@ def pack_event(event: Event) -> str:
 
 
 def unpack_event(text: str) -> Event:
-    """An entry of the log. Raises UnreadableError."""
+    """Decode an entry of the log. Raises UnreadableError."""
     try:
         values, _ = _scan(text, 0)
         if not _has_types(values, Event):
@@ -213,7 +214,7 @@ def unpack_event(text: str) -> Event:
 
 
 def position_of(text: str) -> int:
-    """The position of an entry of the log. Raises UnreadableError."""
+    """Return the position of an entry of the log. Raises UnreadableError."""
     try:
         return int(text[1 : text.index(",")])
     except ValueError:

@@ -1,7 +1,7 @@
-"""The identity of a process, and whether it has ended (Linux).
+"""The identity of a process, and whether it has exited (Linux).
 
-A pid alone does not identify a process, because the system reuses pids. Boot id, pid namespace,
-pid and start time together do.
+A pid alone does not identify a process, because the system reuses pids. Boot id, pid namespace, pid
+and start time together do.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Final
 from lockfast.runtimes import platform
 
 _STATE, _THREADS, _STARTED = 0, 17, 19
-"""Positions in what `_stat` returns."""
+"""Indices into the result of `_stat`."""
 ZOMBIE: Final = "Z"
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat, from the state on."""
+    """Return the fields of /proc/PID/stat, from the state on."""
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The second field is the program's name in parentheses, and may contain anything.
+    # The second field is the program's name in parentheses, which may contain anything.
     return stat[stat.rindex(")") + 2 :].split()
 
 
 def _start_ticks(pid: int) -> str:
-    """When a process started; with its pid, this names it until the next boot."""
+    """Return when a process started; with its pid, this identifies it until the next boot."""
     return _stat(pid)[_STARTED]
 
 
 @functools.cache
 def boot_id() -> str:
-    """Changes with every boot; "" where the system has none."""
+    """Return an id that changes with every boot; "" if the system has none."""
     return platform.boot_id()
 
 
@@ -46,7 +46,7 @@ def _namespace(which: str, _pid: int) -> str:
 
 
 def network_namespace() -> str:
-    """Identifies the loopback interface of this process."""
+    """Return what identifies the loopback interface of this process."""
     return _namespace("net", os.getpid())
 
 
@@ -61,20 +61,22 @@ def _identity(pid: int) -> str:
 
 
 def identity() -> str:
-    """This process: boot, pid namespace, pid, start time; "" where the death of a
-    process cannot be watched."""
+    """Return the identity of this process: boot, pid namespace, pid, start time.
+
+    Return "" if the system cannot report the exit of a process.
+    """
     return _identity(os.getpid())
 
 
 class Gone(Exception):
-    """The process has ended."""
+    """The process has exited."""
 
 
 def _seen_from_here(process: str) -> tuple[int, str] | None:
-    """Pid and start time of a process, from the identity that it stored with its session.
+    """Return pid and start time from the identity that a process stored with its session.
 
-    None if it is in another pid namespace, or if the text is not an identity: whatever
-    somebody wrote into the database, such a process is unknown to us, neither alive nor dead.
+    Return None if it is in another pid namespace, or if the text is not an identity: such a process
+    counts as unknown, neither alive nor dead.
     """
     found = re.fullmatch(r"([^:]+):(\d*):([1-9]\d{0,6}):(\d{1,20})", process, re.ASCII)
     if found is None:
@@ -86,9 +88,9 @@ def _seen_from_here(process: str) -> tuple[int, str] | None:
 
 
 def open_pidfd(process: str) -> int | None:
-    """Return a descriptor that becomes readable when this process ends.
+    """Return a descriptor that becomes readable when this process exits.
 
-    None if it cannot be watched from here. Raises Gone if it has ended already.
+    Return None if it cannot be watched from here. Raises Gone if it has already exited.
     """
     found = _seen_from_here(process)
     if found is None:
@@ -101,11 +103,11 @@ def open_pidfd(process: str) -> int | None:
     except OSError:
         return None
     try:
-        # Compared after the descriptor was opened: if the pid belongs to the right process now,
-        # so does the descriptor, even if the pid is reused later.
+        # Compare after opening the descriptor: if the pid belongs to the right process now, so does
+        # the descriptor, even if the pid is reused later.
         same = _start_ticks(pid) == start
     except (OSError, ValueError, IndexError):
-        # It has just ended, or it lives and is hidden from us (hidepid).
+        # It has just exited, or it is alive and hidden from us (hidepid).
         if not _has_ended(descriptor):
             os.close(descriptor)
             return None
@@ -117,8 +119,8 @@ def open_pidfd(process: str) -> int | None:
 
 
 def has_ended(process: str) -> bool:
-    """Whether this process is known to have ended."""
-    # Without a descriptor: a caller that is interrupted (Ctrl-C) would leak it.
+    """Return True if this process is known to have exited."""
+    # Use no descriptor: a caller that is interrupted (Ctrl-C) would leak it.
     found = _seen_from_here(process)
     if found is None:
         return False
@@ -133,11 +135,11 @@ def has_ended(process: str) -> bool:
         stat = _stat(pid)
         if stat[_STARTED] != start:
             return True
-        # A zombie with other threads lives on without its first thread. One without has ended,
-        # even if its parent has not waited for it yet.
+        # A zombie whose other threads still run is alive; one without threads has exited, even if
+        # its parent has not waited for it yet.
         return stat[_STATE] == ZOMBIE and int(stat[_THREADS]) <= 1
     except (OSError, ValueError, IndexError):
-        return False  # hidden from us (hidepid)
+        return False  # Hidden from us (hidepid).
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -28,12 +28,12 @@ CACHED_MAX: Final = 2000
 EVERYTHING: Final = 1 << 60
 PAGE_BYTES: Final = 8192
 HOT_MAX = 7500
-"""Characters in the hot row. With its other columns it then fits a page, which is all that most
-transactions write. Twelve processes that contend for one lock take about as much."""
+"""The capacity of the hot row in characters. With its other columns it then fits one page, which is
+all that most transactions write. Twelve processes contending for one lock need about this much."""
 
 
 class SqliteRows:
-    """Everything happens inside a transaction, which the caller begins and ends."""
+    """Rows for the table. The caller begins and ends the transaction around every use."""
 
     def __init__(self, connection: Connection) -> None:
         self.hot = HotRow(connection.execute)
@@ -41,9 +41,9 @@ class SqliteRows:
         self.log = EventLog(self.hot, SpilledLog(connection))
         self._cache: dict[str, Any] = {}
         self._writes: dict[str, Any] = {}
-        """What this step wrote; None: deleted."""
+        """What this step wrote; None for a deleted row."""
         self._added: set[str] = set()
-        """Of these, the keys that had no row before."""
+        """The keys among them that had no row before."""
 
     # ── steps ────────────────────────────────────────────────────────────────────────
 
@@ -53,7 +53,7 @@ class SqliteRows:
         self.log.drop_if_unread(now_ms)
 
     def look(self) -> None:
-        """Begin to read. Rows in the cache are used again if nobody wrote since."""
+        """Begin to read. Rows in the cache are reused if no other process wrote since."""
         if not self.hot.is_current() or len(self._cache) >= CACHED_MAX:
             self.hot.load()
             self._cache = {META_KEY: self.hot.meta}
@@ -82,7 +82,7 @@ class SqliteRows:
         hot.save(rows, log)
 
     def spill(self) -> None:
-        """Move what the hot row carries to the tables."""
+        """Move the contents of the hot row to the tables."""
         recent, self.hot.recent = self.hot.recent, {}
         self.spilled.change(
             [(key, change[1:]) for key, change in recent.items() if change != DELETED],
@@ -91,18 +91,16 @@ class SqliteRows:
         self.log.spill()
 
     def forget(self) -> None:
-        """Drop all knowledge: a step did not end as planned, and its transaction is undone."""
+        """Discard the cache: a step failed and its transaction was rolled back."""
         self.hot.version = -1
         self._cache = {}
         self._writes = {}
         self._added = set()
 
     def open(self, boot: str, now_ms: int, wall_ms: int) -> None:
-        """Go on with what is there. No session survives a reboot; counters, log and windows do.
-
-        A hot row that cannot be read is left to the first command, which reports it, so that
-        `doctor` and `reset` can open the database.
-        """
+        """Continue from the stored state. Sessions do not survive a reboot; counters, log and
+        windows do. A hot row that cannot be read is left to the first command, which reports it, so
+        that `doctor` and `reset` can open the database."""
         try:
             self.look()
         except UnreadableError:
@@ -122,9 +120,9 @@ class SqliteRows:
     def _windows_left(self, clocks: str, wall_ms: int) -> list[tuple[ResourceRow, int]]:
         """Return the resources that were closed before a reboot, and for how long they still are.
 
-        The clock they were closed by has ended. The wall clock tells how much time has passed
-        since the last boot opened the file (`clocks`: both clocks at that instant). If it was
-        set back, a window still is not longer than it was then.
+        The clock that they were closed by started again. The wall clock tells how much time has
+        passed since the previous boot opened the file (`clocks`: both clocks at that instant). If
+        the wall clock was set back, a window is at most as long as it was then.
         """
         try:
             then_ms, then_wall_ms = map(int, clocks.split(","))
@@ -146,7 +144,7 @@ class SqliteRows:
         self.hot.meta.due_ms = min(self.hot.meta.due_ms, until_ms)
 
     def clear(self) -> None:
-        """Delete every row but the counters."""
+        """Delete every row except the counters."""
         self.spilled.clear()
         self.hot.recent = {}
         self.hot.meta.due_ms = NEVER_MS
@@ -155,7 +153,7 @@ class SqliteRows:
         self.commit()
 
     def reset(self) -> tuple[int, int]:
-        """Delete every row but the counters; return how many sessions and locks there were."""
+        """Delete every row except the counters; return how many sessions and locks there were."""
         self.forget()
         try:
             self.hot.load()
@@ -204,7 +202,7 @@ class SqliteRows:
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
-        # What is newer than the table; of the rows that this step wrote, the cache has more.
+        # Rows newer than the table; for the rows that this step wrote, the cache is newer still.
         newer = {
             key: text_of(key, change)
             for key, change in self.hot.recent.items()

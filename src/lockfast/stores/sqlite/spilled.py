@@ -1,4 +1,4 @@
-"""What was moved out of the hot row: a table of rows by key, and the log by position."""
+"""The tables for what was moved out of the hot row: rows by key, log entries by position."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SCHEMA: Final = (
 
 
 class Connection(Protocol):
-    """What is used of a SQLite library."""
+    """The part of a SQLite library that is used."""
 
     def execute(self, sql: str, parameters: Any = ..., /) -> Any: ...
     def executemany(self, sql: str, parameters: Any, /) -> Any: ...
 
 
 class SpilledRows:
-    """The rows that no recent step has changed; nothing is kept in memory."""
+    """The rows that no recent step has changed; nothing is cached."""
 
     def __init__(self, connection: Connection) -> None:
         self._execute = connection.execute
@@ -32,7 +32,7 @@ class SpilledRows:
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> Sequence[tuple[str, str]]:
-        """Rows with start <= key < stop, in order (or from the end)."""
+        """Return rows with start <= key < stop, in ascending or descending order."""
         order = "DESC" if reverse else "ASC"
         found: list[tuple[str, str]] = self._execute(
             f"SELECT k, v FROM rows WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?",
@@ -49,7 +49,7 @@ class SpilledRows:
 
 
 class SpilledLog:
-    """The entries of the log that the hot row has no room for."""
+    """The log entries that do not fit into the hot row."""
 
     def __init__(self, connection: Connection) -> None:
         self._execute = connection.execute

@@ -33,7 +33,7 @@ class SqliteStore:
         self.label = self._file.label
 
     def file(self) -> SqliteFile:
-        """The database as this process has it; after a fork, opened anew."""
+        """Return this process's handle of the database; after a fork, open it again."""
         if self._file.is_inherited:
             self._file = open_file(self._path, self._driver, group=self._group)
         return self._file
@@ -61,7 +61,7 @@ class SqliteStore:
 
 
 class SqliteWire:
-    """Carries out commands in the calling thread."""
+    """Executes commands in the calling thread."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store

@@ -1,8 +1,8 @@
-"""How a session is woken: by datagrams on loopback, and by the death of processes it waits for.
+"""How a session is woken: by datagrams on loopback, and by the exit of watched processes.
 
-A wake carries a secret that is stored in the session's row. Anybody may send a datagram to a port,
+A wake carries a secret that is stored in the session's row. Anyone may send a datagram to a port,
 but only a process that can read the database knows the secret, so a wake that carries it is as
-good as the answer of the store.
+trustworthy as a reply of the store.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _POLL_MAX_MS = 1 << 30
 """`poll` takes an int of 32 bits; a listener that returns early is called again."""
 _TOKEN_MAX = 1 << 53
 _WATCHED_IDLE_MAX = 32
-"""How many processes stay watched while nobody waits for them: somebody soon will again."""
+"""How many processes stay watched while no claim waits for them: one probably will again."""
 _KNOWN = frozenset({WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, WAKE_ENDED, WAKE_EVENTS})
 
 
 ALL_SESSIONS = ""
-"""The session of a server's listener, which hears for every session with its inbox."""
+"""The session of a server's listener, which receives wakes for every session with its inbox."""
 
 
 class WakeSender:
@@ -55,7 +55,7 @@ class WakeSender:
         if not port or namespace != processes.network_namespace():
             return
         message = f"{secret} {wake.session} {wake.n} {wake.what} {wake.token}".encode()
-        # The step is committed, whatever the database has as somebody's inbox.
+        # The step is committed, so an invalid inbox in another client's row must not raise here.
         with contextlib.suppress(OSError, ValueError, OverflowError):
             self._socket.sendto(message, ("127.0.0.1", int(port)))
 
@@ -84,11 +84,11 @@ class SqliteWakeListener:
         self.inbox = f"{port}@{processes.network_namespace()}#{self._secret}"
         self.process = processes.identity() if death_watch else ""
         self._waker = Waker()
-        # Not epoll, which gevent takes away when it patches `select`.
+        # Not epoll: gevent removes it when it patches `select`.
         self._poll = platform.poll()
         self._poll.register(self._socket.fileno(), platform.POLLIN)
         self._poll.register(self._waker.fileno(), platform.POLLIN)
-        # Re-entrant: a signal handler may look at a lease in the middle of anything.
+        # Re-entrant: a signal handler may inspect a lease at any point.
         self._mutex = threading.RLock()
         self._watched: dict[str, _Watched] = {}
         self._by_descriptor: dict[int, str] = {}
@@ -196,7 +196,7 @@ class SqliteWakeListener:
             watched = self._drop(process)
             dead = {session for sessions in watched.sessions_of.values() for session in sessions}
             self._deaths.extend(Wake("", session, 0, WAKE_DIED) for session in sorted(dead))
-            # The store names a bounded number of those ahead: look who else there is.
+            # The store names a bounded number of claims ahead: read again for the next ones.
             self._deaths.extend(
                 Wake(self.inbox, self._session, n, WAKE_LOOK) for n in sorted(watched.sessions_of)
             )
@@ -226,5 +226,5 @@ class _Watched:
 
     def __init__(self) -> None:
         self.descriptor: int | None = None
-        """None until it is opened, or if it cannot be."""
+        """None until it is opened, or if it cannot be opened."""
         self.sessions_of: dict[int, list[str]] = {}
