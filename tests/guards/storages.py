@@ -19,6 +19,8 @@ import pytest
 import redis
 import redis.asyncio
 import sqlalchemy as sa
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import CheckVersion, SetData
 
 from lockfast.guards import (
     AsyncObjectGuard,
@@ -30,6 +32,7 @@ from lockfast.guards import (
     ObjectGuard,
     PostgresGuard,
     SqliteGuard,
+    ZooKeeperGuard,
 )
 from lockfast.guards import etcd as etcd_guard
 from lockfast.guards.redis import RedisGuard
@@ -38,6 +41,7 @@ from tests.servers.etcd import EtcdCluster
 from tests.servers.postgresql import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.s3 import S3Server
+from tests.servers.zookeeper import ZooKeeperEnsemble
 
 NAME = "orders/42"
 Pause = Callable[[], None]
@@ -287,6 +291,68 @@ class Etcd(Case):
         self.is_torn = True
 
 
+class ZooKeeper(Case):
+    module = "zookeeper"
+
+    def __init__(self, ensemble: ZooKeeperEnsemble, number: int) -> None:
+        self.hosts = ensemble.hosts()
+        self.node = f"/state-{number}"
+        self.floors = f"/floors-{number}"
+        self.is_torn = False
+        with self._client() as client:
+            client.create(self.node, b"")
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        client = KazooClient(self.hosts, timeout=10.0)
+        client.start(timeout=30.0)
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+    @contextlib.contextmanager
+    def blocking(self, value: str, pause: Pause) -> Iterator[Attempt]:
+        with self._client() as client:
+            begin, commit = client.transaction, self._commit(pause)
+
+            def transaction() -> Any:
+                made = begin()
+                intact, made.commit_async = made.commit_async, lambda: commit(made, intact)
+                return made
+
+            client.transaction = transaction
+            guard = ZooKeeperGuard(client, path=self.floors, timeout=60.0)
+            yield Attempt(guard, lambda it: it.set_data(self.node, value.encode()))
+
+    def _commit(self, pause: Pause) -> Callable[[Any, Callable[[], Any]], Any]:
+        def commit(transaction: Any, intact: Callable[[], Any]) -> Any:
+            pause()
+            if self.is_torn:
+                transaction.operations = [
+                    SetData(one.path, one.data, -1) if isinstance(one, SetData) else one
+                    for one in transaction.operations
+                    if not isinstance(one, CheckVersion)
+                ]
+            return intact()
+
+        return commit
+
+    def value(self) -> str:
+        with self._client() as client:
+            client.sync(self.node)
+            found: bytes = client.get(self.node)[0]
+            return found.decode()
+
+    def unchecked(self, patch: pytest.MonkeyPatch) -> None:
+        super().unchecked(patch)
+        self.is_torn = True  # it compares on the server as well
+
+    def torn(self, patch: pytest.MonkeyPatch) -> None:
+        self.is_torn = True
+
+
 class File(Case):
     module = "files"
 
@@ -386,6 +452,7 @@ class Servers:
             "sqlalchemy": lambda: SqlAlchemy(self.of(PostgresServer)),
             "redis": lambda: Redis(self.of(RedisServer)),
             "etcd": lambda: Etcd(self.of(EtcdCluster, 1), self._number),
+            "zookeeper": lambda: ZooKeeper(self.of(ZooKeeperEnsemble), self._number),
             "file": lambda: File(directory),
             "s3": lambda: Objects(self.of(S3Server).store(), self._number),
             "object-memory": lambda: Objects(MemoryStore(), self._number),
@@ -397,6 +464,6 @@ class Servers:
 
 
 CASES = (
-    *("memory", "sqlite", "postgresql", "sqlalchemy", "redis", "etcd", "file", "s3"),
-    "object-memory",
+    *("memory", "sqlite", "postgresql", "sqlalchemy", "redis", "etcd", "zookeeper", "file"),
+    *("s3", "object-memory"),
 )

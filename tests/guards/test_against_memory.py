@@ -12,6 +12,7 @@ import pytest
 import redis as redis_driver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kazoo.client import KazooClient
 
 from lockfast.errors import StaleTokenError
 from lockfast.guards.admission import Guard
@@ -19,8 +20,10 @@ from lockfast.guards.etcd import EtcdGuard, gateway
 from lockfast.guards.memory import MemoryGuard
 from lockfast.guards.redis import RedisGuard
 from lockfast.guards.sqlite import SqliteGuard
+from lockfast.guards.zookeeper import ZooKeeperGuard
 from tests.servers.etcd import EtcdCluster
 from tests.servers.redis import RedisServer
+from tests.servers.zookeeper import ZooKeeperEnsemble
 
 NAMES = ("a", "a/b", "a/c", "a/b/d", "e")
 _numbers = itertools.count(1)
@@ -48,12 +51,25 @@ def redis_server() -> Iterator[RedisServer]:
         yield started
 
 
-@pytest.fixture(params=["etcd", "redis", "sqlite"])
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[KazooClient]:
+    with ZooKeeperEnsemble() as started:
+        client = KazooClient(started.hosts())
+        client.start(timeout=30.0)
+        yield client
+        client.stop()
+        client.close()
+
+
+@pytest.fixture(params=["etcd", "redis", "sqlite", "zookeeper"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     if request.param == "etcd":
         node: EtcdCluster = request.getfixturevalue("etcd")
         send = gateway(f"http://127.0.0.1:{node.members[0].port}")
         yield lambda tree: EtcdGuard(send, prefix=f"floors-{next(_numbers)}/", tree=tree)
+    elif request.param == "zookeeper":
+        client = request.getfixturevalue("zookeeper")
+        yield lambda tree: ZooKeeperGuard(client, path=f"/floors-{next(_numbers)}", tree=tree)
     elif request.param == "redis":
         yield from _redis_guards(request.getfixturevalue("redis_server"))
     else:

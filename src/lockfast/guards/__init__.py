@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockfast.guards.objects import AsyncObjectGuard, ObjectGuard
     from lockfast.guards.postgresql import AsyncPostgresGuard, PostgresGuard
     from lockfast.guards.redis import AsyncRedisGuard, RedisGuard
+    from lockfast.guards.zookeeper import ZooKeeperGuard
 
 __all__ = [
     "AsyncObjectGuard",
@@ -33,6 +34,7 @@ __all__ = [
     "PostgresGuard",
     "RedisGuard",
     "SqliteGuard",
+    "ZooKeeperGuard",
 ]
 
 _MODULES = {
@@ -44,6 +46,7 @@ _MODULES = {
     "ObjectGuard": "objects",
     "PostgresGuard": "postgresql",
     "RedisGuard": "redis",
+    "ZooKeeperGuard": "zookeeper",
 }
 """Imported on first use: these read and hash scripts, or load HTTP and TLS."""
 
