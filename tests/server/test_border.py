@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from lockfast.server import endpoints, listening
+from lockfast.server import listening, requests
 from tests.server.conftest import Secured, take
 from tests.servers.lockserver import ServerThread
 
@@ -128,7 +128,7 @@ def test_a_slow_head_is_cut_off(open_server: ServerThread, monkeypatch: pytest.M
 
 
 def test_a_slow_body_is_cut_off(open_server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "BODY_S", 0.2)
+    monkeypatch.setattr(requests, "BODY_S", 0.2)
     told = raw(
         open_server,
         b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -38,6 +38,5 @@ not exist for it.
 | `problems`, `replies`, `openapi` | what is said back |
 | `config`, `listening`, `running` | sockets, TLS, systemd, start and shutdown |
 
-The dashboard will be another set of routes of `app`, with its own login; see `border` for what it
-must set.
+The page at `/` is the dashboard, in its own package (`server/dashboard/`); `logins` is its login.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -21,6 +21,8 @@ from lockfast.server.audit import AuditLog
 from lockfast.server.border import LOOPBACK_HOSTS, Border
 from lockfast.server.config import Config, Policy
 from lockfast.server.counters import Counters
+from lockfast.server.dashboard.panels import Panel
+from lockfast.server.dashboard.routes import Dashboard
 from lockfast.server.endpoints import Endpoints
 from lockfast.server.event_log import EventLog
 from lockfast.server.identity import Authentication, Identity, Refusal
@@ -51,7 +53,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class LockServer:
     """A server over one store: its namespaces, principals and streams."""
 
-    def __init__(self, store_url: str, config: Config, authentication: Authentication) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        config: Config,
+        authentication: Authentication,
+        panels: Iterable[Panel] = (),
+    ) -> None:
         self._store_url = store_url
         parsed = parse_url(store_url)
         if parsed.scheme.startswith("http"):
@@ -60,7 +68,7 @@ class LockServer:
             )
         self._own_namespace = parsed.namespace
         self.label = parsed.label
-        self._authentication = authentication
+        self.authentication = authentication
         self._policy = config.policy
         self._usages = UsageTable(lambda principal: self._policy.quotas_of(principal))
         self.audit = AuditLog(config.audit_log)
@@ -69,14 +77,19 @@ class LockServer:
         self._services: dict[str, Service] = {}
         self._logs: dict[str, EventLog] = {}
         endpoints = Endpoints(self)
+        self.dashboard = Dashboard(self, panels)
         routes = [self._route(route, endpoints) for route in ROUTES]
         routes += [
             StarletteRoute(path, self._guarded(endpoint, method in ("GET",)), methods=[method])
-            for method, path, endpoint in endpoints.others()
+            for method, path, endpoint in (*endpoints.others(), *self.dashboard.guarded())
         ]
         routes += [
             StarletteRoute(path, self._open(endpoint), methods=["GET"])
             for path, endpoint in endpoints.public()
+        ]
+        routes += [
+            StarletteRoute(path, self._open(endpoint), methods=[method])
+            for method, path, endpoint in self.dashboard.public()
         ]
         app = Starlette(
             routes=routes,
@@ -132,7 +145,7 @@ class LockServer:
     def caller(self, request: Request) -> Caller:
         """Return who sends a request. Raises Problem."""
         identity = self._identify(request)
-        if self._authentication.anonymous:
+        if self.authentication.anonymous:
             return Caller("", EVERYTHING, self._usages.of(""))
         namespace = self._checked(request.query_params.get("namespace", ""))
         rights = self._policy.rights.of(identity.principal, namespace or self._own_namespace)
@@ -142,10 +155,16 @@ class LockServer:
 
     def _identify(self, request: Request) -> Identity:
         try:
-            return self._authentication.identify(request)
+            return self.authentication.identify(request)
         except Refusal as refusal:
             self.audit.write("login refused", why=str(refusal), **_origin(request.scope))
             raise unauthorized() from None
+
+    def note_login(self, request: Request, **values: str) -> None:
+        """Write a login, or one that was refused, to the audit log."""
+        what = "login refused" if "refused" in values else "login"
+        why = {"why": values.pop("refused")} if "refused" in values else {}
+        self.audit.write(what, **why, **values, **_origin(request.scope))
 
     def set_policy(self, policy: Policy) -> None:
         """Use other rights and quotas from now on."""
@@ -237,6 +256,7 @@ class LockServer:
 
     async def close(self) -> None:
         """Close the stores. Sessions stay alive: they are in the store."""
+        await self.dashboard.close()
         for log in self._logs.values():
             await log.close()
         for service in self._services.values():

@@ -4,9 +4,8 @@ A browser must not be able to reach the API with somebody's credentials or from 
 Host must be one of ours (against DNS rebinding), a request that changes something must not come
 from another origin, and its body must be JSON, which no HTML form can send. There is no CORS.
 
-A dashboard needs a page, and with it a login: a cookie named `__Host-…` that is HttpOnly, Secure
-and SameSite=Strict, a CSRF token in every form, and a policy that allows its own scripts and
-styles in place of `default-src 'none'`. `PAGE_POLICY` is meant for it.
+Responses forbid every content by their policy; the page of the dashboard has `PAGE_POLICY`, which
+allows its own scripts and styles.
 """
 
 from __future__ import annotations
@@ -88,7 +87,9 @@ class Border:
         if scope["method"] not in CHANGING:
             return
         origin = headers.get("origin")
-        if origin is not None and origin.lower() != f"{scope['scheme']}://{host}":
+        # A proxy in front may speak TLS to the browser, and HTTP to us.
+        own_origins = (f"{scope['scheme']}://{host}", f"https://{host}")
+        if origin is not None and origin.lower() not in own_origins:
             raise Problem(403, CROSS_ORIGIN)
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise Problem(403, CROSS_ORIGIN)

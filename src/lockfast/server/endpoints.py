@@ -5,32 +5,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from lockfast import __version__
 from lockfast.core import commands as c
-from lockfast.core.codec import CodecError, command_of, encode_fields, parse
+from lockfast.core.codec import CodecError, command_of, encode_fields
 from lockfast.flow import deadlock
 from lockfast.flow.admin import deadlock_info
 from lockfast.runtimes.platform import now_ms
 from lockfast.server import streams
 from lockfast.server.openapi import document
-from lockfast.server.problems import DRAINING, INVALID, SLOW, TOO_LARGE, Problem
+from lockfast.server.problems import DRAINING, INVALID, Problem
 from lockfast.server.replies import response_to
+from lockfast.server.requests import json_body, json_response, stream_response
 from lockfast.server.rights import READ
 from lockfast.server.service import Caller, Service
 from lockfast.server.wait_graph import wait_graph
-from lockfast.stores.lockserver.routes import BODY_MAX, ROOT, Route, command_from
+from lockfast.stores.lockserver.routes import ROOT, Route, command_from
 
 if TYPE_CHECKING:
     from lockfast.server.app import LockServer
 
-BODY_S: Final = 30.0
-"""How long a body may take to arrive."""
-DEPTH_MAX: Final = 32
 WAIT_S_MAX: Final = 60
 READY_S: Final = 2.0
 
@@ -65,7 +63,7 @@ class Endpoints:
         async def execute(request: Request, caller: Caller) -> Response:
             if route.command is c.Events and streams.SSE in request.headers.get("accept", ""):
                 return self._events(request, caller)
-            body = None if route.uses_query else await _body(request)
+            body = None if route.uses_query else await json_body(request)
             command = command_from(route, request.path_params, _query(request), body)
             service = self._service(request)
             wait_s = _wait_s(request) if route.command in (c.Enter, c.Look, c.Convert) else 0
@@ -111,7 +109,7 @@ class Endpoints:
     async def _new_session(self, request: Request, caller: Caller) -> Response:
         """Open a session whose id the server chooses."""
         session = f"s-{secrets.token_hex(16)}"
-        body = await _body(request)
+        body = await json_body(request)
         if not isinstance(body, dict):
             body = {}
         fields = {"ttl_ms": 30_000, "owner": "", **body, "session": session}
@@ -124,7 +122,7 @@ class Endpoints:
 
     async def _revoke_by_name(self, request: Request, caller: Caller) -> Response:
         """Take a lock from all its holders."""
-        body = await _body(request)
+        body = await json_body(request)
         if not isinstance(body, dict) or not {"name", "reason"} <= set(body) <= _REVOCATION:
             raise Problem(422, INVALID, "the body needs name and reason, and may have kind and by")
         if not all(isinstance(value, str) for value in body.values()):
@@ -138,7 +136,7 @@ class Endpoints:
             reply = await service.execute(caller, command)
             self._note(request, caller, command, reply)
             revoked += isinstance(reply, c.Done) and reply.found
-        return _json({"revoked": revoked})
+        return json_response({"revoked": revoked})
 
     def _note(self, request: Request, caller: Caller, command: c.Command, reply: c.Reply) -> None:
         if isinstance(command, c.Revoke | c.RevokeSession) and isinstance(reply, c.Done):
@@ -150,6 +148,9 @@ class Endpoints:
                 reason=command.reason,
                 found=reply.found,
             )
+            namespace = request.query_params.get("namespace", "")
+            by = caller.principal or command.by
+            self._server.dashboard.revoked(namespace, command, by)
 
     # ── streams ──────────────────────────────────────────────────────────────────────
 
@@ -164,7 +165,7 @@ class Endpoints:
         lines = streams.wakes(
             service, session, write, lambda: self._server.caller(request), self._server.draining
         )
-        return _stream(lines, media)
+        return stream_response(lines, media)
 
     def _may_stream(self, caller: Caller) -> None:
         if self._server.draining.is_set():
@@ -186,7 +187,7 @@ class Endpoints:
             lambda: self._server.caller(request),
             self._server.draining,
         )
-        return _stream(lines, streams.SSE)
+        return stream_response(lines, streams.SSE)
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
@@ -202,7 +203,7 @@ class Endpoints:
         if not caller.rights.everything:
             for found in shown:
                 found["lines"] = ()  # they name other locks
-        return _json({"deadlocks": shown})
+        return json_response({"deadlocks": shown})
 
     async def _wait_graph(self, request: Request, caller: Caller) -> Response:
         service = self._service(request)
@@ -210,13 +211,13 @@ class Endpoints:
         async def send(command: c.Command) -> c.Reply:
             return await service.execute(caller, command)
 
-        return _json(await wait_graph(send))
+        return json_response(await wait_graph(send))
 
     async def _whoami(self, request: Request, caller: Caller) -> Response:
-        return _json({"principal": caller.principal or None, "version": __version__})
+        return json_response({"principal": caller.principal or None, "version": __version__})
 
     async def _healthy(self, request: Request) -> Response:
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
         """Whether the store answers, and the server is not shutting down."""
@@ -224,7 +225,7 @@ class Endpoints:
             raise Problem(503, DRAINING)
         async with asyncio.timeout(READY_S):
             await self._server.service("").send(c.Sessions("", 1))
-        return _json({"status": "ready"})
+        return json_response({"status": "ready"})
 
     async def _openapi(self, request: Request) -> Response:
         return Response(_OPENAPI, media_type="application/json")
@@ -248,14 +249,6 @@ _REVOCATION: Final = {"kind", "name", "reason", "by"}
 _OPENAPI: Final = encode_fields(document())
 
 
-def _json(value: Any) -> Response:
-    return Response(encode_fields(value), media_type="application/json")
-
-
-def _stream(lines: Any, media: str) -> Response:
-    return StreamingResponse(lines, headers={"x-accel-buffering": "no"}, media_type=media)
-
-
 def _query(request: Request) -> dict[str, str]:
     found = dict(request.query_params)
     if len(request.query_params.multi_items()) > len(found):
@@ -274,45 +267,3 @@ def _wait_s(request: Request) -> int:
                 raise Problem(422, INVALID, "write Prefer: wait=10")
             return min(int(value), WAIT_S_MAX)
     return 0
-
-
-async def _body(request: Request) -> Any:
-    """The JSON of a body, bounded in size, depth and time; None if there is none."""
-    data = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > BODY_MAX:
-                    raise Problem(413, TOO_LARGE, f"a body has at most {BODY_MAX} bytes")
-    except TimeoutError:
-        raise Problem(
-            408, SLOW, f"a body has to arrive within {BODY_S:g} s", headers={"connection": "close"}
-        ) from None
-    if not data:
-        return None
-    raw = bytes(data)
-    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
-        raise Problem(422, INVALID, f"the body is nested deeper than {DEPTH_MAX}")
-    return parse(raw, BODY_MAX)
-
-
-def _depth(raw: bytes) -> int:
-    depth = deepest = 0
-    in_text = escaped = False
-    for byte in raw:
-        if in_text:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_text = False
-        elif byte == 0x22:
-            in_text = True
-        elif byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest

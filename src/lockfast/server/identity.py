@@ -1,4 +1,4 @@
-"""Who sends a request: a principal, by a bearer token, a client certificate or a JWT.
+"""Who sends a request: a principal, by a bearer token, a login, a client certificate or a JWT.
 
 Every way to fail looks the same to the client: 401, whatever was wrong. The audit log has the
 reason.
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from starlette.requests import Request
 
+from lockfast.server.logins import LoginRefused, Logins
 from lockfast.server.tokens import PREFIX
 
 PEER: Final = "lockfast.peer"
@@ -49,6 +50,7 @@ class Authentication:
         proxies: frozenset[str] = frozenset(),
         proxy_header: str = "",
         anonymous: bool = False,
+        logins: Logins | None = None,
     ) -> None:
         self._tokens = tokens
         self._jwt = jwt
@@ -56,6 +58,7 @@ class Authentication:
         self._proxies = proxies
         self._proxy_header = proxy_header
         self.anonymous = anonymous
+        self.logins = logins if logins is not None else Logins()
 
     def identify(self, request: Request) -> Identity:
         """Return who sends a request. Raises Refusal."""
@@ -68,13 +71,20 @@ class Authentication:
             scheme, _, credential = values[0].partition(" ")
             if scheme.lower() != "bearer":
                 raise Refusal("the Authorization header is not a bearer token")
-            return self._bearer(credential.strip())
+            return self.verify(credential.strip())
+        try:
+            sealed = self.logins.credential_in(request)
+        except LoginRefused as refused:
+            raise Refusal(str(refused)) from None
+        if sealed is not None:
+            return self.verify(sealed)
         peer = request.scope.get(PEER)
         if self._certificates and peer:
             return Identity(peer, "certificate")
         return self._proxied(request)
 
-    def _bearer(self, credential: str) -> Identity:
+    def verify(self, credential: str) -> Identity:
+        """Return who has a bearer credential. Raises Refusal."""
         if credential.startswith(PREFIX):
             if self._tokens is None:
                 raise Refusal("tokens are not accepted here")

@@ -48,6 +48,15 @@ class Rights:
             for grant in self._grants
         )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rights) and (self._grants, self.everything) == (
+            other._grants,
+            other.everything,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._grants, self.everything))
+
     def any(self) -> bool:
         """Whether the principal has any right here."""
         return self.everything or bool(self._grants)

@@ -32,6 +32,7 @@ from lockfast.server.listening import (
     place_of,
     tls_context,
 )
+from lockfast.server.logins import Logins, read_key
 from lockfast.server.tokens import TokenFile, TokenVerifier, write_private
 from lockfast.stores.private_files import check_directory, make_directories, open_private
 from lockfast.stores.registry import parse_url
@@ -180,6 +181,7 @@ class _Process:
             proxies=frozenset(config.proxies.peers),
             proxy_header=config.proxies.header,
             anonymous=self._options.insecure_dev,
+            logins=Logins(read_key(os.path.join(self._options.state_directory, "cookie.key"))),
         )
 
     def _first_token(self) -> str:
