@@ -416,6 +416,17 @@ def test_only_a_semaphore_in_use_has_another_size() -> None:
     assert driver.do(c.Resize("semaphore", "api", 3)) == c.Done(found=False)
 
 
+def test_a_conversion_does_not_wait_for_reservations() -> None:
+    """Not even for those of lower rank: it is served before the queue."""
+    driver = TableDriver()
+    driver.enter("ann", UPDATE)
+    driver.enter("bob", READ)
+    driver.enter("cat", lock("y"))
+    assert isinstance(driver.enter("dan", READ, lock("y"), head_start_ms=500), c.Queued)
+    queued = driver.convert("ann", "exclusive")
+    assert [blocker.session for blocker in queued.ahead] == ["bob"]
+
+
 # ── several at once ──────────────────────────────────────────────────────────────────
 
 

@@ -27,7 +27,7 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "core": (
             _OF_MEMORY,
             *(f"tests/core/test_{name}.py" for name in ("table", "modes", "names", "codec")),
-            *(f"tests/core/test_{name}.py" for name in ("table_model", "ends")),
+            *(f"tests/core/test_{name}.py" for name in ("table_model", "ends", "deadlock")),
             "--deselect=tests/core/test_ends.py::test_a_hundred_thousand_claims_end_in_short_steps",
         ),
         "core/names": ("tests/core/test_names.py", "tests/api/test_names.py"),
