@@ -423,8 +423,9 @@ def test_a_conversion_does_not_wait_for_reservations() -> None:
     driver.enter("bob", READ)
     driver.enter("cat", lock("y"))
     assert isinstance(driver.enter("dan", READ, lock("y"), head_start_ms=500), c.Queued)
-    queued = driver.convert("ann", "exclusive")
-    assert [blocker.session for blocker in queued.ahead] == ["bob"]
+    for queue in (False, True):
+        reply = driver.convert("ann", "exclusive", queue=queue)
+        assert [blocker.session for blocker in reply.ahead] == ["bob"]
 
 
 # ── several at once ──────────────────────────────────────────────────────────────────
