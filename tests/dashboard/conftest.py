@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lockfast.server.config import Config, Policy
 from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Grant, RightsTable
-from lockfast.server.tokens import TokenFile
+from lockfast.server.tokens import TokenFile, write_private
 from tests.dashboard import chromium
 from tests.servers.lockserver import ServerThread
 
@@ -20,7 +20,8 @@ GRANTS = [
     Grant("bob", "", "orders", frozenset({READ})),
     Grant("root", "*", "", frozenset({ADMIN})),
 ]
-WAIT_MS = 20_000
+WAIT_MS = 30_000
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,17 @@ class Secured:
         config = Config(Policy(RightsTable(GRANTS)), audit_log=str(self.audit))
         self.thread = ServerThread(f"memory://{directory}", config, self.tokens)
 
+        self._directory = directory
+
     @property
     def base(self) -> str:
         return self.thread.base
+
+    def url_of(self, principal: str) -> str:
+        """The URL with which a client of this principal connects."""
+        path = self._directory / f"{principal}.token"
+        write_private(str(path), self.token_of[principal])
+        return f"{self.base}?token_file={path}"
 
 
 @pytest.fixture

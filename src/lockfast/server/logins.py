@@ -26,6 +26,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.private_files import open_private
 
 CHECK_HEADER: Final = "x-lockfast-check"
@@ -93,7 +94,10 @@ class Logins:
 
 
 def read_key(path: str) -> bytes:
-    """Return the key in a file; create the file if there is none."""
+    """Return the key in a file; create the file if there is none.
+
+    Raises StoreMisconfiguredError if others may read the file, or if it was cut short.
+    """
     try:
         descriptor = open_private(path, os.O_RDONLY, path)
     except FileNotFoundError:
@@ -103,7 +107,10 @@ def read_key(path: str) -> bytes:
             file.write(key)
         return key
     with open(descriptor, "rb") as file:
-        return file.read(KEY_BYTES)
+        key = file.read(KEY_BYTES)
+    if len(key) < KEY_BYTES:
+        raise StoreMisconfiguredError(path, "is not a key", "delete it; users log in again")
+    return key
 
 
 def _derived(key: bytes, purpose: bytes) -> bytes:

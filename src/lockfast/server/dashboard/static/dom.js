@@ -9,7 +9,7 @@ export function visible(text) {
     `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-// Create an element. Attributes: `class`, `on…` listeners, false or null to leave out, others as is.
+// Create an element. Attributes: `on…` listeners, null or false to leave out (but for aria-…), others as is.
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) set(made, name, value);
@@ -19,6 +19,7 @@ export function h(tag, attributes = {}, ...children) {
 
 export function set(element, name, value) {
   if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+  else if (typeof value === "boolean" && name.startsWith("aria-")) element.setAttribute(name, String(value));
   else if (value === false || value === null || value === undefined) element.removeAttribute(name);
   else element.setAttribute(name, value === true ? "" : String(value));
 }
@@ -44,7 +45,11 @@ const ATTRIBUTES = new Set([
 // Rebuild a drawing of the server from the elements and attributes that drawings have.
 export function svg(markup) {
   const parsed = new DOMParser().parseFromString(markup, "image/svg+xml").documentElement;
-  return parsed.localName === "svg" ? copy(parsed) : h("p", {}, "The drawing cannot be shown.");
+  if (parsed.localName !== "svg") return h("p", {}, "The drawing cannot be shown.");
+  const made = copy(parsed);
+  // The content of an image is hidden from screen readers; links must not be.
+  if (made.querySelector("a")) made.setAttribute("role", "group");
+  return made;
 }
 
 function copy(source) {

@@ -4,13 +4,13 @@ import { h, put, set, text } from "./dom.js";
 import { count, duration, time } from "./format.js";
 import { picture } from "./picture.js";
 
-const THEMES = { "": "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const THEMES = { "": "Auto", light: "Light", dark: "Dark" };
 
 export function header(element, views, { logout }) {
   const status = h("span", { class: "status", role: "status" });
   const banner = h("div", { class: "banner", role: "alert", hidden: true });
   const insecure = h("div", { class: "banner warn", hidden: true },
-    "No login: this server was started with --insecure-dev. Everybody on this machine can use every lock.");
+    "No login: this server was started with ", h("code", {}, "--insecure-dev"), ". Everybody on this machine can use every lock.");
   const store = h("span", { class: "store" });
   const user = h("span", { class: "user" });
   const leave = h("button", { type: "button", class: "quiet", onclick: logout }, "Log out");
@@ -37,8 +37,8 @@ export function header(element, views, { logout }) {
   }
   function showTheme() {
     const now = document.documentElement.getAttribute("data-theme") ?? "";
-    put(theme, now === "" ? "Auto" : now === "dark" ? "Dark" : "Light");
-    theme.setAttribute("aria-label", `${THEMES[now]}; change`);
+    put(theme, THEMES[now]);
+    theme.setAttribute("aria-label", `${THEMES[now]} theme; change it`);
   }
 
   function showState() {
@@ -109,7 +109,10 @@ export function header(element, views, { logout }) {
       element.replaceChildren();
     },
     showCurrent(id) {
-      for (const link of nav.children) set(link, "aria-current", link.dataset.view === id ? "page" : null);
+      for (const link of nav.children) {
+        set(link, "aria-current", link.dataset.view === id ? "page" : null);
+        if (link.dataset.view === id) nav.scrollLeft = link.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
+      }
       if (id === "lock") set(nav.querySelector("[data-view=locks]"), "aria-current", "true");
     },
   };

@@ -23,7 +23,7 @@ export function revoke(lock, claim) {
       const path = `/v1/sessions/${encodeURIComponent(claim.session)}/claims/${claim.n}/revocation`;
       const { Done: done } = await api(path, { method: "POST", body: { by: picture.hello.principal ?? "dashboard", reason: reason.value.trim() } });
       dialog.close();
-      notify(done && !done[0] ? "There was nothing to revoke any more: the lease had ended." : "Revoked. The holder is told who did it and why.");
+      notify(done?.found === false ? "There was nothing to revoke any more: the lease had ended." : "Revoked. The holder is told who did it and why.");
     } catch (error) {
       problem.textContent = `Not revoked: ${error.message}`;
       confirm.disabled = false;

@@ -18,7 +18,9 @@ export class PrefixTree {
     this.chosen = chosen;
     this.choose = choose;
     this.list = h("ul", { class: "tree" });
-    this.element = h("aside", { class: "prefixes", "aria-label": "Prefixes" }, h("h2", {}, "Prefixes"), this.list);
+    const isOpen = !matchMedia("(max-width: 860px)").matches;
+    this.element = h("aside", { class: "prefixes", "aria-label": "Prefixes" },
+      h("details", { open: isOpen }, h("summary", {}, "Prefixes"), this.list));
     for (let at = chosen.indexOf("/"); at >= 0; at = chosen.indexOf("/", at + 1)) this.#open.add(chosen.slice(0, at));
   }
 

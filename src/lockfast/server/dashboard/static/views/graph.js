@@ -54,7 +54,7 @@ export function mount(element) {
     rows.replaceChildren(...found.edges.map(([who, ahead, kind, name, seconds, holds, stuck]) => h("tr", { class: stuck ? "broken" : "" },
       h("td", {}, text(who)),
       h("td", {}, h("a", { href: addressOf(kind, name) }, text(titleOf(kind, name)))),
-      h("td", {}, text(ahead), holds ? ", who holds it" : ", who waits too"),
+      h("td", {}, text(ahead), holds ? " (holds it)" : " (waits too)"),
       h("td", { class: "number" }, duration(seconds * 1000)))));
   }
 

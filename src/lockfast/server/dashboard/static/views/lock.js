@@ -49,9 +49,7 @@ export function mount(element, context, [kind = "lock", name = ""]) {
     counting = [];
     const free = !view.holders.length && !view.waiting.length;
     state.className = `verdict ${free ? "good" : view.waiting_count ? "waits" : "good"}`;
-    state.textContent = free
-      ? view.closed_ms ? `Free, but closed for another ${duration(view.closed_ms)}.` : "Free: nobody holds it, and nobody waits."
-      : `${view.holder_count ? `Held by ${plural(view.holder_count, "claim")}` : "Not held"}${view.limit ? ` (limit ${count(view.limit)})` : ""}, ${plural(view.waiting_count, "claim")} waiting.`;
+    state.replaceChildren(...verdict(view, free));
     const sessions = new Map(found.sessions.map((each) => [each[0], each]));
     fill(holders, view.holders.length, () => table(["Owner", "Mode", "Token", "Held for", "Lease left", "Session", "Value", "Metadata", ""], view.holders.map((claim) => [
       text(claim.owner), mode(view, claim), claim.token && kind !== "semaphore" ? String(claim.token) : "–",
@@ -107,6 +105,16 @@ export function mount(element, context, [kind = "lock", name = ""]) {
     clearTimeout(again);
     clearInterval(refresh);
   };
+}
+
+// The answer to "who holds it?" in a sentence.
+function verdict(view, free) {
+  if (free) return [view.closed_ms ? `Free, but closed for another ${duration(view.closed_ms)}.` : "Free: nobody holds it, and nobody waits."];
+  const waiting = view.waiting_count ? `${plural(view.waiting_count, "claim")} waiting.` : "nobody waits.";
+  if (!view.holders.length) return [`Not held, ${waiting}`];
+  const others = view.holder_count - 1;
+  return ["Held by ", h("strong", {}, text(view.holders[0].owner)), others ? ` and ${plural(others, "other")}` : "",
+    view.limit ? ` (limit ${count(view.limit)})` : "", `; ${waiting}`];
 }
 
 const mode = (view, claim) => {

@@ -10,6 +10,7 @@ export const id = "trends";
 export const title = "Trends";
 
 const SLOT_S = 10;
+const SPAN_MIN_S = 300;
 const REDRAW_MS = 1000;
 const seconds = (value) => (value === null || value === undefined ? "–" : duration(value * 1000));
 const perSecond = (value) => (value === null || value === undefined ? "–" : `${value.toFixed(value < 10 ? 1 : 0)}/s`);
@@ -75,12 +76,13 @@ export function mount(element) {
   };
 }
 
-// Slots in which nothing happened have no row: add them, from the beginning of the history on.
+// Slots in which nothing happened have no row: add them, from the beginning of the history on. The
+// current one is left out until it is complete.
 function timeline() {
   const end = Math.floor(picture.now() / 1000 / SLOT_S) * SLOT_S;
   const begin = Math.max(end - 3600, Math.floor((picture.historyBegins ?? end) / SLOT_S) * SLOT_S);
   const found = [];
-  for (let at = begin; at <= end; at += SLOT_S) found.push(picture.figures.get(at) ?? [at, 0, 0, 0, 0, null, null]);
+  for (let at = begin; at < end; at += SLOT_S) found.push(picture.figures.get(at) ?? [at, 0, 0, 0, 0, null, null]);
   return found;
 }
 
@@ -100,12 +102,13 @@ class Chart {
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const { kind } = this;
     this.plot = new uPlot({
-      ...this.#size(), padding: [8, 8, 0, 0], cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
-      scales: { x: { time: true }, y: { range: (_, __, top) => kind.range(top ?? 0) } },
-      axes: [{ ...axis, space: 70, values: (_, at) => at.map((s) => time(s * 1000).slice(0, 5)) }, { ...axis, size: 64, values: (_, at) => at.map(kind.axis) }],
-      series: [{ label: "time", value: (_, s) => (s === null ? "–" : time(s * 1000)) }, ...kind.series.map((one) => ({
+      ...this.#size(), padding: [8, 26, 0, 0], cursor: { y: false, drag: { x: false, y: false } },
+      legend: { live: false }, hooks: { setCursor: [() => this.#caption()] },
+      scales: { x: { time: true, range: (_, first, last) => [Math.min(first ?? 0, (last ?? 0) - SPAN_MIN_S), last ?? 0] }, y: { range: (_, __, top) => kind.range(top ?? 0) } },
+      axes: [{ ...axis, size: 30, space: 80, values: (_, at, __, ___, step) => at.map((s) => time(s * 1000).slice(0, step < 60 ? 8 : 5)) }, { ...axis, size: 64, values: (_, at) => at.map(kind.axis) }],
+      series: [{}, ...kind.series.map((one) => ({
         label: one.label, stroke: colour(one.colour), width: 1.75, dash: one.dash, spanGaps: false, points: { show: false },
-        fill: one.fill ? translucent(colour(one.colour)) : undefined, value: (_, value) => one.format(value),
+        fill: one.fill ? translucent(colour(one.colour)) : undefined,
       }))],
     }, [[], ...kind.series.map(() => [])], this.box);
   }
@@ -117,11 +120,20 @@ class Chart {
     const columns = this.kind.series.map(() => []);
     for (const slot of slots) this.kind.rows(slot).forEach((value, at) => columns[at].push(value));
     this.plot.setData([slots.map((slot) => slot[0]), ...columns]);
-    // The slot before the last is complete.
-    const at = Math.max(0, slots.length - 2);
-    const now = this.kind.series.map((one, n) => `${one.label} ${one.format(columns[n][at] ?? null)}`).join(", ");
-    put(this.now, now);
-    this.figure.setAttribute("aria-label", `${this.kind.title}: ${this.kind.question}. Now: ${now}.`);
+    this.#caption();
+    this.figure.setAttribute("aria-label", `${this.kind.title}: ${this.kind.question}. Now: ${this.#values(slots.length - 1)}.`);
+  }
+
+  #values(at) {
+    return this.kind.series.map((one, n) => `${one.label} ${one.format(this.plot.data[n + 1][at])}`).join(", ");
+  }
+
+  // The values under the pointer, else the newest.
+  #caption() {
+    if (!this.plot) return;
+    const at = this.plot.cursor.idx, times = this.plot.data[0];
+    const pointed = at !== null && at !== undefined && at < times.length;
+    put(this.now, times.length ? `${pointed ? `${time(times[at] * 1000)}: ` : ""}${this.#values(pointed ? at : times.length - 1)}` : "");
   }
 }
 
