@@ -7,7 +7,6 @@ connection, which put a key if it is absent and delete it if it is ours.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from bench.idle import measure_idle_handover
 from bench.order import Order, measure_order
 from bench.report import Target, table
 from bench.uncontended import Uncontended, measure_uncontended
-from lockfast.stores.etcd.requests import TXN, Keys
+from lockfast.stores.etcd.requests import TXN, Keys, txn
 from lockfast.stores.http.blocking import Connection
 from lockfast.stores.http.members import Member, Members
 from lockfast.stores.http.messages import Request
@@ -56,10 +55,10 @@ class EtcdFloor(Contestant):
         members = Members("floor", [member])
         self._connection = Connection(members, member, time.monotonic() + 5)
         keys = Keys("floor/", "floor")
-        take = {"compare": [keys.unchanged("x", 0)], "success": [keys.put("x", "us" * 50)]}
-        give = {"compare": [keys.present("x")], "success": [keys.delete("x")]}
+        take = txn([keys.put("x", "us" * 50)], [keys.unchanged("x", 0)])
+        give = txn([keys.delete("x")], [keys.present("x")])
         self._take, self._give = (
-            Request(TXN, json.dumps(body).encode()).packed(str(member)) for body in (take, give)
+            Request(TXN, body.encode()).packed(str(member)) for body in (take, give)
         )
 
     def acquire(self) -> None:

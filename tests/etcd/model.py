@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -75,8 +76,8 @@ class ModelTransport:
     def __init__(self, server: ModelServer) -> None:
         self._server = server
 
-    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
-        return self._server.call(path, body)
+    async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
+        return self._server.call(path, json.loads(body))
 
     async def follow(
         self, create_request: Json, take: Callable[[Json], bool], timeout_ms: int, token: str = ""

@@ -22,7 +22,7 @@ from lockfast.errors import (
     StoreUnavailableError,
 )
 from lockfast.runtimes.threads import run
-from lockfast.stores.etcd import EtcdStore, join, steps
+from lockfast.stores.etcd import EtcdStore, shortcuts, steps
 from lockfast.stores.etcd.layout import resource_prefix
 from lockfast.stores.etcd.network import HttpTransport
 from tests.etcd.harness import address_of
@@ -43,7 +43,7 @@ class Trouble:
 
         async def call(self: HttpTransport, path: str, body: Any, *rest: Any) -> Any:
             what = trouble.next
-            if path != "/v3/kv/txn" or "compare" not in body or not what:
+            if path != "/v3/kv/txn" or '"compare":[' not in body or not what:
                 return await trouble._call(self, path, body, *rest)
             if what == "held":
                 trouble._held.append((self, body))
@@ -137,7 +137,7 @@ def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
     assert isinstance(send(c.Enter("s", 2, (A,), block=8)), c.Granted)
     store.context.met(resource_prefix("lock", "orders/42"), 0)
     with monkeypatch.context() as patched:
-        patched.setattr(join, "Step", Failing)
+        patched.setattr(shortcuts, "Step", Failing)
         with pytest.raises(OutcomeUnknownError):
             send(c.Enter("s", 3, (A,)))
     assert isinstance(send(c.Enter("s", 3, (A,))), c.Queued)
@@ -199,7 +199,7 @@ def test_an_enter_that_arrives_after_its_session_was_ended(
 def test_a_session_has_no_more_claims_than_it_may(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (steps, join):
+    for module in (steps, shortcuts):
         monkeypatch.setattr(module, "LIMITS", steps.LIMITS._replace(claims_max=3))
     send = opened(store)
     for n in range(2, 5):

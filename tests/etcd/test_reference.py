@@ -18,7 +18,7 @@ from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.requests import REVOKE, TXN, Kv, Range
+from lockfast.stores.etcd.requests import REVOKE, Kv, Range
 from lockfast.stores.etcd.sessions import Ending, Sessions, raised_base
 from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.transport import Network
@@ -59,8 +59,8 @@ class StoreSteps:
         return self._gateway.until_ms(10_000)
 
     def _put(self, key: str, value: str) -> int:
-        body = {"success": [self._keys.put(key, value)]}
-        return self._keys.revision_of(run(self._gateway.call(TXN, body, self._until_ms())))
+        put = self._keys.put(key, value)
+        return run(self._gateway.commit([put], (), self._until_ms())).revision
 
     def _all(self) -> list[Kv]:
         reads = self._keys.reads([Range("a", "z")])
@@ -129,14 +129,13 @@ class StoreSteps:
                 if alive.renewed_ms + record.ttl_ms <= now_ms:
                     endings.append(Ending(key[2:], EXPIRED, "expired"))
             elif key[0] == "k" and self._ended_ms.get(key[2:], now_ms) + ENDED_KEPT_MS <= now_ms:
-                body = {"success": [self._keys.delete(key)]}
-                run(self._gateway.call(TXN, body, self._until_ms()))
+                run(self._gateway.commit([self._keys.delete(key)], (), self._until_ms()))
                 self._store.context.own.forget(key[2:])
             elif key[0] == "u" and k.decode(kv.value) <= now_ms:
-                run(self._gateway.call(REVOKE, {"ID": str(kv.lease)}, self._until_ms()))
+                run(self._gateway.call(REVOKE, k.encode({"ID": str(kv.lease)}), self._until_ms()))
                 places += self._places.get((key.split(k.SEP)[1], int(key.split(k.SEP)[2])), ())
             elif key[0] == "n" and key.endswith("\x1fc") and k.decode(kv.value)[0] <= now_ms:
-                run(self._gateway.call(REVOKE, {"ID": str(kv.lease)}, self._until_ms()))
+                run(self._gateway.call(REVOKE, k.encode({"ID": str(kv.lease)}), self._until_ms()))
                 place = k.parse_place(key)
                 places.append(c.Place(place.kind, place.name, ""))
         if not endings and not places:

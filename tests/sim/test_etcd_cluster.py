@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -33,12 +34,15 @@ class Setting:
     def run(self, story: Coroutine[Any, Any, Any]) -> Any:
         return self.kernel.run_until_done(self.host.start(story, "story"), 60_000 * MS)
 
+    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
+        return await self.transport.call(path, json.dumps(body), timeout_ms, token)
+
     async def put(self, lease: int = 0, key: bytes = b"k") -> Json:
         body = {"key": text(key), "lease": str(lease)}
-        return await self.transport.call("/v3/kv/put", body, 9_000)
+        return await self.call("/v3/kv/put", body, 9_000)
 
     async def count(self, **how: Any) -> int:
-        answer = await self.transport.call("/v3/kv/range", {"key": KEY, **how}, 9_000)
+        answer = await self.call("/v3/kv/range", {"key": KEY, **how}, 9_000)
         return int(answer.get("count", 0))
 
     async def until(self, done: Callable[[], Coroutine[Any, Any, bool]]) -> int:
@@ -55,7 +59,7 @@ def test_a_lease_ends_after_its_ttl_and_takes_its_keys_along() -> None:
         return await setting.count() == 0
 
     async def story() -> None:
-        granted = await setting.transport.call(GRANT, {"ID": "7", "TTL": "2"}, 1000)
+        granted = await setting.call(GRANT, {"ID": "7", "TTL": "2"}, 1000)
         assert granted["TTL"] == "2"
         await setting.put(7)
         assert await setting.count() == 1
@@ -69,7 +73,7 @@ def test_a_keep_alive_lets_the_ttl_start_anew_and_waits_if_it_comes_too_late() -
     setting = Setting()
 
     async def story() -> None:
-        call, alive = setting.transport.call, {"ID": "7"}
+        call, alive = setting.call, {"ID": "7"}
         await call(GRANT, {**alive, "TTL": "2"}, 1000)
         await setting.host.sleep(1500)
         assert (await call("/v3/lease/keepalive", alive, 1000))["result"]["TTL"] == "2"
@@ -90,7 +94,7 @@ def test_a_new_leader_lets_every_ttl_start_anew() -> None:
         return not setting.cluster.state.leases
 
     async def story() -> None:
-        await setting.transport.call(GRANT, {"ID": "7", "TTL": "2"}, 1000)
+        await setting.call(GRANT, {"ID": "7", "TTL": "2"}, 1000)
         await setting.host.sleep(1800)
         setting.cluster.depose()
         await setting.host.sleep(600)
@@ -131,7 +135,7 @@ def test_a_member_that_lags_reads_the_past_only_if_it_may() -> None:
         writer = SimEtcdNetwork(setting.host, cluster)
         while writer._members.current is not cluster.leader:
             writer.caller_transport().avoid_member()
-        await writer.caller_transport().call("/v3/kv/put", {"key": KEY}, 1000)
+        await writer.caller_transport().call("/v3/kv/put", json.dumps({"key": KEY}), 1000)
         assert await setting.count(serializable=True) == 0
         assert await setting.count() == 1
         await setting.host.sleep(300)
@@ -206,9 +210,9 @@ def test_without_space_keys_can_only_be_deleted() -> None:
             (GRANT, {"TTL": "5"}),
             (TXN, {"failure": [{"request_put": {"key": KEY}}]}),
         ):
-            answer = await setting.transport.call(path, body, 1000)
+            answer = await setting.call(path, body, 1000)
             assert "space exceeded" in answer["error"]
-        await setting.transport.call("/v3/kv/deleterange", {"key": KEY}, 1000)
+        await setting.call("/v3/kv/deleterange", {"key": KEY}, 1000)
         assert await setting.count() == 0
 
     setting.run(story())
@@ -219,7 +223,7 @@ def test_a_forgotten_token_has_to_be_asked_for_again() -> None:
     setting.cluster.password = "secret"
 
     async def story() -> None:
-        call = setting.transport.call
+        call = setting.call
         user = {"name": "root", "password": "secret"}
         assert "invalid auth token" in (await call("/v3/kv/put", {"key": KEY}, 1000))["error"]
         token = (await call("/v3/auth/authenticate", user, 1000))["token"]

@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from lockfast.stores.etcd import steps
-from lockfast.stores.etcd.owned import OwnSession
-from lockfast.stores.etcd.plan import Plan, _Maker
+from lockfast.stores.etcd import gateway, steps
+from lockfast.stores.etcd.gateway import Committed
+from lockfast.stores.etcd.layout import STRIDE
+from lockfast.stores.etcd.plan import _Maker
 from lockfast.stores.etcd.requests import Keys
-from lockfast.stores.etcd.transport import Json
-from lockfast.stores.etcd.view import Known
 from tests.sim.planted.bugs import bug, replace
 
 
-def _always(keys: Keys, key: str) -> Json:
+def _always(keys: Keys, key: str) -> str:
     """A comparison that holds whatever is stored."""
-    return {"key": keys.coded(key), "target": "VERSION", "result": "GREATER", "version": "-1"}
+    return f'{{"key":"{keys.coded(key)}","target":"VERSION","result":"GREATER","version":"-1"}}'
 
 
 @bug("etcd: a range is not compared", promise="exclusion", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(self: Keys, start: str, stop: str, revision: int) -> Json:
+    def wrong(self: Keys, start: str, stop: str, revision: int) -> str:
         return _always(self, start)
 
     replace(stack, Keys, "nothing_since", wrong)
 
 
-@bug("etcd: a guess is sent without comparing it", promise="exclusion", store="etcd")
+@bug("etcd: it is not compared that a lock is free", promise="exclusion", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = steps.assumed
+    right = Keys.absent
 
-    def wrong(context: steps.Context, own: OwnSession) -> Known | None:
-        known = right(context, own)
-        if known is not None:
-            known.revision = 1 << 50  # nothing is newer
-        return known
+    def wrong(self: Keys, key: str, stop: str = "") -> str:
+        return _always(self, key) if stop else right(self, key)
 
-    replace(stack, steps, "assumed", wrong)
+    replace(stack, Keys, "absent", wrong)
 
 
 @bug("etcd: a key that was read is not compared", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(self: Keys, key: str, mod: int) -> Json:
+    def wrong(self: Keys, key: str, mod: int) -> str:
         return _always(self, key)
 
     replace(stack, Keys, "unchanged", wrong)
@@ -51,7 +47,7 @@ def _(stack: ExitStack) -> None:
 def _(stack: ExitStack) -> None:
     right = Keys.put
 
-    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> Json:
+    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> str:
         return right(self, key, value)
 
     replace(stack, Keys, "put", wrong)
@@ -59,22 +55,20 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: one token for all grants", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = Plan.token
+    def wrong(self: Committed, epoch: int, position: int = 0) -> int:
+        return epoch + self.slot.tokens + position + STRIDE * (self.answer.revision // 8 * 8)
 
-    def wrong(self: Plan, token: int, slot: object, revision: int) -> int:
-        return right(self, token, slot, revision // 8 * 8)  # type: ignore[arg-type]
-
-    replace(stack, Plan, "token", wrong)
+    replace(stack, Committed, "token", wrong)
 
 
 @bug("etcd: grants that travel together have one token", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = Plan.proposal
+    right = gateway.Slot
 
-    def wrong(self: Plan, keys: Keys, leases: object, wants: object) -> object:
-        return right(self, keys, leases, wants)._replace(tokens=0)  # type: ignore[arg-type]
+    def wrong(order: int = 0, tokens: int = 0) -> gateway.Slot:
+        return right(order)
 
-    replace(stack, Plan, "proposal", wrong)
+    replace(stack, gateway, "Slot", wrong)
 
 
 @bug("etcd: a claim that is granted is not compared", promise="liveness", store="etcd")

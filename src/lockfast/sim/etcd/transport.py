@@ -9,6 +9,7 @@ HTTP over TCP delivers a request at most once. So requests are lost and late her
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -82,8 +83,8 @@ class SimTransport:
         self._members = members
         self._network = members.cluster.network
 
-    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
-        members, host = self._members, self._host
+    async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
+        members, host, decoded = self._members, self._host, json.loads(body)
         until_ms = host.now_ms() + timeout_ms
         attempt_ms = min(max(timeout_ms // ATTEMPTS, ATTEMPT_MS_MIN), ATTEMPT_MS_MAX)
         headers = (f"Authorization: {token}",) if token else ()
@@ -91,7 +92,7 @@ class SimTransport:
             member = members.current
             left_ms = min(until_ms - host.now_ms(), attempt_ms)
             try:
-                return await self._ask(member, path, body, headers, max(1, left_ms))
+                return await self._ask(member, path, decoded, headers, max(1, left_ms))
             except StoreUnavailableError as error:
                 members.suspect(member)
                 failure = error

@@ -14,7 +14,7 @@ from lockfast.stores.diagnosis import Diagnosis
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.address import Address
-from lockfast.stores.etcd.gateway import Gateway, Proposal
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.requests import Range
 from lockfast.stores.etcd.sessions import raised_base
 from lockfast.stores.etcd.transport import Json
@@ -52,12 +52,9 @@ async def raise_epoch(gateway: Gateway, wall_us: int, until_ms: int) -> int:
         raised = raised_base(base, answer.revision, wall_us, 0)
         if raised == base:
             return 0
-        body: Json = {
-            "compare": [keys.same(k.EPOCH_KEY, stored[0] if stored else None)],
-            "success": [keys.put(k.EPOCH_KEY, k.encode(list(raised)))],
-        }
-        proposal = Proposal(lambda slot, body=body: body, 1, frozenset([k.EPOCH_KEY]))  # type: ignore[misc]
-        if (await gateway.txn(proposal, until_ms)).answer.succeeded:
+        compare = keys.same(k.EPOCH_KEY, stored[0] if stored else None)
+        write = keys.put(k.EPOCH_KEY, k.encode(list(raised)))
+        if (await gateway.commit([write], [compare], until_ms)).succeeded:
             return raised.epoch - (base.epoch if base is not None else 0)
 
 
@@ -98,7 +95,7 @@ class _Checkup:
         return self._gateway.until_ms(TIMEOUT_MS)
 
     def _ask(self, path: str, body: Json) -> Json:
-        return run(self._gateway.call(path, body, self._until_ms()))
+        return run(self._gateway.call(path, k.encode(body), self._until_ms()))
 
     def _version(self, status: Json) -> Diagnosis:
         version = str(status.get("version", "?"))
@@ -136,7 +133,7 @@ class _Checkup:
         alone = EtcdStore(self._address._replace(members=(member,)))
         gateway = Gateway(alone.cluster, alone.network.keeper_transport())
         try:
-            run(gateway.call("/v3/maintenance/status", {}, gateway.until_ms(1000)))
+            run(gateway.call("/v3/maintenance/status", "{}", gateway.until_ms(1000)))
         except StoreUnavailableError:
             return False
         finally:

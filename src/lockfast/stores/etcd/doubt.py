@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.gateway import Gateway, Proposal, Slot
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import Range
 from lockfast.stores.etcd.steps import locate
-from lockfast.stores.etcd.transport import Json
 
 
 async def resolve(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> None:
@@ -28,20 +27,14 @@ async def resolve(gateway: Gateway, own: OwnSession, n: int, until_ms: int) -> N
     location = own.location(n)
     reads = location.candidates(own.id, n) if location is not None else []
     while record is not None and n in own.doubted:
-        compare = keys.unchanged(key, mod)
         fence = keys.put(key, k.encode(list(record)), record.lease)
-        body: Json = {
-            "compare": [compare],
-            "success": [fence, *keys.reads(reads)],
-            "failure": keys.reads([Range(key)]),
-        }
-
-        def fixed(slot: Slot, body: Json = body) -> Json:
-            return body
-
-        proposal = Proposal(fixed, len(reads) + 1, frozenset([key]), 0, frozenset([key]))
         try:
-            answer = (await gateway.txn(proposal, until_ms)).answer
+            answer = await gateway.commit(
+                [fence, *keys.reads(reads)],
+                [keys.unchanged(key, mod)],
+                until_ms,
+                keys.reads([Range(key)]),
+            )
         except LeaseGoneError:
             return  # nothing can be carried out under that lease; the step finds the session's end
         if answer.succeeded:

@@ -11,7 +11,7 @@ no transaction travels with one that writes what it compares or writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -29,8 +29,8 @@ from lockfast.stores.etcd.errors import (
     TokenRefusedError,
     error_of,
 )
-from lockfast.stores.etcd.layout import STRIDE
-from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys
+from lockfast.stores.etcd.layout import STRIDE, encode
+from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys, txn
 from lockfast.stores.etcd.transport import Json, Network, Transport
 from lockfast.stores.passwords import plain
 
@@ -83,7 +83,7 @@ class Slot(NamedTuple):
 class Proposal(NamedTuple):
     """A transaction to be sent."""
 
-    body: Callable[[Slot], Json]
+    body: Callable[[Slot], str]
     size: int
     """The number of comparisons or operations, whichever is larger."""
     writes: frozenset[str] = frozenset()
@@ -94,8 +94,14 @@ class Proposal(NamedTuple):
 
 
 class Committed(NamedTuple):
+    """What became of a proposal."""
+
     answer: Answer
     slot: Slot
+
+    def token(self, epoch: int, position: int = 0) -> int:
+        """The token that it gave, or one of them by its position."""
+        return epoch + self.slot.tokens + position + STRIDE * self.answer.revision
 
 
 @dataclass(eq=False)
@@ -126,7 +132,7 @@ class Gateway:
 
     # ── calls ────────────────────────────────────────────────────────────────────────
 
-    async def call(self, path: str, body: Json, until_ms: int, *, repeatable: bool = True) -> Json:
+    async def call(self, path: str, body: str, until_ms: int, *, repeatable: bool = True) -> Json:
         """Ask until a member answers.
 
         Raises StoreUnavailableError if the request surely was not carried out,
@@ -150,7 +156,7 @@ class Gateway:
                 if attempt >= REPEATS or self._left_ms(until_ms) <= 1:
                     raise StoreUnavailableError(error.store, error.what, error.advice) from error
 
-    async def _ask(self, path: str, body: Json, until_ms: int) -> Json:
+    async def _ask(self, path: str, body: str, until_ms: int) -> Json:
         try:
             return await self._once(path, body, until_ms)
         except TokenRefusedError:
@@ -162,7 +168,7 @@ class Gateway:
                 self.cluster.label, f"refused a new authentication token ({error})"
             ) from None
 
-    async def _once(self, path: str, body: Json, until_ms: int) -> Json:
+    async def _once(self, path: str, body: str, until_ms: int) -> Json:
         token = await self.token(until_ms)
         reply = await self.transport.call(path, body, self._left_ms(until_ms), token)
         return self._checked(reply)
@@ -172,7 +178,7 @@ class Gateway:
         cluster = self.cluster
         if cluster.username and not cluster.token:
             password = plain(cluster.password, cluster.label)
-            credentials = {"name": cluster.username, "password": password}
+            credentials = encode({"name": cluster.username, "password": password})
             try:
                 reply = self._checked(
                     await self.transport.call(AUTHENTICATE, credentials, self._left_ms(until_ms))
@@ -197,10 +203,21 @@ class Gateway:
 
     # ── transactions ─────────────────────────────────────────────────────────────────
 
-    async def read(self, operations: list[Json], until_ms: int) -> Answer:
+    async def read(self, operations: list[str], until_ms: int) -> Answer:
         """Carry out operations that only read, at one revision."""
-        reply = await self.call(TXN, {"success": operations}, until_ms)
+        reply = await self.call(TXN, txn(operations), until_ms)
         return Answer(self.keys, reply)
+
+    async def commit(
+        self,
+        writes: list[str],
+        compares: Sequence[str],
+        until_ms: int,
+        reads: Sequence[str] = (),
+    ) -> Answer:
+        """Carry out one transaction that gives no token, in a request of its own."""
+        body = txn(writes, compares, reads)
+        return Answer(self.keys, await self.call(TXN, body, until_ms, repeatable=False))
 
     async def txn(self, proposal: Proposal, until_ms: int) -> Committed:
         """Carry out one transaction, perhaps in one request with those of other callers."""
@@ -316,12 +333,12 @@ class Gateway:
             slots.append(Slot(index, tokens))
             tokens += item.proposal.tokens
         nested = [
-            {"request_txn": item.proposal.body(slot)}
+            f'{{"request_txn":{item.proposal.body(slot)}}}'
             for item, slot in zip(batch, slots, strict=True)
         ]
         until_ms = max(item.until_ms for item in batch)
         repeatable = not any(item.proposal.writes for item in batch)
-        reply = await self.call(TXN, {"success": nested}, until_ms, repeatable=repeatable)
+        reply = await self.call(TXN, txn(nested), until_ms, repeatable=repeatable)
         answer = Answer(self.keys, reply)
         for index, item in enumerate(batch):
             item.outcome = Committed(answer.nested(index), slots[index])

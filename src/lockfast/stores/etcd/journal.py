@@ -16,7 +16,7 @@ from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.errors import OutcomeUnknownError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, error_of
-from lockfast.stores.etcd.gateway import Gateway, Proposal
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.requests import Keys, Kv, Range
 from lockfast.stores.etcd.transport import Json
@@ -45,15 +45,10 @@ async def begin(gateway: Gateway, until_ms: int, instant: Instant | None = None)
         if known.log_until_ms <= now_ms:
             before = answer.revision if known.log_until_ms else 0
             extended = extended._replace(log_since=answer.revision, log_before=before)
-        body = {
-            "compare": [keys.same(k.EPOCH_KEY, stored[0] if stored else None)],
-            "success": [keys.put(k.EPOCH_KEY, k.encode(list(extended)))],
-        }
+        compare = keys.same(k.EPOCH_KEY, stored[0] if stored else None)
+        write = keys.put(k.EPOCH_KEY, k.encode(list(extended)))
         try:
-            await gateway.txn(
-                Proposal(lambda slot, body=body: body, 1, frozenset([k.EPOCH_KEY])),  # type: ignore[misc]
-                until_ms,
-            )
+            await gateway.commit([write], [compare], until_ms)
         except OutcomeUnknownError:
             continue  # the next look shows whether it was done
 
@@ -63,9 +58,7 @@ async def read(
 ) -> EventsReply:
     base = await begin(gateway, until_ms, instant)
     keys = gateway.keys
-    mark = {"success": [keys.put(k.MARK_KEY, "")]}
-    committed = await gateway.txn(Proposal(lambda slot: mark, 1, frozenset([k.MARK_KEY])), until_ms)
-    last = committed.answer.revision
+    last = (await gateway.commit([keys.put(k.MARK_KEY, "")], (), until_ms)).revision
     if command.after is None:
         return EventsReply((), last * POSITIONS, last * POSITIONS + 1, False)
     start = command.after // POSITIONS

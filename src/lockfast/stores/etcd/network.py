@@ -44,8 +44,8 @@ class HttpTransport:
         """How many were made: a new one may lead to another member."""
         return self._pool.connections
 
-    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
-        request = Request(path, encode(body).encode(), _headers(token))
+    async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
+        request = Request(path, body.encode(), _headers(token))
         return self._answer(await ask(self._members, self._pool, request, timeout_ms))
 
     def _answer(self, response: Response) -> Json:

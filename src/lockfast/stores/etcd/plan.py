@@ -23,11 +23,10 @@ from lockfast.core.commands import HOLDING, REVOKED, WAKE_LOOK, Wake
 from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.rows import Claim
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.gateway import Proposal, Slot
+from lockfast.stores.etcd.gateway import Committed, Proposal, Slot
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.owned import OwnSessions
-from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Kv, Range
-from lockfast.stores.etcd.transport import Json
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Kv, Range, txn
 from lockfast.stores.etcd.view import Lines, View
 
 HEIRS_MAX: Final = 4
@@ -55,7 +54,7 @@ class Plan:
 
     view: View
     wakes: list[Wake]
-    compares: list[Json] = field(default_factory=list)
+    compares: list[str] = field(default_factory=list)
     deletes: list[str] = field(default_factory=list)
     puts: list[_Put] = field(default_factory=list)
     spans: list[int] = field(default_factory=list)
@@ -74,7 +73,7 @@ class Plan:
         reads = keys.reads(wants)
         events = view.logged
 
-        def body(slot: Slot) -> Json:
+        def body(slot: Slot) -> str:
             left = iter(leases)
             operations = [keys.delete(key) for key in self.deletes]
             for put in self.puts:
@@ -89,7 +88,7 @@ class Plan:
             if events:
                 packed = [k.packed_event(event, base.epoch, slot.tokens) for event in events]
                 operations.append(keys.put(f"l\x1f{slot.order:02}", k.encode(packed)))
-            return {"compare": self.compares, "success": operations, "failure": reads}
+            return txn(operations, self.compares, reads)
 
         size = max(len(self.compares), len(self.deletes) + len(self.puts) + 1, len(reads))
         if size > OPERATIONS_MAX:
@@ -112,18 +111,14 @@ class Plan:
             said = said._replace(offset=self.view.base.epoch + tokens + said.offset - k.RELATIVE)
         return k.encode(list(said))
 
-    def token(self, token: int, slot: Slot, revision: int) -> int:
-        """A token as it is now that the transaction is committed."""
-        if token < k.RELATIVE:
-            return token
-        return self.view.base.epoch + slot.tokens + token - k.RELATIVE + k.STRIDE * revision
-
-    def resolved(self, value: Any, slot: Slot, revision: int) -> Any:
-        """An answer with the tokens that the transaction has given."""
+    def resolved(self, value: Any, committed: Committed) -> Any:
+        """A token, or an answer with tokens in it, now that the transaction has given them."""
         if isinstance(value, int):
-            return self.token(value, slot, revision)
+            if value < k.RELATIVE:
+                return value
+            return committed.token(self.view.base.epoch, value - k.RELATIVE)
         if isinstance(value, tuple):
-            items = [self.resolved(item, slot, revision) for item in value]
+            items = [self.resolved(item, committed) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
 

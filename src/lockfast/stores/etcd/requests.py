@@ -1,10 +1,13 @@
-"""etcd's JSON: comparisons and operations to send, and replies, checked as they are read."""
+"""etcd's JSON: comparisons and operations to send, and replies, checked as they are read.
+
+What is sent is text from the start: keys and values are base64, so nothing needs escaping.
+"""
 
 from __future__ import annotations
 
 from base64 import b64decode
 from binascii import b2a_base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -49,6 +52,17 @@ class Range(NamedTuple):
     stop: str = ""
     limit: int = 0
     reverse: bool = False
+
+
+def txn(success: list[str], compare: Sequence[str] = (), failure: Sequence[str] = ()) -> str:
+    """A transaction, of comparisons and operations."""
+    parts = (("compare", compare), ("success", success), ("failure", failure))
+    branches = [f'"{name}":[{",".join(part)}]' for name, part in parts if part]
+    return f"{{{','.join(branches)}}}"
+
+
+def _coded(value: str) -> str:
+    return b2a_base64(value.encode(), newline=False).decode()
 
 
 class Answer:
@@ -104,11 +118,11 @@ class Keys:
 
     # ── comparisons ──────────────────────────────────────────────────────────────────
 
-    def unchanged(self, key: str, mod: int) -> Json:
+    def unchanged(self, key: str, mod: int) -> str:
         """Written last by this revision; 0: not there."""
-        return {"key": self.coded(key), "target": "MOD", "mod_revision": str(mod)}
+        return f'{{"key":"{self.coded(key)}","target":"MOD","mod_revision":"{mod}"}}'
 
-    def same(self, key: str, kv: Kv | None) -> Json:
+    def same(self, key: str, kv: Kv | None) -> str:
         """Has the value that was read; None: not there.
 
         For values that are never written twice. A revision may be met again after a cluster has
@@ -116,55 +130,51 @@ class Keys:
         """
         if kv is None:
             return self.unchanged(key, 0)
-        value = b2a_base64(kv.value.encode(), newline=False).decode()
-        return {"key": self.coded(key), "target": "VALUE", "value": value}
+        return f'{{"key":"{self.coded(key)}","target":"VALUE","value":"{_coded(kv.value)}"}}'
 
-    def present(self, key: str, stop: str = "") -> Json:
+    def present(self, key: str, stop: str = "") -> str:
         """There is such a key, or any in a range."""
-        return {**self.absent(key, stop), "result": "GREATER"}
+        return self._created(key, stop, ',"result":"GREATER"')
 
-    def absent(self, key: str, stop: str = "") -> Json:
+    def absent(self, key: str, stop: str = "") -> str:
         """There is no such key, or none in a range."""
-        compare = {"key": self.coded(key), "target": "CREATE", "create_revision": "0"}
-        return {**compare, "range_end": self.coded(stop)} if stop else compare
+        return self._created(key, stop, "")
 
-    def nothing_since(self, start: str, stop: str, revision: int) -> Json:
+    def _created(self, key: str, stop: str, result: str) -> str:
+        span = self._span(key, stop)
+        return f'{{{span},"target":"CREATE","create_revision":"0"{result}}}'
+
+    def nothing_since(self, start: str, stop: str, revision: int) -> str:
         """No key in a range was written after a revision. Deletions are not seen by this."""
-        last = {"target": "MOD", "result": "LESS", "mod_revision": str(revision + 1)}
-        return {"key": self.coded(start), "range_end": self.coded(stop), **last}
+        last = f'"target":"MOD","result":"LESS","mod_revision":"{revision + 1}"'
+        return f"{{{self._span(start, stop)},{last}}}"
 
     # ── operations ───────────────────────────────────────────────────────────────────
 
-    def put(self, key: str, value: str, lease: int = 0) -> Json:
-        request = {
-            "key": self.coded(key),
-            "value": b2a_base64(value.encode(), newline=False).decode(),
-        }
-        if lease:
-            request["lease"] = str(lease)
-        return {"request_put": request}
+    def put(self, key: str, value: str, lease: int = 0) -> str:
+        under = f',"lease":"{lease}"' if lease else ""
+        coded = _coded(value)
+        return f'{{"request_put":{{"key":"{self.coded(key)}","value":"{coded}"{under}}}}}'
 
-    def delete(self, key: str, stop: str = "") -> Json:
-        request = {"key": self.coded(key)}
-        if stop:
-            request["range_end"] = self.coded(stop)
-        return {"request_delete_range": request}
+    def delete(self, key: str, stop: str = "") -> str:
+        return f'{{"request_delete_range":{{{self._span(key, stop)}}}}}'
 
-    def range(self, wanted: Range, revision: int = 0) -> Json:
+    def range(self, wanted: Range, revision: int = 0) -> str:
         start, stop, limit, reverse = wanted
-        request: Json = {"key": self.coded(start)}
-        if stop:
-            request["range_end"] = self.coded(stop)
-        if limit:
-            request["limit"] = str(limit)
+        how = f',"limit":"{limit}"' if limit else ""
         if reverse:
-            request["sort_order"], request["sort_target"] = "DESCEND", "KEY"
+            how += ',"sort_order":"DESCEND","sort_target":"KEY"'
         if revision:
-            request["revision"] = str(revision)
-        return {"request_range": request}
+            how += f',"revision":"{revision}"'
+        return f'{{"request_range":{{{self._span(start, stop)}{how}}}}}'
 
-    def reads(self, wanted: Iterable[Range], revision: int = 0) -> list[Json]:
+    def reads(self, wanted: Iterable[Range], revision: int = 0) -> list[str]:
         return [self.range(one, revision) for one in wanted]
+
+    def _span(self, start: str, stop: str) -> str:
+        if not stop:
+            return f'"key":"{self.coded(start)}"'
+        return f'"key":"{self.coded(start)}","range_end":"{self.coded(stop)}"'
 
     # ── replies ──────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ from lockfast.core.reasons import CLOSED, EXPIRED, UNKNOWN_SESSION, revoked
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.gateway import Committed, Gateway, Proposal, Slot
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
@@ -32,7 +32,6 @@ from lockfast.stores.etcd.steps import (
     keys_of_lease,
     settle,
 )
-from lockfast.stores.etcd.transport import Json
 from lockfast.stores.etcd.view import Instant
 
 REMEMBERED_S: Final = 1200
@@ -78,19 +77,6 @@ class Sessions:
     def _now(self) -> Instant:
         wall_us = self._gateway.network.wall_us()
         return self._instant or Instant(wall_us // 1000, wall_us)
-
-    async def _txn(
-        self, compares: list[Json], writes: list[Json], reads: Sequence[Range], names: Iterable[str]
-    ) -> Committed:
-        body = {"compare": compares, "success": writes, "failure": self._keys.reads(reads)}
-
-        def fixed(slot: Slot) -> Json:
-            return body
-
-        size = max(map(len, body.values()))
-        written = frozenset(map(k.scope_of, names))
-        proposal = Proposal(fixed, size, written, 0, frozenset([k.EPOCH_KEY]))
-        return await self._gateway.txn(proposal, self._until_ms)
 
     async def _read(self, *names: str) -> tuple[list[Kv | None], int]:
         answer = await self._gateway.read(
@@ -145,15 +131,15 @@ class Sessions:
                 keys.same(k.EPOCH_KEY, epoch),
             ]
             try:
-                committed = await self._txn(compares, writes, (), names)
+                answer = await self._gateway.commit(writes, compares, self._until_ms)
             except (LeaseGoneError, OutcomeUnknownError):
                 if self._gateway.network.now_ms() >= self._until_ms:
                     raise StoreUnavailableError(
                         keys.label, "did not open the session in time"
                     ) from None
                 continue  # read again: this transaction may have opened it
-            if committed.answer.succeeded:
-                own.record, own.mod = record, committed.answer.revision
+            if answer.succeeded:
+                own.record, own.mod = record, answer.revision
                 return c.Done(found=False)
 
     @staticmethod
@@ -177,7 +163,7 @@ class Sessions:
         return outcome._replace(wakes=wakes)
 
     async def _keep_alive(self, lease: int) -> bool:
-        reply = await self._gateway.call(KEEP_ALIVE, {"ID": str(lease)}, self._until_ms)
+        reply = await self._gateway.call(KEEP_ALIVE, k.encode({"ID": str(lease)}), self._until_ms)
         return self._keys.number(reply, "TTL") > 0
 
     async def _prove(self, own: OwnSession) -> None:
@@ -211,7 +197,7 @@ class Sessions:
     async def _drop_words(self, own: OwnSession, lowest: int) -> None:
         start, stop = k.words_prefix(own.id), k.word_key(own.id, lowest)
         own.has_words = False
-        await self._txn([], [self._keys.delete(start, stop)], (), [start])
+        await self._gateway.commit([self._keys.delete(start, stop)], (), self._until_ms)
 
     async def _settle(self, places: Iterable[c.Place]) -> list[Wake]:
         return await settle(self._gateway, self._context, places, self._until_ms, self._instant)
@@ -266,13 +252,12 @@ class Sessions:
                 keys.delete(k.watching_key(session)),
                 keys.put(k.ended_key(session), k.encode(list(tomb)), lease),
             ]
-            written = (names[0], k.ended_key(session), k.watching_key(session))
             try:
-                committed = await self._txn(compares, writes, (), written)
+                answer = await self._gateway.commit(writes, compares, self._until_ms)
             except LeaseGoneError:
                 self._context.remembering = None
                 continue
-            if committed.answer.succeeded:
+            if answer.succeeded:
                 return record
 
     async def _forbid(self, ending: Ending) -> bool:
@@ -285,13 +270,13 @@ class Sessions:
         )
         lease = await self._remembering()
         write = keys.put(k.ended_key(session), k.encode(list(tomb)), lease)
-        names = (k.session_key(session), k.ended_key(session))
+        compare = keys.absent(k.session_key(session))
         try:
-            committed = await self._txn([keys.absent(names[0])], [write], (), names)
+            answer = await self._gateway.commit([write], [compare], self._until_ms)
         except LeaseGoneError:
             self._context.remembering = None
             return False
-        return committed.answer.succeeded
+        return answer.succeeded
 
     async def _remembering(self) -> int:
         now_ms = self._gateway.network.now_ms()
@@ -315,9 +300,10 @@ class Sessions:
         if ending.what == "released" and (own is None or own.uses_lock_delay):
             for at in range(0, len(delays), READS_MAX):
                 part = delays[at : at + READS_MAX]
-                await self._txn([], [self._keys.delete(key) for key in part], (), part)
+                deletes = [self._keys.delete(key) for key in part]
+                await self._gateway.commit(deletes, (), self._until_ms)
         try:
-            await self._gateway.call(REVOKE, {"ID": str(record.lease)}, self._until_ms)
+            await self._gateway.call(REVOKE, k.encode({"ID": str(record.lease)}), self._until_ms)
         except LeaseGoneError:
             pass
         return list(places)
@@ -351,8 +337,7 @@ class Sessions:
             key = k.watching_key(session)
             write = keys.put(key, "", stored.lease) if command.on else keys.delete(key)
             compares = [keys.unchanged(stored.key, stored.mod)]
-            committed = await self._txn(compares, [write], (), [key])
-            if committed.answer.succeeded:
+            if (await self._gateway.commit([write], compares, self._until_ms)).succeeded:
                 return c.Done()
 
 

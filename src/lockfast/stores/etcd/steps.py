@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.rows import Claim, copied
+from lockfast.core.rows import Claim
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Committed, Gateway
-from lockfast.stores.etcd.layout import Base, Owner
+from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.order import lag_ms, tail_of
-from lockfast.stores.etcd.owned import Location, OwnSession, OwnSessions
+from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
-from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Found, Kv, Range
+from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Kv, Range
 from lockfast.stores.etcd.view import WINDOW, Instant, Known, Missing, View
 
 SEVERAL_MAX: Final = 40
@@ -124,8 +124,6 @@ class Step:
         Raises StoreUnavailableError only if it surely was not carried out.
         """
         self._expect()
-        guess = self._guess() if known is None else None
-        known = known or guess
         while True:
             if known is None:
                 known = await self._read()
@@ -136,16 +134,11 @@ class Step:
             except Missing:
                 is_whole = False
             if not is_whole:
-                if known is guess:
-                    self._lag_ms = None
                 await self._read_on(view)
                 known = None
                 continue
             try:
                 plan = make_plan(view, wakes, self._own, self._keys, self._as_command())
-                if plan.is_empty and known is guess:
-                    known, self._lag_ms = None, None  # nothing would be compared
-                    continue
                 if plan.is_empty:
                     self._settled(plan, reply)
                     return Outcome(reply, wakes, known.revision)
@@ -159,9 +152,6 @@ class Step:
                 continue
             if outcome is not None:
                 return outcome
-            if guess is not None:
-                guess, self._lag_ms = None, None  # it was wrong, so there was no conflict
-                continue
             await self._conflict()
 
     def _as_command(self) -> c.Command | None:
@@ -201,36 +191,6 @@ class Step:
 
     def _want(self, one: Range) -> None:
         self._wants[one] = None
-
-    def _guess(self) -> Known | None:
-        """What an enter or a leave will meet most likely; None if that is not known."""
-        command = self._command
-        if not isinstance(command, c.Enter | c.Leave) or command.n < 1:
-            return None
-        own = self._own.get(command.session)
-        if own is None or command.n in own.doubted:
-            return None
-        known = assumed(self._context, own)
-        if known is None:
-            return None
-        if isinstance(command, c.Enter):
-            prefixes = [k.resource_prefix(*place) for place in self._places]
-            if own.is_used(command.n) or any(prefix in self._context.busy for prefix in prefixes):
-                return None
-            for prefix in prefixes:
-                known.learn(Range(prefix, k.end_of(prefix), WINDOW), Found([], 0))
-            return known
-        mine = own.claims.get(command.n)
-        if mine is None or mine.heirs is None or own.record is None:
-            return None
-        claim: Claim = copied(mine.claim)
-        ((place, key),) = k.keys_of(claim)
-        prefix = k.resource_prefix(place.kind, place.name)
-        known.revision = mine.mod
-        known.parsed[key] = (claim, Owner(*own.record[:5]))
-        found = Found([Kv(key, "", mine.mod), *mine.heirs.kvs], 1 + mine.heirs.count)
-        known.learn(Range(prefix, k.end_of(prefix), WINDOW), found)
-        return known
 
     async def _read(self) -> Known:
         """Everything wanted, at one revision."""
@@ -367,7 +327,7 @@ class Step:
             self._own.begin(entered.session).undoubt(entered.n)
 
     def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
-        revision, slot = committed.answer.revision, committed.slot
+        revision = committed.answer.revision
         for (session, n), claim in plan.view.claims.items():
             own = self._own.get(session)
             if own is None or claim == plan.view.claims_before.get((session, n)):
@@ -375,14 +335,14 @@ class Step:
             if claim is None:
                 own.left(n)
             else:
-                claim.token = plan.token(claim.token, slot, revision)
+                claim.token = plan.resolved(claim.token, committed)
                 own.note(claim, revision, plan.heirs.get((session, n)))
         for lines in plan.view.lines.values():
             if lines.row.waiting or (lines.before is not None and lines.before.waiting):
                 self._context.met(lines.prefix, lines.row.waiting)
         self._settled(plan, reply)
-        resolved = plan.resolved(reply, slot, revision)
-        wakes = [plan.resolved(wake, slot, revision) for wake in plan.wakes]
+        resolved = plan.resolved(reply, committed)
+        wakes = [plan.resolved(wake, committed) for wake in plan.wakes]
         deliver_all(self._own, wakes)
         return Outcome(resolved, wakes, revision)
 
@@ -448,19 +408,6 @@ def _settle(
     return reply, [wake for wake in table.wakes if (wake.session, wake.n) != mine]
 
 
-def assumed(context: Context, own: OwnSession) -> Known | None:
-    """A session of ours and the base of tokens as last heard of; None if they are not known."""
-    record, base = own.record, context.base
-    if record is None or own.ended or base is None:
-        return None
-    known, key = Known(), k.session_key(own.id)
-    known.learn(Range(key), Found([Kv(key, "", own.mod, 0, record.lease)], 1))
-    known.learn(Range(k.EPOCH_KEY), Found([context.base_kv], 1))
-    known.learn(Range(k.alive_key(own.id)), Found([], 0))
-    known.parsed[key], known.parsed[k.EPOCH_KEY] = record, base
-    return known
-
-
 async def settle(
     gateway: Gateway,
     context: Context,
@@ -490,7 +437,7 @@ async def grant_lease(gateway: Gateway, ttl_s: int, until_ms: int) -> int:
     while True:
         lease = gateway.network.random_bits(62) + 1
         try:
-            await gateway.call(GRANT, {"ID": str(lease), "TTL": str(ttl_s)}, until_ms)
+            await gateway.call(GRANT, k.encode({"ID": str(lease), "TTL": str(ttl_s)}), until_ms)
         except LeaseExistsError:
             continue  # a retry met its own first try, or another's: take a new one
         return lease
@@ -499,7 +446,9 @@ async def grant_lease(gateway: Gateway, ttl_s: int, until_ms: int) -> int:
 async def keys_of_lease(gateway: Gateway, lease: int, until_ms: int) -> list[str]:
     """The keys under a lease; none if it is over."""
     try:
-        reply = await gateway.call(TIME_TO_LIVE, {"ID": str(lease), "keys": True}, until_ms)
+        reply = await gateway.call(
+            TIME_TO_LIVE, k.encode({"ID": str(lease), "keys": True}), until_ms
+        )
         return [gateway.keys.plain(key) for key in reply.get("keys", ())]
     except LeaseGoneError:
         return []

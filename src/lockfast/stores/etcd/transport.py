@@ -24,7 +24,7 @@ Json: TypeAlias = dict[str, Any]
 class Transport(Protocol):
     """Requests and replies, for any number of callers of one kind."""
 
-    async def call(self, path: str, body: Json, timeout_ms: int, token: str = "") -> Json:
+    async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
         """Send one request to a member of the cluster and return its reply.
 
         `token` is the value of the `Authorization` header; "" sends none. If a member cannot

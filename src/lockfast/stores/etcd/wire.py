@@ -9,10 +9,10 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.stores.etcd import doubt, journal
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.join import join
 from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.sessions import Sessions, ending_of
+from lockfast.stores.etcd.shortcuts import Shortcut
 from lockfast.stores.etcd.steps import Context, Outcome, Step, settle
 from lockfast.stores.etcd.view import Instant, Known
 
@@ -57,6 +57,8 @@ class EtcdWire:
                 await doubt.resolve(gateway, own, command.n, until_ms)
         if isinstance(command, c.Enter):
             return await self._enter(command, until_ms, instant)
+        if isinstance(command, c.Leave):
+            return await self._leave(command, until_ms, instant)
         if isinstance(command, c.Open):
             return Outcome(await Sessions(gateway, context, until_ms, instant).open(command))
         if isinstance(command, c.Renew):
@@ -89,10 +91,21 @@ class EtcdWire:
         own = context.own.get(command.session)
         if own is not None and command.lock_delay_ms:
             own.uses_lock_delay = True
-        joined = await join(gateway, context, command, until_ms, instant)
-        if isinstance(joined, Outcome):
-            return joined
-        return await self._run(command, until_ms, instant, joined)
+        if own is None:
+            return await self._run(command, until_ms, instant)
+        done = await Shortcut(gateway, context, own, until_ms, instant).enter(command)
+        if isinstance(done, Outcome):
+            return done
+        return await self._run(command, until_ms, instant, done)
+
+    async def _leave(self, command: c.Leave, until_ms: int, instant: Instant | None) -> Outcome:
+        own, done = self.context.own.get(command.session), None
+        if own is not None:
+            shortcut = Shortcut(self.gateway, self.context, own, until_ms, instant)
+            done = await shortcut.leave(command)
+        if isinstance(done, Outcome):
+            return done
+        return await self._run(command, until_ms, instant, done)
 
     async def _open(self, command: c.Open, until_ms: int, instant: Instant | None) -> Reply:
         """Open a session once, however many callers ask for it at the same time."""
