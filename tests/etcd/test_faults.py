@@ -23,6 +23,7 @@ from lockfast.errors import (
 )
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore, shortcuts, steps
+from lockfast.stores.etcd.execution import Outcome
 from lockfast.stores.etcd.layout import resource_prefix
 from lockfast.stores.etcd.network import HttpTransport
 from tests.etcd.harness import address_of
@@ -130,7 +131,7 @@ def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
     """The holder keeps the lock for its next use, so the newcomer has to tell it."""
 
     class Failing(steps.Step):
-        async def run(self, known: object = None) -> steps.Outcome:
+        async def run(self, known: object = None) -> Outcome:
             raise StoreUnavailableError("etcd", "cannot be reached")
 
     send = opened(store)

@@ -18,11 +18,11 @@ from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.execution import Execution, Instant
 from lockfast.stores.etcd.requests import REVOKE, Kv, Range
 from lockfast.stores.etcd.sessions import Ending, Sessions, raised_base
 from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.transport import Network
-from lockfast.stores.etcd.view import Instant
 from lockfast.stores.etcd.wire import EtcdWire
 from tests.etcd.harness import address_of
 from tests.etcd.model import ModelNetwork
@@ -143,7 +143,8 @@ class StoreSteps:
         hints = self._hints()
         for ending in endings:
             self._ended_ms[ending.session] = now_ms
-        sessions = Sessions(self._gateway, self._store.context, self._until_ms(), instant)
+        execution = Execution(self._gateway, self._store.context, self._until_ms(), instant)
+        sessions = Sessions(execution)
         return [*hints, *run(sessions.end(endings, places))[1], *self._hints()]
 
     # ── reading ──────────────────────────────────────────────────────────────────────

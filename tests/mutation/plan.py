@@ -50,8 +50,8 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **{
             f"stores/etcd/{name}": _OF_ETCD
             for name in (
-                *("doubt", "gateway", "journal", "layout", "order", "owned", "plan", "reading"),
-                *("requests", "sessions", "shortcut", "steps", "view", "wire"),
+                *("execution", "gateway", "journal", "layout", "owned", "plan", "reading"),
+                *("requests", "sessions", "shortcuts", "steps", "view", "wire"),
             )
         },
         **{

@@ -68,12 +68,13 @@ from __future__ import annotations
 
 from math import ceil
 
-from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
+from lockfast.ports import Capabilities, Deliver, WakeListener
 from lockfast.stores.etcd.address import Address
+from lockfast.stores.etcd.execution import Context
 from lockfast.stores.etcd.gateway import Cluster, Gateway
 from lockfast.stores.etcd.network import HttpNetwork
 from lockfast.stores.etcd.owned import ARRIVAL_BITS, OwnSessions
-from lockfast.stores.etcd.steps import SEVERAL_MAX, Context
+from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.transport import Network
 from lockfast.stores.etcd.wake_listener import EtcdWakeListener
 from lockfast.stores.etcd.wire import EtcdWire
@@ -97,10 +98,10 @@ class EtcdStore:
         self.context = Context(own, lease_seconds)
         self._wires: set[EtcdWire] = set()
 
-    def caller_wire(self) -> Wire:
+    def caller_wire(self) -> EtcdWire:
         return self._wire(Gateway(self.cluster, self.network.caller_transport(), together=True))
 
-    def keeper_wire(self) -> Wire:
+    def keeper_wire(self) -> EtcdWire:
         return self._wire(Gateway(self.cluster, self.network.keeper_transport()))
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:

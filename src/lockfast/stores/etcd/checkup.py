@@ -14,8 +14,8 @@ from lockfast.stores.diagnosis import Diagnosis
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.address import Address
-from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.requests import Range
+from lockfast.stores.etcd.execution import Execution
+from lockfast.stores.etcd.requests import Kv
 from lockfast.stores.etcd.sessions import raised_base
 from lockfast.stores.etcd.transport import Json
 from lockfast.stores.http.members import Member
@@ -34,27 +34,23 @@ def examine(address: Address, *, raises_epoch: bool = False) -> Iterator[Diagnos
     """Check everything; raises StoreUnavailableError or StoreMisconfiguredError if the cluster
     cannot be reached or refuses us."""
     store = EtcdStore(address)
-    gateway = Gateway(store.cluster, store.network.keeper_transport())
     try:
-        yield from _Checkup(address, store, gateway).findings(raises_epoch)
+        yield from _Checkup(address, store).findings(raises_epoch)
     finally:
-        gateway.transport.close()
         store.close()
 
 
-async def raise_epoch(gateway: Gateway, wall_us: int, until_ms: int) -> int:
-    """Make all tokens from now on at least `wall_us`; returns how much was added."""
-    keys = gateway.keys
+async def raise_epoch(execution: Execution) -> int:
+    """Make all tokens at least the wall clock's microseconds; returns how much was added."""
+    keys = execution.keys
     while True:
-        answer = await gateway.read(keys.reads([Range(k.EPOCH_KEY)]), until_ms)
-        stored = answer.found(0).kvs
-        base = k.base_from(keys.label, stored[0] if stored else None)
-        raised = raised_base(base, answer.revision, wall_us, 0)
+        (stored,), revision = await execution.read_keys(k.EPOCH_KEY)
+        base = k.base_from(keys.label, stored)
+        raised = raised_base(base, revision, execution.instant.wall_us, 0)
         if raised == base:
             return 0
-        compare = keys.same(k.EPOCH_KEY, stored[0] if stored else None)
         write = keys.put(k.EPOCH_KEY, k.encode(list(raised)))
-        if (await gateway.commit([write], [compare], until_ms)).succeeded:
+        if (await execution.commit([write], [keys.same(k.EPOCH_KEY, stored)])).succeeded:
             return raised.epoch - (base.epoch if base is not None else 0)
 
 
@@ -67,15 +63,14 @@ def _list_in(reply: Json, name: str) -> list[Json]:
 
 
 class _Checkup:
-    def __init__(self, address: Address, store: EtcdStore, gateway: Gateway) -> None:
+    def __init__(self, address: Address, store: EtcdStore) -> None:
         self._address = address
         self._store = store
-        self._network = store.network
-        self._gateway = gateway
+        self._wire = store.keeper_wire()
         self._keys = store.cluster.keys
 
     def findings(self, raises_epoch: bool) -> Iterator[Diagnosis]:
-        status = self._ask("/v3/maintenance/status", {})
+        status = self._ask("/v3/maintenance/status")
         yield self._version(status)
         yield from self._members()
         yield self._leader(status)
@@ -88,14 +83,18 @@ class _Checkup:
         yield self._round_trip()
         yield self._namespace()
         if raises_epoch:
-            added = run(raise_epoch(self._gateway, self._network.wall_us(), self._until_ms()))
+            added = run(raise_epoch(self._execution()))
             yield Diagnosis("epoch", f"raised by {added}" if added else "is high enough")
 
-    def _until_ms(self) -> int:
-        return self._gateway.until_ms(TIMEOUT_MS)
+    def _execution(self) -> Execution:
+        gateway = self._wire.gateway
+        return Execution(gateway, self._store.context, gateway.until_ms(TIMEOUT_MS))
 
-    def _ask(self, path: str, body: Json) -> Json:
-        return run(self._gateway.call(path, k.encode(body), self._until_ms()))
+    def _ask(self, path: str, **fields: Any) -> Json:
+        return run(self._execution().call(path, **fields))
+
+    def _stored_base(self) -> Kv | None:
+        return run(self._execution().read_keys(k.EPOCH_KEY))[0][0]
 
     def _version(self, status: Json) -> Diagnosis:
         version = str(status.get("version", "?"))
@@ -116,7 +115,7 @@ class _Checkup:
         return Diagnosis("server", f"etcd {version}")
 
     def _members(self) -> Iterator[Diagnosis]:
-        members = _list_in(self._ask("/v3/cluster/member/list", {}), "members")
+        members = _list_in(self._ask("/v3/cluster/member/list"), "members")
         names = ", ".join(str(member.get("name", "?")) for member in members)
         found = f"{len(members)}: {names}"
         if len(members) < 3:
@@ -131,13 +130,12 @@ class _Checkup:
 
     def _answers(self, member: Member) -> bool:
         alone = EtcdStore(self._address._replace(members=(member,)))
-        gateway = Gateway(alone.cluster, alone.network.keeper_transport())
+        gateway = alone.keeper_wire().gateway
         try:
             run(gateway.call("/v3/maintenance/status", "{}", gateway.until_ms(1000)))
         except StoreUnavailableError:
             return False
         finally:
-            gateway.transport.close()
             alone.close()
         return True
 
@@ -159,7 +157,7 @@ class _Checkup:
 
     def _alarms(self) -> Diagnosis:
         # etcd 3.4 answers `{}`, without even a header, when there are none.
-        alarms = _list_in(self._ask("/v3/maintenance/alarm", {"action": "GET"}), "alarms")
+        alarms = _list_in(self._ask("/v3/maintenance/alarm", action="GET"), "alarms")
         if alarms:
             found = ", ".join(sorted({str(alarm.get("alarm")) for alarm in alarms}))
             advice = "compact and defragment it, then `etcdctl alarm disarm`"
@@ -170,22 +168,20 @@ class _Checkup:
         took_ms = []
         for _ in range(ROUNDS):
             sent_s = monotonic()
-            run(self._gateway.read(self._keys.reads([Range(k.EPOCH_KEY)]), self._until_ms()))
+            self._stored_base()
             took_ms.append((monotonic() - sent_s) * 1000)
         found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
         return Diagnosis("round trip", found)
 
     def _namespace(self) -> Diagnosis:
         root = self._address.root
-        answer = run(self._gateway.read(self._keys.reads([Range(k.EPOCH_KEY)]), self._until_ms()))
-        stored = answer.found(0).kvs
-        if not stored:
+        stored = self._stored_base()
+        if stored is None:
             return Diagnosis("namespace", f"{root}: not used yet")
         try:
-            base = k.base_from(self._address.label, stored[0])
+            base = k.base_from(self._address.label, stored)
             assert base is not None
-            wire: Any = self._store.keeper_wire()
-            reply = run(wire.send(Sessions(), TIMEOUT_MS))
+            reply = run(self._wire.send(Sessions(), TIMEOUT_MS))
         except StoreMisconfiguredError as error:
             return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
         except (StoreError, k.UnreadableError) as error:

@@ -16,11 +16,10 @@ from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.errors import OutcomeUnknownError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, error_of
-from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base
-from lockfast.stores.etcd.requests import Keys, Kv, Range
+from lockfast.stores.etcd.requests import Kv
 from lockfast.stores.etcd.transport import Json
-from lockfast.stores.etcd.view import Instant
 
 LOG_KEPT: Final = 1000
 """As many revisions can be read."""
@@ -28,37 +27,32 @@ POSITIONS: Final = 1 << 16
 """Per revision: a lease may end with as many claims."""
 
 
-async def begin(gateway: Gateway, until_ms: int, instant: Instant | None = None) -> Base:
+async def begin(execution: Execution) -> Base:
     """Have the log written from now on, if it is not."""
-    keys = gateway.keys
+    keys = execution.keys
     while True:
-        wall_us = instant.wall_us if instant is not None else gateway.network.wall_us()
+        wall_us = execution.look().wall_us
         now_ms = wall_us // 1000
-        answer = await gateway.read(keys.reads([Range(k.EPOCH_KEY)]), until_ms)
-        stored = answer.found(0).kvs
-        base = k.base_from(keys.label, stored[0] if stored else None)
-        fresh = Base(max(0, wall_us - k.STRIDE * answer.revision))
-        known = base or fresh
+        (stored,), revision = await execution.read_keys(k.EPOCH_KEY)
+        base = k.base_from(keys.label, stored)
+        known = base or Base(max(0, wall_us - k.STRIDE * revision))
         if base is not None and base.log_until_ms > now_ms + LOG_KEPT_MS // 2:
             return base
         extended = known._replace(log_until_ms=now_ms + LOG_KEPT_MS)
         if known.log_until_ms <= now_ms:
-            before = answer.revision if known.log_until_ms else 0
-            extended = extended._replace(log_since=answer.revision, log_before=before)
-        compare = keys.same(k.EPOCH_KEY, stored[0] if stored else None)
+            before = revision if known.log_until_ms else 0
+            extended = extended._replace(log_since=revision, log_before=before)
         write = keys.put(k.EPOCH_KEY, k.encode(list(extended)))
         try:
-            await gateway.commit([write], [compare], until_ms)
+            await execution.commit([write], [keys.same(k.EPOCH_KEY, stored)])
         except OutcomeUnknownError:
             continue  # the next look shows whether it was done
 
 
-async def read(
-    gateway: Gateway, command: Events, until_ms: int, instant: Instant | None = None
-) -> EventsReply:
-    base = await begin(gateway, until_ms, instant)
-    keys = gateway.keys
-    last = (await gateway.commit([keys.put(k.MARK_KEY, "")], (), until_ms)).revision
+async def read(execution: Execution, command: Events) -> EventsReply:
+    base = await begin(execution)
+    mark = execution.keys.put(k.MARK_KEY, "")
+    last = (await execution.commit([mark])).revision
     if command.after is None:
         return EventsReply((), last * POSITIONS, last * POSITIONS + 1, False)
     start = command.after // POSITIONS
@@ -68,9 +62,9 @@ async def read(
     if start < last - LOG_KEPT:
         is_cut, start = True, last - LOG_KEPT
     while True:
-        follower = _Follower(gateway, last, instant)
+        follower = _Follower(execution, last)
         try:
-            await follower.follow(start, until_ms)
+            await follower.follow(start)
         except CompactedError as error:
             is_cut, start = True, max(start + 1, error.revision)
             continue
@@ -87,26 +81,25 @@ async def read(
 class _Follower:
     """Makes events of the history, from one revision to another."""
 
-    def __init__(self, gateway: Gateway, last: int, instant: Instant | None) -> None:
+    def __init__(self, execution: Execution, last: int) -> None:
         self.events: list[Event] = []
-        self._gateway = gateway
-        self._keys: Keys = gateway.keys
+        self._execution = execution
+        self._keys = execution.keys
         self._last = last
-        wall_us = instant.wall_us if instant is not None else gateway.network.wall_us()
-        self._wall_ms = wall_us // 1000
+        self._wall_ms = execution.instant.wall_us // 1000
         self._tombs: dict[str, k.Tombstone] = {}
         self._error: Exception | None = None
 
-    async def follow(self, start: int, until_ms: int) -> None:
-        gateway, keys = self._gateway, self._keys
-        token = await gateway.token(until_ms)
+    async def follow(self, start: int) -> None:
+        execution, gateway = self._execution, self._execution.gateway
         request = {
-            "key": keys.coded(k.HISTORY[0]),
-            "range_end": keys.coded(k.HISTORY[1]),
+            "key": self._keys.coded(k.HISTORY[0]),
+            "range_end": self._keys.coded(k.HISTORY[1]),
             "start_revision": str(start),
             "prev_kv": True,
         }
-        left_ms = max(1, until_ms - gateway.network.now_ms())
+        token = await gateway.token(execution.until_ms)
+        left_ms = max(1, execution.until_ms - execution.network.now_ms())
         await gateway.transport.follow(request, self._take, left_ms, token)
         if self._error is not None:
             raise self._error
@@ -174,17 +167,8 @@ class _Follower:
                 if (place.kind, place.name) == (key.kind, key.name):
                     made.append(
                         Event(
-                            0,
-                            self._wall_ms,
-                            what,
-                            place.kind,
-                            place.name,
-                            place.mode,
-                            claim.session,
-                            claim.n,
-                            owner.owner,
-                            claim.token,
-                            detail,
+                            0, self._wall_ms, what, place.kind, place.name, place.mode,
+                            claim.session, claim.n, owner.owner, claim.token, detail,
                         )
-                    )
+                    )  # fmt: skip
         return made

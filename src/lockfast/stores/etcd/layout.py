@@ -31,13 +31,14 @@ that wrote it, times STRIDE.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, Event, Place
+from lockfast.core.lines import FAR_MS
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.rows import Claim
+from lockfast.core.rows import Claim, Session
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.etcd.requests import Found, Kv
 
@@ -122,6 +123,10 @@ def word_key(session: str, n: int) -> str:
 
 def words_prefix(session: str) -> str:
     return f"b\x1f{session}\x1f"
+
+
+def log_key(order: int) -> str:
+    return f"l\x1f{order:02}"
 
 
 def bound_key(session: str, n: int) -> str:
@@ -211,6 +216,10 @@ class Record(NamedTuple):
     metadata: str
     opened_ms: int
 
+    @property
+    def owned(self) -> Owner:
+        return Owner(*self[:5])
+
 
 class Alive(NamedTuple):
     """The last keep-alive of a session."""
@@ -272,6 +281,33 @@ def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
     plain = (int, str, list)
     types = tuple(next((one for one in plain if one in (h, get_origin(h))), object) for h in hints)
     return types, len(types) - len(kind._field_defaults)
+
+
+def alive_from(kv: Kv | None, now_ms: int) -> Alive:
+    """The last keep-alive; a session without one has not been renewed."""
+    found: Alive = typed(Alive, decode(kv.value)) if kv is not None else Alive(0, now_ms)
+    return found
+
+
+def number_from(kv: Kv) -> int:
+    value = decode(kv.value)
+    if not isinstance(value, int):
+        raise UnreadableError(f"{kv.key!r} is {kv.value[:40]!r}, not a number")
+    return value
+
+
+def session_row(session: str, record: Record, deadline_ms: int, renewals: int = 0) -> Session:
+    """The lock table's row of a session."""
+    return Session(
+        session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
+        record.opened_ms, deadline_ms, renewals,
+    )  # fmt: skip
+
+
+def ended_row(session: str, tomb: Tombstone) -> Session:
+    found = session_row(session, Record(*tomb.record), FAR_MS, tomb.renewals)
+    found.ended, found.by = tomb.reason, tomb.by
+    return found
 
 
 def base_from(label: str, kv: Kv | None) -> Base | None:
@@ -341,6 +377,11 @@ def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
     return claim
 
 
+def told_heirs(heirs: Found | None) -> list[Any] | None:
+    """Who is next in line behind a granted claim, as a word says it."""
+    return None if heirs is None else [list(kv[:3]) for kv in heirs.kvs]
+
+
 def heirs_of(told: list[Any] | None) -> Found | None:
     """Who is next in line behind a granted claim, if a word says so.
 
@@ -365,11 +406,22 @@ def _place(values: Any) -> Place:
     return Place(kind, str(name), mode, int(weight), int(limit))
 
 
-def packed_event(event: Event, epoch: int, tokens: int) -> list[Any]:
-    values: list[Any] = list(event[1:])
-    token = event.token
-    values[-2] = token if token < RELATIVE else [epoch + tokens + token - RELATIVE]
-    return values
+def packed_word(word: Word, epoch: int, tokens: int) -> str:
+    """A word as it is stored, with a token that is known now but for the revision."""
+    if word.offset >= RELATIVE:
+        word = word._replace(offset=epoch + tokens + word.offset - RELATIVE)
+    return encode(list(word))
+
+
+def packed_events(events: Iterable[Event], epoch: int, tokens: int) -> str:
+    """What one transaction logs."""
+    packed: list[list[Any]] = []
+    for event in events:
+        values: list[Any] = list(event[1:])
+        if event.token >= RELATIVE:
+            values[-2] = [epoch + tokens + event.token - RELATIVE]
+        packed.append(values)
+    return encode(packed)
 
 
 def event_from(values: Any, revision: int, position: int) -> Event:

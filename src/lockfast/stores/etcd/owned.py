@@ -114,14 +114,13 @@ class OwnSession:
                 pairs = [(n, claim.token) for n, claim in claims]
                 row.claims, row.checksum = len(pairs), checksum_of(pairs)
 
-    def expired_row(self) -> Session:
-        """The row of a session whose lease is over."""
-        assert self.record is not None
-        record = self.record
-        return Session(
-            self.id, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
-            record.opened_ms, 0, ended=EXPIRED,
-        )  # fmt: skip
+    def expired_row(self) -> Session | None:
+        """The row of a session whose lease is over; None if it was never opened."""
+        if self.record is None:
+            return None
+        row = k.session_row(self.id, self.record, 0)
+        row.ended = EXPIRED
+        return row
 
     def location(self, n: int) -> Location | None:
         claim = self.claims.get(n)

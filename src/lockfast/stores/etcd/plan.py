@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, Final
 
 from lockfast.core import commands as c
@@ -26,8 +25,8 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.gateway import Committed, Proposal, Slot
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.owned import OwnSessions
-from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Kv, Range, txn
-from lockfast.stores.etcd.view import Lines, View
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
+from lockfast.stores.etcd.view import ClaimId, Lines, View
 
 HEIRS_MAX: Final = 4
 """Every grant but one in five is then made without a read, as long as nobody leaves the line."""
@@ -40,10 +39,11 @@ class TooLargeError(Exception):
 @dataclass
 class _Put:
     key: str
-    session: str
+    session: str = ""
     """Whose lease it is under; "" for none."""
     value: str = ""
     claim: Claim | None = None
+    word: Word | None = None
     span_ms: int = 0
     """Length of the separate lease that this key is bound to."""
 
@@ -55,39 +55,41 @@ class Plan:
     view: View
     wakes: list[Wake]
     compares: list[str] = field(default_factory=list)
-    deletes: list[str] = field(default_factory=list)
+    deletes: dict[str, None] = field(default_factory=dict)
     puts: list[_Put] = field(default_factory=list)
-    spans: list[int] = field(default_factory=list)
-    """Lengths of leases to be granted before the transaction is sent."""
     tokens: int = 0
-    heirs: dict[tuple[str, int], Found] = field(default_factory=dict)
+    heirs: dict[ClaimId, Found | None] = field(default_factory=dict)
     """Of claims that are granted and alone at their resource, who is served next."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.deletes or self.puts)
 
+    @property
+    def spans(self) -> list[int]:
+        """Lengths of leases to be granted before the transaction is sent."""
+        return [put.span_ms for put in self.puts if put.span_ms]
+
     def proposal(self, keys: Keys, leases: list[int], wants: Iterable[Range]) -> Proposal:
         """The transaction; if a comparison fails it reads everything anew."""
-        view, base = self.view, self.view.base
+        view, epoch = self.view, self.view.base.epoch
         reads = keys.reads(wants)
-        events = view.logged
 
         def body(slot: Slot) -> str:
             left = iter(leases)
             operations = [keys.delete(key) for key in self.deletes]
             for put in self.puts:
                 value = put.value
-                lease = next(left) if put.span_ms else self._lease(put.session)
                 if put.claim is not None:
                     owner = view.owners[put.claim.session]
-                    value = k.packed_claim(put.claim, owner, base.epoch, slot.tokens)
-                elif put.key[0] == "b":
-                    value = self._word(put.value, slot.tokens)
+                    value = k.packed_claim(put.claim, owner, epoch, slot.tokens)
+                elif put.word is not None:
+                    value = k.packed_word(put.word, epoch, slot.tokens)
+                lease = next(left) if put.span_ms else self._lease(put.session)
                 operations.append(keys.put(put.key, value, lease))
-            if events:
-                packed = [k.packed_event(event, base.epoch, slot.tokens) for event in events]
-                operations.append(keys.put(f"l\x1f{slot.order:02}", k.encode(packed)))
+            if view.logged:
+                events = k.packed_events(view.logged, epoch, slot.tokens)
+                operations.append(keys.put(k.log_key(slot.order), events))
             return txn(operations, self.compares, reads)
 
         size = max(len(self.compares), len(self.deletes) + len(self.puts) + 1, len(reads))
@@ -104,13 +106,6 @@ class Plan:
     def _lease(self, session: str) -> int:
         return self.view.owners[session].lease if session else 0
 
-    def _word(self, value: str, tokens: int) -> str:
-        """A word whose token is known now but for the revision."""
-        said = k.typed(Word, k.decode(value))
-        if said.offset >= k.RELATIVE:
-            said = said._replace(offset=self.view.base.epoch + tokens + said.offset - k.RELATIVE)
-        return k.encode(list(said))
-
     def resolved(self, value: Any, committed: Committed) -> Any:
         """A token, or an answer with tokens in it, now that the transaction has given them."""
         if isinstance(value, int):
@@ -123,36 +118,23 @@ class Plan:
         return value
 
 
-def make_plan(
-    view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: c.Command | None
-) -> Plan:
+def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: object) -> Plan:
     """What is to be written after the table has run."""
     plan = Plan(view, wakes)
     maker = _Maker(plan, own, keys)
     for lines in view.lines.values():
         maker.resource(lines)
-    for of, claim in view.claims.items():
-        before = view.claims_before.get(of)
-        if claim != before:
-            maker.claim(of, before, claim)
-        elif isinstance(command, c.Break) and claim is not None and of in view.looked_up:
+    for of, before, after in view.claims():
+        if after != before:
+            maker.claim(of, before, after)
+        elif isinstance(command, c.Break) and after is not None and of in view.looked_up:
             maker.claim_stands(of)  # a witness: no deadlock if it is not as it was seen
-    for session, row in view.sessions.items():
-        kv = view.known.kvs.get(k.alive_key(session))
-        mine = own.get(session)
-        if mine is not None and mine.was_opened and not row.ended and _was_renewed(row, kv):
-            stored = k.Alive(row.renewals, row.deadline_ms - row.ttl_ms)
-            maker.put(_Put(k.alive_key(session), session, k.encode(list(stored))))
+    maker.renewals()
     maker.heirs()
     maker.words()
     if not plan.is_empty:
         maker.finish()
     return plan
-
-
-def _was_renewed(row: Any, kv: Any) -> bool:
-    stored = k.typed(k.Alive, k.decode(kv.value)) if kv is not None else k.Alive(0, 0)
-    return bool(row.renewals != stored.renewals)
 
 
 class _Maker:
@@ -161,114 +143,90 @@ class _Maker:
         self._view = plan.view
         self._own = own
         self._keys = keys
-        self._sessions: set[str] = set()
-        """Whose keys must be there."""
-        self._words: dict[tuple[str, int], Word] = {}
-        self._relied: list[Lines] = []
+        self._words: dict[ClaimId, Word] = {}
         self._granted: list[Claim] = []
 
     def put(self, put: _Put) -> None:
         self._plan.puts.append(put)
-        if put.session:
-            self._sessions.add(put.session)
-        if put.span_ms:
-            self._plan.spans.append(put.span_ms)
 
     def delete(self, *keys: str) -> None:
-        self._plan.deletes += [key for key in keys if key not in self._plan.deletes]
+        self._plan.deletes.update(dict.fromkeys(keys))
 
-    # ── resources ────────────────────────────────────────────────────────────────────
+    # ── resources and sessions ───────────────────────────────────────────────────────
 
     def resource(self, lines: Lines) -> None:
-        row, before, prefix = lines.row, lines.before, lines.prefix
-        assert before is not None
-        now_ms = self._view.now_ms
+        row, before, prefix = self._view.row(lines), lines.before, lines.prefix
+        now_ms = self._view.instant.now_ms
         if row.closed_ms > now_ms and (row.closed_ms > before.closed_ms or lines.stale_delays):
-            span_ms = row.closed_ms - now_ms
-            closing = k.Closing(row.closed_ms, row.limit)
-            self.put(_Put(f"{prefix}c", "", k.encode(list(closing)), span_ms=span_ms))
+            closing = k.encode(list(k.Closing(row.closed_ms, row.limit)))
+            self.put(_Put(f"{prefix}c", value=closing, span_ms=row.closed_ms - now_ms))
             self.delete(*lines.stale_delays)
         in_use = row.holders or row.waiting or row.reservations
         if in_use and row.limit != before.limit and before.limit:
-            self.put(_Put(f"{prefix}e", "", k.encode(row.limit)))
+            self.put(_Put(f"{prefix}e", value=k.encode(row.limit)))
         elif not in_use and lines.limit_is_stored:
             self.delete(f"{prefix}e")
-        self._relied.append(lines)
 
-    def _rely(self, lines: Lines) -> None:
-        row, before = lines.row, lines.before
-        end = lines.relied_end
-        takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.now_ms
-        if before is None or not before.waiting or not (row.waiting or takes_no_more):
-            end = k.end_of(lines.prefix)  # whoever stands there by now must not be passed over
-        revision = self._view.known.revision
-        self._plan.compares.append(self._keys.nothing_since(f"{lines.prefix}c", end, revision))
+    def renewals(self) -> None:
+        for row in self._view.sessions():
+            mine, key = self._own.get(row.id), k.alive_key(row.id)
+            stored = k.alive_from(self._view.known.get(key), 0)
+            is_open = mine is not None and mine.was_opened and not row.ended
+            if is_open and row.renewals != stored.renewals:
+                alive = k.Alive(row.renewals, row.deadline_ms - row.ttl_ms)
+                self.put(_Put(key, row.id, k.encode(list(alive))))
 
     # ── claims ───────────────────────────────────────────────────────────────────────
 
-    def claim(self, of: tuple[str, int], before: Claim | None, after: Claim | None) -> None:
-        session, n = of
+    def claim(self, of: ClaimId, before: Claim | None, after: Claim | None) -> None:
         if before is not None:
             self.claim_stands(of)
-        stood = before is not None and before.state != REVOKED
-        stands = after is not None and after.state != REVOKED
-        old = {key for _, key in k.keys_of(before)} if before is not None and stood else set()
-        new = [key for _, key in k.keys_of(after)] if after is not None and stands else []
-        self.delete(*sorted(old.difference(new)))
-        for key in new:
-            self.put(_Put(key, session, claim=after))
+        stood = before if before is not None and before.state != REVOKED else None
+        stands = after if after is not None and after.state != REVOKED else None
+        old = dict(self._keys_with(stood)) if stood is not None else {}
+        new = dict(self._keys_with(stands)) if stands is not None else {}
+        self.delete(*(key for key in old if key not in new))
+        for key, put in new.items():
+            if put.claim is not None or key not in old:
+                self.put(put)
         if after is not None and after.token >= k.RELATIVE:
             self._plan.tokens += after.block
             self._granted.append(after)
-        self._beside(before if stood else None, after if stands else None)
         if after is not None and after.state == REVOKED:
-            packed = k.packed_claim(after, self._view.owners[session], 0, 0)
+            packed = k.packed_claim(after, self._view.owners[of[0]], 0, 0)
             self._words[of] = Word([], -1, after.reason, after.by, packed)
-        elif before is not None and not stands:
-            self._forget_word(session, n)
+        elif before is not None and stands is None:
+            self._forget_word(of)
 
-    def _forget_word(self, session: str, n: int) -> None:
-        mine = self._own.get(session)
-        key = k.word_key(session, n)
-        known = key in self._view.known.kvs
-        if known or (mine is not None and n in mine.claims and mine.claims[n].has_word):
+    def _keys_with(self, claim: Claim) -> Iterable[tuple[str, _Put]]:
+        """The keys of a claim: one per place, and those that go with a holder."""
+        session, n = claim.session, claim.n
+        for _, key in k.keys_of(claim):
+            yield key, _Put(key, session, claim=claim)
+        if claim.state != HOLDING:
+            return
+        prefixes = [k.resource_prefix(place.kind, place.name) for place in claim.places]
+        if claim.wants:
+            key = k.converting_key(prefixes[0], session, n)
+            yield key, _Put(key, session)
+        if claim.lock_delay_ms:
+            for prefix, place in zip(prefixes, claim.places, strict=True):
+                key = k.delay_key(prefix, session, n)
+                delay = k.encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
+                yield key, _Put(key, value=delay)
+        if claim.until_ms:
+            key = k.bound_key(session, n)
+            yield key, _Put(key, value=k.encode(claim.until_ms), span_ms=claim.max_hold_ms)
+
+    def _forget_word(self, of: ClaimId) -> None:
+        mine, key = self._own.get(of[0]), k.word_key(*of)
+        own = mine.claims.get(of[1]) if mine is not None else None
+        if key in self._view.known.kvs or (own is not None and own.has_word):
             self.delete(key)
 
-    def _beside(self, before: Claim | None, after: Claim | None) -> None:
-        """The keys that go with a holder: its lock_delay, its max_hold."""
-        for claim, other, is_put in ((after, before, True), (before, after, False)):
-            if claim is not None and claim.wants and not (other is not None and other.wants):
-                prefix = k.resource_prefix(*claim.places[0][:2])
-                key = k.converting_key(prefix, claim.session, claim.n)
-                if is_put:
-                    self.put(_Put(key, claim.session))
-                else:
-                    self.delete(key)
-        held = before is not None and before.state == HOLDING
-        holds = after is not None and after.state == HOLDING
-        if holds and not held and after is not None:
-            if after.lock_delay_ms:
-                for place in after.places:
-                    prefix = k.resource_prefix(place.kind, place.name)
-                    key = k.delay_key(prefix, after.session, after.n)
-                    delay = k.Closing(after.lock_delay_ms, place.limit)
-                    self.put(_Put(key, "", k.encode(list(delay))))
-            if after.until_ms:
-                key = k.bound_key(after.session, after.n)
-                self.put(_Put(key, "", k.encode(after.until_ms), span_ms=after.max_hold_ms))
-        elif held and not holds and before is not None:
-            if before.lock_delay_ms:
-                for place in before.places:
-                    prefix = k.resource_prefix(place.kind, place.name)
-                    self.delete(k.delay_key(prefix, before.session, before.n))
-            if before.until_ms:
-                self.delete(k.bound_key(before.session, before.n))
-
-    def claim_stands(self, of: tuple[str, int]) -> None:
-        """It is compared that a claim is as it was read."""
-        kv = self._view.kv_of.get(of)
-        if kv is None:
-            kv = self._view.known.kvs.get(k.word_key(*of))
+    def claim_stands(self, of: ClaimId) -> None:
+        """Compare that a claim is as it was read."""
+        kv = self._view.kv_of.get(of) or self._view.known.get(k.word_key(*of))
         if kv is not None:
             self._plan.compares.append(self._keys.unchanged(kv.key, kv.mod))
 
@@ -278,36 +236,23 @@ class _Maker:
         When it leaves, it compares that nothing was written since this transaction. So what it
         is told must be complete now, and this transaction compares as far as that reaches.
         """
+        put = tuple(put.key for put in self._plan.puts)
         for claim in self._granted:
             lines = self._view.lines[claim.places[0][:2]]
-            row, prefix = lines.row, lines.prefix
-            if len(claim.places) > 1 or row.holders > 1 or row.reservations or row.closed_ms:
+            row, waiting = self._view.row(lines), f"{lines.prefix}w"
+            is_alone = len(claim.places) == row.holders == 1 and lines.is_plain
+            if not is_alone or row.reservations or row.closed_ms:
                 continue
-            if not lines.is_plain or any(
-                put.key.startswith(f"{prefix}w") for put in self._plan.puts
-            ):
-                continue
-            left = [kv for kv in lines.waiting_kvs if kv.key not in self._plan.deletes]
-            gone = len(lines.waiting_kvs) - len(left)
-            heirs = list(takewhile(self._is_heir, left[:HEIRS_MAX]))
-            if heirs:
-                # Others may come behind the last one meanwhile: that is not compared.
-                lines.relied_end = max(lines.relied_end, f"{heirs[-1].key}\x00")
-                self._plan.heirs[claim.session, claim.n] = Found(heirs, len(heirs) + 1)
-            elif lines.stored_waiting == gone:
-                lines.relied_end = k.end_of(prefix)
-                self._plan.heirs[claim.session, claim.n] = Found([], 0)
-
-    def _is_heir(self, kv: Kv) -> bool:
-        return bool(kv.value) and not self._view.is_ending(k.parse_place(kv.key).session)
+            if not any(key.startswith(waiting) for key in put):
+                heirs = self._view.heirs(lines, HEIRS_MAX, set(self._plan.deletes))
+                self._plan.heirs[claim.session, claim.n] = heirs
 
     # ── words ────────────────────────────────────────────────────────────────────────
 
     def words(self) -> None:
         """Tell sessions of other processes, in the transaction that it is about."""
         for wake in self._plan.wakes:
-            of = (wake.session, wake.n)
-            mine = self._own.get(wake.session)
+            of, mine = (wake.session, wake.n), self._own.get(wake.session)
             if not wake.n or wake.session not in self._view.owners:
                 continue  # the end of a session shows by its key
             if mine is not None and mine.deliver is not None and of not in self._words:
@@ -316,32 +261,38 @@ class _Maker:
             word.whats.append(wake.what)
             if wake.token:
                 heirs = self._plan.heirs.get(of)
-                told = None if heirs is None else [[kv.key, kv.value, kv.mod] for kv in heirs.kvs]
-                word = word._replace(offset=wake.token, heirs=told)
+                word = word._replace(offset=wake.token, heirs=k.told_heirs(heirs))
             self._words[of] = word
-        for (session, n), word in self._words.items():
+        for of, word in self._words.items():
             if not word.whats:
                 word.whats.append(WAKE_LOOK)
-            self.put(_Put(k.word_key(session, n), session, k.encode(list(word))))
+            self.put(_Put(k.word_key(*of), of[0], word=word))
 
     # ── the rest ─────────────────────────────────────────────────────────────────────
 
     def finish(self) -> None:
         plan, view, keys = self._plan, self._view, self._keys
-        for lines in self._relied:
-            self._rely(lines)
-        for session in sorted(self._sessions):
-            kv = view.known.kvs.get(k.session_key(session))
+        plan.compares += [self._nothing_new(lines) for lines in view.lines.values()]
+        for session in sorted({put.session for put in plan.puts if put.session}):
+            kv = view.known.get(k.session_key(session))
             if kv is not None and self._own.get(session) is not None:
                 plan.compares.append(keys.unchanged(kv.key, kv.mod))
             else:
                 plan.compares.append(keys.present(k.session_key(session)))
-        base = view.known.kvs.get(k.EPOCH_KEY)
+        base = view.known.get(k.EPOCH_KEY)
         if plan.tokens or view.logged:
             plan.compares.append(keys.same(k.EPOCH_KEY, base))
         if base is None and plan.tokens:
-            self.put(_Put(k.EPOCH_KEY, "", k.encode(list(view.base))))
+            self.put(_Put(k.EPOCH_KEY, value=k.encode(list(view.base))))
         elif plan.tokens > k.STRIDE:
             # Later tokens must be above the whole block.
             raised = view.base._replace(epoch=view.base.epoch + plan.tokens)
-            self.put(_Put(k.EPOCH_KEY, "", k.encode(list(raised))))
+            self.put(_Put(k.EPOCH_KEY, value=k.encode(list(raised))))
+
+    def _nothing_new(self, lines: Lines) -> str:
+        """Compare that nothing was written at a resource, as far as the table relied on it."""
+        row, before, end = self._view.row(lines), lines.before, lines.relied_end
+        takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.instant.now_ms
+        if not before.waiting or not (row.waiting or takes_no_more):
+            end = k.end_of(lines.prefix)  # whoever stands there by now must not be passed over
+        return self._keys.nothing_since(f"{lines.prefix}c", end, self._view.known.revision)

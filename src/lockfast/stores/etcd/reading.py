@@ -9,13 +9,12 @@ from lockfast.core import commands as c
 from lockfast.core.commands import Reply
 from lockfast.core.reading import BEHIND_ALL_NAMES, Reading
 from lockfast.core.reasons import EXPIRED
-from lockfast.core.rows import Claim
+from lockfast.core.rows import Claim, resource_key
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base
-from lockfast.stores.etcd.requests import Found, Kv, Range
-from lockfast.stores.etcd.steps import READS_MAX, Context, keys_of_lease
-from lockfast.stores.etcd.view import Instant, Known, Missing, View
+from lockfast.stores.etcd.requests import Found, Known, Kv, Range
+from lockfast.stores.etcd.view import Missing, View
 
 PAGE: Final = 200
 WAITING_SHOWN: Final = 16
@@ -24,46 +23,33 @@ WAITING_SHOWN: Final = 16
 class Reader:
     """One command that reads, on its way."""
 
-    def __init__(
-        self, gateway: Gateway, context: Context, until_ms: int, instant: Instant | None = None
-    ) -> None:
-        self._gateway = gateway
-        self._keys = gateway.keys
-        self._context = context
-        self._until_ms = until_ms
-        wall_us = gateway.network.wall_us()
-        self._instant = instant or Instant(wall_us // 1000, wall_us)
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._own = execution.own
+        self._instant = execution.instant
 
-    async def _read(self, ranges: list[Range]) -> Known:
-        known = Known()
-        for at in range(0, len(ranges), READS_MAX):
-            part = ranges[at : at + READS_MAX]
-            answer = await self._gateway.read(
-                self._keys.reads(part, known.revision), self._until_ms
-            )
-            known.revision = known.revision or answer.revision
-            for index, one in enumerate(part):
-                known.learn(one, answer.found(index))
-        k.base_from(self._keys.label, known.kvs.get(k.EPOCH_KEY))
+    async def _read(self, *ranges: Range) -> Known:
+        """Read ranges and the base, which says whether they are of a layout that we know."""
+        known = await self._execution.read([Range(k.EPOCH_KEY), *ranges])
+        k.base_from(self._execution.keys.label, known.get(k.EPOCH_KEY))
         return known
 
     def _reading(self, known: Known) -> Reading:
-        view = View(known, self._context.own, Base(0), self._instant, exact=True)
+        view = View(known, self._own, Base(0), self._instant, exact=True)
         reading = Reading(view)
         reading.begin(*self._instant[:2])
         return reading
 
     async def claims(self, command: c.Claims) -> Reply:
         session = command.session
-        own = self._context.own.get(session)
+        own = self._own.get(session)
         names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
-        ranges = [Range(k.EPOCH_KEY), *map(Range, names)]
-        known = await self._read(ranges)
+        known = await self._read(*map(Range, names))
         over = self._reading(known)._ended(session)
         if over is not None:
             return over
         found: dict[int, list[str]] = {}
-        for key in await keys_of_lease(self._gateway, known.kvs[names[0]].lease, self._until_ms):
+        for key in await self._execution.keys_of_lease(known.kvs[names[0]].lease):
             if key[:1] == "n" and k.parse_place(key).rank:
                 found.setdefault(k.parse_place(key).n, []).append(key)
         wanted = [Range(keys[0]) for keys in found.values()]
@@ -72,7 +58,7 @@ class Reader:
             if location is not None and n not in found:
                 wanted += location.candidates(session, n)
         words = Range(k.words_prefix(session), k.end_of(k.words_prefix(session)))
-        known = await self._read([*ranges, words, *wanted])
+        known = await self._read(*map(Range, names), words, *wanted)
         claims: dict[int, Claim] = {}
         for kv in known.found[words].kvs:
             n = int(kv.key.rsplit("\x1f", 1)[1], 16)
@@ -90,16 +76,17 @@ class Reader:
         start = f"{command.after}\x00" if command.after else ""
         limit = command.limit + 1
         ranges = [Range(f"{family}\x1f{start}", f"{family} ", limit) for family in "kop"]
-        known = await self._read([Range(k.EPOCH_KEY), *ranges])
+        known = await self._read(*ranges)
         tombs, living, _ = ({kv.key[2:]: kv for kv in known.found[one].kvs} for one in ranges)
         reading = self._reading(known)
         views: list[c.SessionView] = []
         names = sorted({*tombs, *living})[:limit]
         for session in names[: command.limit]:
             if session not in living:
-                known.learn(Range(k.session_key(session)), Found([], 0))
+                known.found[Range(k.session_key(session))] = Found([], 0)
             elif not known.has(k.alive_key(session)):
-                known.learn(Range(k.alive_key(session)), await self._one(session))
+                alive = Range(k.alive_key(session))
+                known.found[alive] = (await self._read(alive)).found[alive]
             row = reading.session(session)
             if row is None:
                 continue
@@ -124,13 +111,9 @@ class Reader:
             )
         return c.SessionsReply(tuple(views), len(names) > command.limit)
 
-    async def _one(self, session: str) -> Found:
-        known = await self._read([Range(k.alive_key(session))])
-        return known.found[Range(k.alive_key(session))]
-
     async def _count(self, kv: Kv) -> int:
         """How many claims stand under a session's lease."""
-        keys = await keys_of_lease(self._gateway, kv.lease, self._until_ms)
+        keys = await self._execution.keys_of_lease(kv.lease)
         return len({k.parse_place(key).n for key in keys if key[:1] == "n"})
 
     async def listing(self, command: c.Listing) -> Reply:
@@ -140,7 +123,7 @@ class Reader:
         stop = family + command.prefix + BEHIND_ALL_NAMES
         views: list[c.ResourceView] = []
         while start < stop and len(views) <= command.limit:
-            known = await self._read([Range(k.EPOCH_KEY), Range(start, stop, PAGE)])
+            known = await self._read(Range(start, stop, PAGE))
             kvs = known.found[Range(start, stop, PAGE)].kvs
             names = list(dict.fromkeys(k.parse_place(kv.key).name for kv in kvs))
             part = names[: command.limit + 1 - len(views)]
@@ -156,15 +139,15 @@ class Reader:
         windows = dict.fromkeys(prefixes, WAITING_SHOWN + 32)
         wanted = {Range(prefix, k.end_of(prefix), windows[prefix]) for prefix in prefixes}
         while True:
-            known = await self._read(sorted(wanted))
-            view = View(known, self._context.own, Base(0), self._instant, exact=True)
+            known = await self._read(*sorted(wanted))
+            view = View(known, self._own, Base(0), self._instant, exact=True)
             view.windows = windows
             reading = Reading(view)
             reading.begin(*self._instant[:2])
             found: list[c.ResourceView] = []
             for name in names:
                 with suppress(Missing):
-                    if view.resource(kind, name).is_used:
+                    if view.get(resource_key(kind, name)) is not None:
                         found.append(reading._resource_view(kind, name, WAITING_SHOWN))
             if not view.wants:
                 return found

@@ -54,6 +54,30 @@ class Range(NamedTuple):
     reverse: bool = False
 
 
+class Known:
+    """What one request has read, at one revision."""
+
+    def __init__(self, revision: int = 0) -> None:
+        self.revision = revision
+        self.found: dict[Range, Found] = {}
+        self.kvs: dict[str, Kv] = {}
+
+    def learn(self, wanted: Sequence[Range], answer: Answer) -> None:
+        """Take over the ranges that the branch of a transaction has read."""
+        self.revision = self.revision or answer.revision
+        for index, one in enumerate(wanted):
+            self.found[one] = found = answer.found(index)
+            for kv in found.kvs:
+                self.kvs[kv.key] = kv
+
+    def has(self, key: str) -> bool:
+        """Whether it is known if this key is there."""
+        return key in self.kvs or Range(key) in self.found
+
+    def get(self, key: str) -> Kv | None:
+        return self.kvs.get(key)
+
+
 def txn(success: list[str], compare: Sequence[str] = (), failure: Sequence[str] = ()) -> str:
     """A transaction, of comparisons and operations."""
     parts = (("compare", compare), ("success", success), ("failure", failure))

@@ -17,22 +17,11 @@ from lockfast.core.reasons import CLOSED, EXPIRED, UNKNOWN_SESSION, revoked
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.execution import READS_MAX, Execution, Outcome
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
-from lockfast.stores.etcd.steps import (
-    LIMITS,
-    READS_MAX,
-    Context,
-    Outcome,
-    Step,
-    deliver_all,
-    grant_lease,
-    keys_of_lease,
-    settle,
-)
-from lockfast.stores.etcd.view import Instant
+from lockfast.stores.etcd.steps import LIMITS, Step, settle
 
 REMEMBERED_S: Final = 1200
 """The lease that tombstones are under; it is replaced when half of it is over."""
@@ -62,28 +51,13 @@ def ending_of(command: c.Close | c.Expel | c.RevokeSession) -> Ending:
 
 
 class Sessions:
-    """Opens, renews and ends sessions over one gateway."""
+    """Opens, renews and ends sessions."""
 
-    def __init__(
-        self, gateway: Gateway, context: Context, until_ms: int, instant: Instant | None = None
-    ) -> None:
-        self._gateway = gateway
-        self._keys = gateway.keys
-        self._context = context
-        self._own = context.own
-        self._until_ms = until_ms
-        self._instant = instant
-
-    def _now(self) -> Instant:
-        wall_us = self._gateway.network.wall_us()
-        return self._instant or Instant(wall_us // 1000, wall_us)
-
-    async def _read(self, *names: str) -> tuple[list[Kv | None], int]:
-        answer = await self._gateway.read(
-            self._keys.reads(Range(name) for name in names), self._until_ms
-        )
-        found = [answer.found(i).kvs for i in range(len(names))]
-        return [kvs[0] if kvs else None for kvs in found], answer.revision
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._keys = execution.keys
+        self._context = execution.context
+        self._own = execution.own
 
     # ── opening ──────────────────────────────────────────────────────────────────────
 
@@ -94,7 +68,7 @@ class Sessions:
         while True:
             # Asked before the read: another thread may open the session just after it.
             was_opened = own.was_opened
-            (stored, tomb, epoch), revision = await self._read(*names)
+            (stored, tomb, epoch), revision = await self._execution.read_keys(*names)
             base = k.base_from(keys.label, epoch)
             if stored is not None:
                 self._adopt(own, stored)
@@ -110,9 +84,9 @@ class Sessions:
                 size = len(text.encode())
                 if size > LIMITS.text_max:
                     return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
-            instant = self._now()
+            instant = self._execution.look()
             ttl_s = self._context.lease_s(command.ttl_ms)
-            lease = await grant_lease(self._gateway, ttl_s, self._until_ms)
+            lease = await self._execution.grant_lease(ttl_s)
             record = k.Record(
                 lease, command.ttl_ms, command.owner, command.process, command.inbox,
                 command.metadata, instant.now_ms,
@@ -131,9 +105,9 @@ class Sessions:
                 keys.same(k.EPOCH_KEY, epoch),
             ]
             try:
-                answer = await self._gateway.commit(writes, compares, self._until_ms)
+                answer = await self._execution.commit(writes, compares)
             except (LeaseGoneError, OutcomeUnknownError):
-                if self._gateway.network.now_ms() >= self._until_ms:
+                if self._execution.is_over():
                     raise StoreUnavailableError(
                         keys.label, "did not open the session in time"
                     ) from None
@@ -141,6 +115,30 @@ class Sessions:
             if answer.succeeded:
                 own.record, own.mod = record, answer.revision
                 return c.Done(found=False)
+
+    async def open_once(self, command: c.Open) -> Reply:
+        """Open a session once, however many callers ask for it at the same time."""
+        execution, own = self._execution, self._own.begin(command.session)
+        while not own.was_opened:
+            signal = execution.gateway.transport.signal()
+            with own.mutex:
+                leads = own.opening is None
+                if own.opening is None:
+                    own.opening = []
+                else:
+                    own.opening.append(signal)
+            if leads:
+                try:
+                    return await self.open(command)
+                finally:
+                    with own.mutex:
+                        waiting, own.opening = own.opening or [], None
+                    for other in waiting:
+                        other.set()
+            left_ms = execution.until_ms - execution.network.now_ms()
+            if left_ms <= 0 or not await signal.wait(left_ms):
+                raise StoreUnavailableError(self._keys.label, "did not open the session in time")
+        return c.Done()
 
     @staticmethod
     def _adopt(own: OwnSession, stored: Kv) -> None:
@@ -155,15 +153,15 @@ class Sessions:
                 own.ended = True
             else:
                 await self._prove(own)
-        step = Step(self._gateway, self._context, command, self._until_ms, self._instant)
+        step = Step(self._execution, command)
         outcome = await step.run()
-        wakes = [*outcome.wakes, *await self._settle(step.unsettled)]
+        wakes = [*outcome.wakes, *await settle(self._execution, step.unsettled)]
         if own is not None and own.has_words and command.lowest:
             await self._drop_words(own, command.lowest)
         return outcome._replace(wakes=wakes)
 
     async def _keep_alive(self, lease: int) -> bool:
-        reply = await self._gateway.call(KEEP_ALIVE, k.encode({"ID": str(lease)}), self._until_ms)
+        reply = await self._execution.call(KEEP_ALIVE, ID=str(lease))
         return self._keys.number(reply, "TTL") > 0
 
     async def _prove(self, own: OwnSession) -> None:
@@ -174,33 +172,19 @@ class Sessions:
         if not chosen:
             return
         own.proved_up_to = chosen[-1][0] if len(after) > PROVED_PER_RENEWAL else 0
-        reads = []
+        names = {n: next(key for _, key in k.keys_of(claim.claim)) for n, claim in chosen}
+        known = await self._execution.read(map(Range, names.values()))
         for n, claim in chosen:
-            place = claim.places[0]
-            prefix = k.resource_prefix(place.kind, place.name)
-            key = k.line_key(prefix, "w", claim.rank, own.id, n)
-            if claim.token:
-                key = k.holder_key(prefix, place.mode, claim.rank, own.id, n)
-            reads.append(Range(key))
-        answer = await self._gateway.read(self._keys.reads(reads), self._until_ms)
-        for i, (n, claim) in enumerate(chosen):
-            if answer.found(i).kvs or own.claims.get(n) is not claim:
+            if known.get(names[n]) is not None or own.claims.get(n) is not claim:
                 continue
-            look = c.Look(own.id, n)
-            step = Step(self._gateway, self._context, look, self._until_ms, self._instant)
-            reply = (await step.run()).reply
-            if own.claims.get(n) is not claim:
-                continue
-            if isinstance(reply, c.Gone):
+            reply = (await Step(self._execution, c.Look(own.id, n)).run()).reply
+            if isinstance(reply, c.Gone) and own.claims.get(n) is claim:
                 own.left(n)
 
     async def _drop_words(self, own: OwnSession, lowest: int) -> None:
         start, stop = k.words_prefix(own.id), k.word_key(own.id, lowest)
         own.has_words = False
-        await self._gateway.commit([self._keys.delete(start, stop)], (), self._until_ms)
-
-    async def _settle(self, places: Iterable[c.Place]) -> list[Wake]:
-        return await settle(self._gateway, self._context, places, self._until_ms, self._instant)
+        await self._execution.commit([self._keys.delete(start, stop)])
 
     # ── ending ───────────────────────────────────────────────────────────────────────
 
@@ -222,8 +206,8 @@ class Sessions:
                 if ending.what != "released":
                     wakes.append(Wake(record.inbox, ending.session, 0, c.WAKE_ENDED))
                 to_settle.update(dict.fromkeys(await self._bury(ending, record)))
-        deliver_all(self._own, wakes)
-        wakes += await self._settle(await self._in_use(list(to_settle)))
+        self._context.deliver(wakes)
+        wakes += await settle(self._execution, await self._in_use(list(to_settle)))
         return [record is not None for record in records], wakes
 
     async def _take_life(self, ending: Ending) -> k.Record | None:
@@ -231,15 +215,13 @@ class Sessions:
         keys, session = self._keys, ending.session
         names = (k.session_key(session), k.alive_key(session))
         while True:
-            (stored, alive), _ = await self._read(*names)
+            (stored, alive), _ = await self._execution.read_keys(*names)
             if stored is None:
                 if await self._forbid(ending):
                     return None
                 continue
             record: k.Record = k.typed(k.Record, k.decode(stored.value))
-            renewals = 0
-            if alive is not None:
-                renewals = k.typed(k.Alive, k.decode(alive.value)).renewals
+            renewals = k.alive_from(alive, 0).renewals
             if ending.renewals not in (None, renewals):
                 return None
             tomb = k.Tombstone(ending.reason, ending.by, ending.what, record, renewals)
@@ -253,7 +235,7 @@ class Sessions:
                 keys.put(k.ended_key(session), k.encode(list(tomb)), lease),
             ]
             try:
-                answer = await self._gateway.commit(writes, compares, self._until_ms)
+                answer = await self._execution.commit(writes, compares)
             except LeaseGoneError:
                 self._context.remembering = None
                 continue
@@ -272,17 +254,17 @@ class Sessions:
         write = keys.put(k.ended_key(session), k.encode(list(tomb)), lease)
         compare = keys.absent(k.session_key(session))
         try:
-            answer = await self._gateway.commit([write], [compare], self._until_ms)
+            answer = await self._execution.commit([write], [compare])
         except LeaseGoneError:
             self._context.remembering = None
             return False
         return answer.succeeded
 
     async def _remembering(self) -> int:
-        now_ms = self._gateway.network.now_ms()
+        now_ms = self._execution.network.now_ms()
         found = self._context.remembering
         if found is None or now_ms - found[1] > REMEMBERED_S * 500:
-            lease = await grant_lease(self._gateway, REMEMBERED_S, self._until_ms)
+            lease = await self._execution.grant_lease(REMEMBERED_S)
             self._context.remembering = found = (lease, now_ms)
         return found[0]
 
@@ -290,7 +272,7 @@ class Sessions:
         """Revoke the lease of a session whose key is gone; returns where its claims stood."""
         places: dict[c.Place, None] = {}
         delays: list[str] = []
-        for key in await keys_of_lease(self._gateway, record.lease, self._until_ms):
+        for key in await self._execution.keys_of_lease(record.lease):
             if key[:1] == "n":
                 place = k.parse_place(key)
                 places[c.Place(place.kind, place.name, "")] = None
@@ -301,23 +283,19 @@ class Sessions:
             for at in range(0, len(delays), READS_MAX):
                 part = delays[at : at + READS_MAX]
                 deletes = [self._keys.delete(key) for key in part]
-                await self._gateway.commit(deletes, (), self._until_ms)
+                await self._execution.commit(deletes)
         try:
-            await self._gateway.call(REVOKE, k.encode({"ID": str(record.lease)}), self._until_ms)
+            await self._execution.call(REVOKE, ID=str(record.lease))
         except LeaseGoneError:
             pass
         return list(places)
 
     async def _in_use(self, places: list[c.Place]) -> list[c.Place]:
         """Of these resources, those that have any keys left."""
-        found: list[c.Place] = []
-        for at in range(0, len(places), READS_MAX):
-            part = places[at : at + READS_MAX]
-            prefixes = [k.resource_prefix(place.kind, place.name) for place in part]
-            reads = self._keys.reads(Range(p, k.end_of(p), 1) for p in prefixes)
-            answer = await self._gateway.read(reads, self._until_ms)
-            found += [place for i, place in enumerate(part) if answer.found(i).count]
-        return found
+        prefixes = [k.resource_prefix(place.kind, place.name) for place in places]
+        ranges = [Range(prefix, k.end_of(prefix), 1) for prefix in prefixes]
+        known = await self._execution.read(ranges)
+        return [place for place, one in zip(places, ranges, strict=True) if known.found[one].count]
 
     # ── watching ─────────────────────────────────────────────────────────────────────
 
@@ -326,7 +304,7 @@ class Sessions:
         keys, session = self._keys, command.session
         names = (k.session_key(session), k.ended_key(session))
         while True:
-            (stored, tomb), _ = await self._read(*names)
+            (stored, tomb), _ = await self._execution.read_keys(*names)
             if stored is None:
                 if tomb is not None:
                     ended = k.typed(k.Tombstone, k.decode(tomb.value))
@@ -337,7 +315,7 @@ class Sessions:
             key = k.watching_key(session)
             write = keys.put(key, "", stored.lease) if command.on else keys.delete(key)
             compares = [keys.unchanged(stored.key, stored.mod)]
-            if (await self._gateway.commit([write], compares, self._until_ms)).succeeded:
+            if (await self._execution.commit([write], compares)).succeeded:
                 return c.Done()
 
 

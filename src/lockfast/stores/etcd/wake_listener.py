@@ -29,10 +29,11 @@ from lockfast.errors import StoreError
 from lockfast.ports import Deliver
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError, error_of
+from lockfast.stores.etcd.execution import Context, Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import Kv, Range
-from lockfast.stores.etcd.steps import Context, settle
+from lockfast.stores.etcd.steps import settle
 from lockfast.stores.etcd.transport import Json
 from lockfast.stores.etcd.view import HOLDERS_READ
 
@@ -127,11 +128,12 @@ class EtcdWakeListener:
         own, keys = self._own.id, self._keys
         begins = not self._seen
         if begins:
-            reads = [Range(k.watching_key(own)), Range(k.words_prefix(own), k.end_of(self.inbox))]
-            answer = await self._gateway.read(keys.reads(reads), until_ms)
-            self._hears_log = bool(answer.found(0).kvs)
-            self._seen = answer.revision
-            for kv in answer.found(1).kvs:
+            words = Range(self.inbox, k.end_of(self.inbox))
+            execution = Execution(self._gateway, self._context, until_ms)
+            known = await execution.read([Range(k.watching_key(own)), words])
+            self._hears_log = known.get(k.watching_key(own)) is not None
+            self._seen = known.revision
+            for kv in known.found[words].kvs:
                 self._word(kv, wakes)
             wakes += self._looks()
         # Of the last revision too: its keys may have been told of in several messages.
@@ -190,9 +192,8 @@ class EtcdWakeListener:
     async def _arm_line(
         self, at: tuple[str, str], n: int, claim: OwnClaim, wakes: list[Wake]
     ) -> None:
-        until_ms = self._gateway.until_ms(REQUEST_MS)
-        place = c.Place(*at, "")
-        await settle(self._gateway, self._context, [place], until_ms)
+        execution = Execution(self._gateway, self._context, self._gateway.until_ms(REQUEST_MS))
+        await settle(execution, [c.Place(*at, "")])
         prefix = k.resource_prefix(*at)
         mine = k.line_key(prefix, "w", claim.rank, self._own.id, n)
         ranges = [
@@ -200,20 +201,20 @@ class EtcdWakeListener:
             Range(f"{prefix}w\x1f", mine, 1, True),
             Range(f"{prefix}h\x1f", f"{prefix}h ", HOLDERS_READ),
         ]
-        answer = await self._gateway.read(self._keys.reads(ranges), until_ms)
-        if not answer.found(0).kvs:
+        known = await execution.read(ranges)
+        if known.get(mine) is None:
             self._armed.pop(at, None)
             wakes.append(Wake(self.inbox, self._own.id, n, WAKE_LOOK))
             return
-        before = answer.found(1).kvs
+        before = known.found[ranges[1]].kvs
         watched = [(before[0].key, "")] if before else [(f"{prefix}c", f"{prefix}w")]
         if not before:
-            for kv in answer.found(2).kvs:
+            for kv in known.found[ranges[2]].kvs:
                 held, _ = k.claim_from(k.parse_place(kv.key), kv)
                 if held.until_ms:
                     watched.append((k.bound_key(held.session, held.n), ""))
-        known = self._armed.get(at)
-        if known is not None and known.keys == tuple(watched) and self._watcher.is_open():
+        armed = self._armed.get(at)
+        if armed is not None and armed.keys == tuple(watched) and self._watcher.is_open():
             return
         requests: list[Json] = []
         for start, stop in watched:
@@ -222,7 +223,7 @@ class EtcdWakeListener:
                 request["range_end"] = self._keys.coded(stop)
             requests.append(request)
         # The watch begins anew from where it was, and hears of what went since.
-        self._seen = min(self._seen, answer.revision) if self._seen else answer.revision
+        self._seen = min(self._seen or known.revision, known.revision)
         self._watcher.drop()
         self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
 
