@@ -1,30 +1,34 @@
 """Clients that die or are ended at the worst moment, as often as one likes.
 
-The tests do it a few times. For many: `python -m tests.etcd.ends --deaths 200 --rounds 1000`.
+The tests do it a few times. For many:
+`python -m tests.etcd.ends --deaths 200 --waiters 10000 --rounds 1000`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 import lockfast
-from lockfast.core import commands as c
-from lockfast.runtimes.threads import run
-from lockfast.stores.etcd import EtcdStore
+import lockfast.aio
 from tests.etcd.harness import address_of
-from tests.processes.crew import until
+from tests.processes.crew import Crew, Link, until
 from tests.servers.etcd import EtcdCluster
 
 TTL_S = 2
 AT_ONCE = 10
 """Locks whose holders and waiters die in the same moment."""
+PORTION = 200
+"""Tasks that enter a line in the same moment: each must be answered within connect_timeout."""
 
 
 def keys_left(cluster: EtcdCluster, url: str) -> list[str]:
@@ -36,37 +40,87 @@ def keys_left(cluster: EtcdCluster, url: str) -> list[str]:
     return [name for name in names if name[0] in "bnopux"]
 
 
-def die_together(url: str, deaths: int, waiters: int) -> Iterator[float]:
-    """How long after the death of a holder and all who wait a living waiter has the lock."""
+def hold(link: Link, names: list[str]) -> None:
+    """A process that holds locks until it is killed."""
+    client = link.connect(ttl=TTL_S)
+    leases = [client.lock(name).acquire() for name in names]
+    link.say("holds", len(leases))
+    link.hear()
+
+
+def wait(link: Link, names: list[str]) -> None:
+    """A process that waits for locks until it is killed."""
+    client = link.connect(ttl=TTL_S)
+    for name in names:
+        threading.Thread(target=client.lock(name).acquire, daemon=True).start()
+    link.say("waits")
+    link.hear()
+
+
+def die_together(directory: Path, url: str, deaths: int, waiters: int) -> Iterator[float]:
+    """How long after the kill -9 of a holder and of all who wait the next in line has the lock."""
     for first in range(0, deaths, AT_ONCE):
         names = [f"orders/{first + i}" for i in range(min(AT_ONCE, deaths - first))]
-        store = EtcdStore(address_of(url))
-        wire = store.caller_wire()
-        for name in names:
-            place = c.Place("lock", name, "exclusive")
-            for i in range(waiters + 1):
-                session = f"dead-{name}-{i}"
-                opening = c.Open(session, TTL_S * 1000, "owner")
-                reply = run(wire.send(c.Enter(session, 1, (place,), open=opening), 5000))
-                assert isinstance(reply, c.Queued if i else c.Granted)
-        store.close()
-        died_s = monotonic()
+        crew = Crew(directory)
+        crew.url = url
         took_s: list[float] = []
 
-        def take(
-            client: lockfast.Client, name: str, died_s: float = died_s, took: Any = took_s
-        ) -> None:
+        def take(client: lockfast.Client, name: str, took_s: list[float] = took_s) -> None:
             with client.lock(name):
-                took.append(monotonic() - died_s)
+                took_s.append(monotonic())
 
-        with lockfast.connect(url, ttl=30) as client:
+        try:
+            doomed = [crew.start(hold, names)]
+            doomed[0].hears("holds")
+            doomed += [crew.start(wait, names) for _ in range(waiters)]
+            client = crew.client(ttl=30)
+            for name in names:
+                crew_waits(client, name, waiters)
             threads = [threading.Thread(target=take, args=(client, name)) for name in names]
             for thread in threads:
                 thread.start()
+            for name in names:
+                crew_waits(client, name, waiters + 1)
+            for child in doomed:
+                child.process.kill()
+            died_s = monotonic()
             for thread in threads:
                 thread.join(60)
+        finally:
+            crew.dismiss()
         assert len(took_s) == len(names), "a lock stayed with the dead"
-        yield from took_s
+        yield from (took - died_s for took in took_s)
+
+
+def crew_waits(client: lockfast.Client, name: str, count: int) -> None:
+    until(lambda: client.inspect(name).waiting_count == count, f"{count} wait for {name}")
+
+
+def serve_tasks(url: str, waiters: int) -> list[int]:
+    """In which order so many tasks of one client get a lock that another client has held."""
+    served: list[int] = []
+
+    async def story() -> None:
+        async with lockfast.aio.connect(url, ttl=60) as client:
+
+            async def take(number: int) -> None:
+                async with client.lock("orders/42"):
+                    served.append(number)
+
+            tasks: list[asyncio.Task[None]] = []
+            for count in (1, *range(PORTION, waiters, PORTION), waiters):
+                tasks += [
+                    asyncio.create_task(take(len(tasks) + i)) for i in range(count - len(tasks))
+                ]
+                while (await client.inspect("orders/42")).waiting_count < count:
+                    await asyncio.sleep(0.01)
+            held.release()
+            await asyncio.gather(*tasks)
+
+    with lockfast.connect(url, ttl=60) as holder:
+        held = holder.lock("orders/42").acquire()
+        asyncio.run(story())
+    return served
 
 
 def end_while_threads_acquire(url: str, how: str, number: int) -> None:
@@ -107,15 +161,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deaths", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--waiters", type=int, default=10_000)
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     with EtcdCluster(1) as node:
         if arguments.deaths:
-            took_s = sorted(die_together(node.url(), arguments.deaths, waiters=3))
+            with TemporaryDirectory() as directory:
+                took_s = sorted(die_together(Path(directory), node.url(), arguments.deaths, 3))
             free = sum(took <= TTL_S + 1 for took in took_s)
             print(
                 f"holder and 3 waiters killed, TTL {TTL_S} s: free within TTL + 1 s in {free} of "
                 f"{len(took_s)}; slowest {took_s[-1]:.2f} s",
+                flush=True,
+            )
+        if arguments.waiters:
+            began_s = monotonic()
+            served = serve_tasks(node.url(), arguments.waiters)
+            print(
+                f"{arguments.waiters} tasks of one client behind another's holder: served in order "
+                f"is {served == sorted(served)}, in {monotonic() - began_s:.1f} s",
                 flush=True,
             )
         url, panics = node.url(), 0

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 import lockfast
-from tests.etcd.ends import die_together, end_while_threads_acquire, keys_left
+from tests.etcd.ends import die_together, end_while_threads_acquire, keys_left, serve_tasks
 from tests.processes.crew import until
 from tests.servers.etcd import EtcdCluster
 
 
 @pytest.mark.parametrize("waiters", [1, 3])
-def test_holder_and_waiters_die_together(node: EtcdCluster, waiters: int) -> None:
-    """Nobody ends their sessions but etcd, and whoever lives is granted the lock."""
-    assert len(list(die_together(node.url(), 5, waiters))) == 5
+def test_holder_and_waiters_die_together(node: EtcdCluster, tmp_path: Path, waiters: int) -> None:
+    """After kill -9 nobody ends their sessions but etcd, and the next in line has the lock."""
+    assert len(list(die_together(tmp_path, node.url(), 5, waiters))) == 5
+
+
+def test_hundreds_of_tasks_of_one_client_are_served_in_order(node: EtcdCluster) -> None:
+    assert serve_tasks(node.url(), 400) == list(range(400))
 
 
 @pytest.mark.parametrize("waiters", [20, 200])

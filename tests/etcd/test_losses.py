@@ -14,7 +14,8 @@ from lockfast.core.reasons import EXPIRED
 from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
-from lockfast.stores.etcd.gateway import Gateway, Proposal
+from lockfast.stores.etcd.batches import Proposal
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import word_key
 from lockfast.stores.registry import parse_url
 from tests.processes.crew import until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from lockfast.stores.etcd import gateway, steps
-from lockfast.stores.etcd.gateway import Committed
+from lockfast.stores.etcd import batches, steps
+from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.layout import STRIDE
 from lockfast.stores.etcd.plan import _Maker
 from lockfast.stores.etcd.requests import Keys
@@ -63,12 +63,12 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: grants that travel together have one token", promise="tokens", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = gateway.Slot
+    right = batches.Slot
 
-    def wrong(order: int = 0, tokens: int = 0) -> gateway.Slot:
+    def wrong(order: int = 0, tokens: int = 0) -> batches.Slot:
         return right(order)
 
-    replace(stack, gateway, "Slot", wrong)
+    replace(stack, batches, "Slot", wrong)
 
 
 @bug("etcd: a claim that is granted is not compared", promise="liveness", store="etcd")

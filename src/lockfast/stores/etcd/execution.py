@@ -51,7 +51,7 @@ class Context:
         self.base_kv: Kv | None = None
         """The base of tokens as last read, and as it is stored."""
         self.busy: dict[str, int] = {}
-        """Resources where others were met, and how many waited there."""
+        """Resources that are held, as far as we know, and how many waited there."""
 
     def met(self, prefix: str, waiting: int) -> None:
         if len(self.busy) > BUSY_MAX:

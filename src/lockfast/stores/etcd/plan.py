@@ -22,7 +22,7 @@ from lockfast.core.commands import HOLDING, REVOKED, WAKE_LOOK, Wake
 from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.rows import Claim
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.gateway import Committed, Proposal, Slot
+from lockfast.stores.etcd.batches import Committed, Proposal, Slot
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.owned import OwnSessions
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.deletes or self.puts)
+        return not (self.deletes or self.puts or self.view.logged)
 
     @property
     def spans(self) -> list[int]:

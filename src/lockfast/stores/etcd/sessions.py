@@ -114,6 +114,8 @@ class Sessions:
                 continue  # read again: this transaction may have opened it
             if answer.succeeded:
                 own.record, own.mod = record, answer.revision
+                stored = Kv(k.EPOCH_KEY, k.encode(list(raised)), answer.revision)
+                self._context.base, self._context.base_kv = raised, stored
                 return c.Done(found=False)
 
     async def open_once(self, command: c.Open) -> Reply:

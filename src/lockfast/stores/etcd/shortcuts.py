@@ -29,13 +29,13 @@ from lockfast.core.rows import Claim, rank_of
 from lockfast.core.table import why_invalid
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.batches import Committed, Proposal, Slot
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import Execution, Outcome
-from lockfast.stores.etcd.gateway import Committed, Proposal, Slot
 from lockfast.stores.etcd.layout import Base, Owner, Record
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range, txn
-from lockfast.stores.etcd.steps import LIMITS, Joined, Step, tail_of
+from lockfast.stores.etcd.steps import LIMITS, Joined, Step
 from lockfast.stores.etcd.view import WINDOW
 
 Attempt: TypeAlias = Outcome | Known | None
@@ -197,6 +197,8 @@ class _Entry(_Transaction):
             reads = [Range(k.EPOCH_KEY), Range(session), Range(k.alive_key(own.id))]
             reads += [Range(prefix, k.end_of(prefix), WINDOW) for prefix in prefixes]
         scopes = prefixes, [session, k.EPOCH_KEY]
+        for prefix in prefixes:
+            self._execution.context.met(prefix, 0)  # our other callers join the line
         sent = await self._enter(claim, compares, writes, reads, scopes, 1)
         if not isinstance(sent, Committed):
             return sent
@@ -225,7 +227,7 @@ class _Entry(_Transaction):
         def writes(slot: Slot) -> list[str]:
             return [*ahead, put, *self._log(events, slot)]
 
-        reads = [Range(k.EPOCH_KEY), Range(session), window, tail_of(prefix)]
+        reads = [Range(k.EPOCH_KEY), Range(session), window]
         scopes = [key], [prefix, session, k.EPOCH_KEY]
         sent = await self._enter(claim, compares, writes, reads, scopes)
         if isinstance(sent, Known) and not sent.found[window].count:
@@ -325,6 +327,8 @@ class _Exit(_Transaction):
             return sent
         own.saw(claim.n)
         own.left(claim.n)
+        if heir is None:
+            self._execution.context.busy.pop(prefix, None)
         wakes = self._granted(heir, sent) if heir is not None else []
         return Outcome(c.Done(), wakes, sent.answer.revision)
 

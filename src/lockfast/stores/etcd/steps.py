@@ -17,9 +17,9 @@ from lockfast.core.rows import Claim, arrival_of
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import READS_MAX, Execution, Outcome
-from lockfast.stores.etcd.gateway import Committed
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import Location, OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan

@@ -1,0 +1,216 @@
+"""Requests that travel together.
+
+While one request of a wire is under way, the transactions asked for meanwhile wait, and leave
+together in the next request, nested: one Raft entry and one fsync for all of them. Each has its
+own comparisons and its own outcome. They share a revision, so each is given its own `Slot` of it.
+
+etcd evaluates all comparisons of a request before it carries out any operation, so transactions
+that travel together do not see each other: two of them could take the same free lock. Therefore
+no transaction travels with one that writes what it compares or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.ports import Signal
+from lockfast.stores.etcd.errors import DuplicateKeyError, LeaseGoneError
+from lockfast.stores.etcd.layout import STRIDE
+from lockfast.stores.etcd.requests import Answer, txn
+from lockfast.stores.etcd.transport import Network
+
+TOGETHER_MAX: Final = 48
+SIZE_MAX: Final = 64
+"""Of a transaction that may travel with others: etcd counts nested operations together."""
+
+Request: TypeAlias = Callable[[str, int, bool], Awaitable[Answer]]
+"""Sends a transaction, until an instant, again and again if it is repeatable."""
+
+
+class Slot(NamedTuple):
+    """Which part of a request a transaction has to itself."""
+
+    order: int = 0
+    tokens: int = 0
+    """How many tokens the transactions before it in the request give."""
+
+
+class Proposal(NamedTuple):
+    """A transaction to be sent."""
+
+    body: Callable[[Slot], str]
+    size: int
+    """The number of comparisons or operations, whichever is larger."""
+    writes: frozenset[str] = frozenset()
+    """Scopes (`layout.scope_of`) of the keys that it may put or delete."""
+    tokens: int = 0
+    compares: frozenset[str] = frozenset()
+    """Scopes of what it compares."""
+
+
+class Committed(NamedTuple):
+    """What became of a proposal."""
+
+    answer: Answer
+    slot: Slot
+
+    def token(self, epoch: int, position: int = 0) -> int:
+        """The token that it gave, or one of them by its position."""
+        return epoch + self.slot.tokens + position + STRIDE * self.answer.revision
+
+
+@dataclass(eq=False)
+class _Item:
+    proposal: Proposal
+    until_ms: int
+    signal: Signal
+    leads: list[_Item] | None = None
+    """The batch this item's caller is to send."""
+    outcome: Committed | BaseException | None = field(default=None)
+
+
+class Batches:
+    """One queue of transactions, of which one batch is under way at a time."""
+
+    def __init__(
+        self,
+        label: str,
+        network: Network,
+        make_signal: Callable[[], Signal],
+        request: Request,
+        together: bool,
+    ) -> None:
+        self._label = label
+        self._network = network
+        self._make_signal = make_signal
+        self._request = request
+        self._together = together
+        self._mutex = network.mutex()
+        self._waiting: list[_Item] = []
+        self._is_sending = False
+
+    async def send(self, proposal: Proposal, until_ms: int) -> Committed:
+        """Carry out one transaction, perhaps in one request with those of other callers."""
+        if not self._together:
+            return await self._send_alone(proposal, until_ms)
+        item = _Item(proposal, until_ms, self._make_signal())
+        with self._mutex:
+            leads = not self._is_sending
+            if leads:
+                self._is_sending = True
+                item.leads = [item]
+            else:
+                self._waiting.append(item)
+        if not leads:
+            await self._wait(item)
+        if item.leads is not None:
+            await self._lead(item.leads)
+        outcome = item.outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if outcome is None:
+            raise OutcomeUnknownError(self._label, "did not answer in time")
+        return outcome
+
+    async def _wait(self, item: _Item) -> None:
+        try:
+            if await item.signal.wait(max(1, item.until_ms - self._network.now_ms())):
+                return
+            with self._mutex:
+                if item in self._waiting:
+                    self._waiting.remove(item)
+                    item.outcome = StoreUnavailableError(
+                        self._label, "the requests before this one took too long"
+                    )
+        except BaseException:
+            with self._mutex:
+                if item in self._waiting:
+                    self._waiting.remove(item)
+                batch, item.leads = item.leads, None
+            if batch is not None:  # we were to send: let another do it
+                with self._mutex:
+                    self._waiting[:0] = [other for other in batch if other is not item]
+                self._appoint()
+            raise
+
+    async def _lead(self, batch: list[_Item]) -> None:
+        """Send a batch, tell everybody its outcome, and appoint who sends the next one."""
+        try:
+            await self._send(batch)
+        except Exception as error:
+            for item in batch:
+                item.outcome = error
+        finally:
+            self._appoint()
+            for item in batch:
+                if item.outcome is None:
+                    item.outcome = OutcomeUnknownError(
+                        self._label, "the request was cancelled", "retry"
+                    )
+                item.signal.set()
+
+    def _appoint(self) -> None:
+        with self._mutex:
+            batch: list[_Item] = []
+            written: set[str] = set()
+            concerned: set[str] = set()
+            tokens = 0
+            for item in self._waiting:
+                proposal = item.proposal
+                alone = proposal.size > SIZE_MAX
+                if batch and (alone or tokens + proposal.tokens > STRIDE):
+                    continue
+                writes, concerns = proposal.writes, proposal.writes | proposal.compares
+                if not (writes.isdisjoint(concerned) and concerns.isdisjoint(written)):
+                    continue
+                batch.append(item)
+                written |= writes
+                concerned |= concerns
+                tokens += proposal.tokens
+                if alone or len(batch) == TOGETHER_MAX:
+                    break
+            chosen = set(map(id, batch))
+            self._waiting = [item for item in self._waiting if id(item) not in chosen]
+            self._is_sending = bool(batch)
+            if batch:
+                leader = max(batch, key=lambda item: item.until_ms)
+                leader.leads = batch
+        if batch:
+            leader.signal.set()
+
+    async def _send(self, batch: list[_Item]) -> None:
+        if len(batch) > 1:
+            try:
+                await self._send_together(batch)
+                return
+            except (DuplicateKeyError, LeaseGoneError):
+                pass  # of one of them: nothing was done, and each is sent for itself
+        for item in batch:
+            try:
+                item.outcome = await self._send_alone(item.proposal, item.until_ms)
+            except (StoreError, LeaseGoneError, DuplicateKeyError) as error:
+                item.outcome = error
+
+    async def _send_alone(self, proposal: Proposal, until_ms: int) -> Committed:
+        slot = Slot()
+        answer = await self._request(proposal.body(slot), until_ms, not proposal.writes)
+        return Committed(answer, slot)
+
+    async def _send_together(self, batch: list[_Item]) -> None:
+        slots: list[Slot] = []
+        tokens = 0
+        for index, item in enumerate(batch):
+            slots.append(Slot(index, tokens))
+            tokens += item.proposal.tokens
+        nested = [
+            f'{{"request_txn":{item.proposal.body(slot)}}}'
+            for item, slot in zip(batch, slots, strict=True)
+        ]
+        until_ms = max(item.until_ms for item in batch)
+        repeatable = not any(item.proposal.writes for item in batch)
+        answer = await self._request(txn(nested), until_ms, repeatable)
+        for index, item in enumerate(batch):
+            item.outcome = Committed(answer.nested(index), slots[index])
