@@ -1,67 +1,69 @@
 """The etcd store: everything of a session lives and dies with its lease.
 
 **The invariant.** No key about a session outlives the session's etcd lease, and no stored number
-summarises others, so nothing ever has to be repaired. A claim is one key per place, under the
-lease of its session, in the line of its resource (`layout.py` lists all keys). Holders, waiting
-claims and reservations have prefixes of their own; a waiting key contains the claim's rank, so a
-range with a limit is the head of the line and the range's count is its length. When a lease ends,
-etcd deletes all its keys in one revision, by consensus, and whoever died is out of every line.
+summarises other keys, so nothing ever needs repair. A claim is one key per place, under the lease
+of its session, in the queue of its resource (`layout.py` lists all keys). Holders, waiting claims
+and reservations have prefixes of their own. A waiting key contains the claim's rank, so a range
+with a limit is the head of the queue and the range's count is its length. When a lease ends, etcd
+deletes all its keys in one revision, by consensus, and the dead client is out of every queue.
 
-**A grant is a write.** The lock table (`core.table`) decides, over rows that `view.py` builds from
-ranges read at one revision. `plan.py` turns the difference into one transaction, which compares
-what the decision rests on and puts the holder's key. The token is the epoch plus the revision of
-that transaction, plus its place in the request.
+**A grant is a write**: a transaction compares everything its decision rests on and puts the
+holder's key. The token is the epoch plus the revision of that transaction, plus its position in
+the request.
 
-What each step compares, and why that suffices:
+**Two paths.** The common cases are four fixed transactions, sent without reading first
+(`shortcuts.py`): take a free lock, give it back, join the queue of a lock that is held, hand over
+to a known heir. Everything else, and whatever a fixed transaction found different, takes the
+general path (`steps.py`): read ranges at one revision, let the lock table (`core.table`) decide
+over rows derived from them (`view.py`), and commit the difference (`plan.py`). A transaction that
+fails in either path reads in the same request what the next attempt needs.
 
-  - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. Nobody
-    can hold it, wait for it or keep it closed.
-  - *Join a line*: own session's key, that somebody holds the lock, that there is no reservation,
-    that nobody stands behind the place taken or else the tail was read before. A claim in line is
-    always right; what is read after the put shows whether it could hold by now (`join.py`).
-  - *Leave a lock nobody waits for*: own key, and that nothing was written at the resource since
-    it was granted alone.
-  - *Leave and hand over*: own key; that nothing was written since the read, up to the heir; the
-    heir's key and its session; the epoch. Additions and changes fail the comparison. A deletion
+What each transaction compares, and why that suffices:
+
+  - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. So no
+    claim holds it, waits for it or keeps it closed.
+  - *Join a queue*: own session's key, that some claim holds the lock, that there is no
+    reservation, that no claim is behind the new one. A claim in the queue is always correct, and
+    whoever removes the last holder finds it.
+  - *Give back a lock*: own key, and that nothing was written at the resource since the grant.
+  - *Hand over*: own key; that nothing was written since the grant, up to the last known heir; the
+    first heir's key and session; the epoch. Additions and changes fail the comparison. A deletion
     inside a range does not, and need not: a holder that is gone only makes room.
-  - *Take away, convert, break a deadlock*: the claim's key, the witnesses' keys, the lines as
-    above.
+  - *General path*: each resource as far as the table read it, the claims that change, the
+    witnesses of a deadlock, the sessions that get a key, the epoch.
   - *End a session*: its key, and its renewals if the command names them.
 
-**A guess costs nothing.** Because every transaction compares what it rests on, a step may assume
-what it would find and send its transaction at once: that a lock is free, that nobody has come
-since. If that is wrong, the same request reads what is so. A grant therefore tells the heir who is
-next in line (`Word.heirs`), so that it hands over in one transaction too, without a read. That is
-complete when it is told, since the granting transaction compares the line up to the last heir
-named; whatever is written later fails the comparison of whoever relies on it.
+So nothing that a client remembers has to be true. A grant tells the new holder who is next
+(`Word.heirs`), so that it can hand over without a read. The list is complete at the grant, since
+the granting transaction compares the queue up to the last heir named; whatever is written later
+fails the comparison of the hand-over that relies on it.
 
-**Ending a session** takes its life first: a transaction deletes the session's key and leaves a
-tombstone that says why. Every enter compares that key's revision and every grant its presence, so
-from then on nothing can come under the lease. Then the lease is revoked and the lines settled. A
-busy client cannot starve this, since nothing it does changes the session's key.
+**Ending a session** first deletes its key, in a transaction that leaves a tombstone with the
+reason. Every enter compares that key's revision and every grant its presence, so from then on no
+key can be added under the lease. Then the lease is revoked and the queues are settled. A busy
+client cannot starve this, since nothing it does changes the session's key.
 
-**An enter without a reply** may have been carried out, and its claim granted by a hand-over since,
-or may still be on its way. Its rank is recorded before it is sent. Whoever enters or leaves that
-number next writes the session's key anew, so that the late request finds it changed, and reads the
-claim's keys in the same transaction (`doubt.py`).
+**An enter without a reply** may have been executed, and its claim granted by a hand-over since, or
+may still be in flight. Its rank is recorded before it is sent. The next command for that claim
+number rewrites the session's key, so that the late request finds it changed, and reads the
+claim's keys in the same transaction (`Execution.resolve_doubt`).
 
-**Who dies where.** A client that dies before its transaction commits has done nothing; after it,
-its keys are there until its lease is over. One that dies between granting a lease and using it
-leaves a lease without keys. One that dies after taking a session's life leaves a session that can
-neither enter nor renew until its lease is over. A granted heir that is dead already holds until
-its lease is over; then its holder's key is deleted, and the first in line, which watches the
-holders, settles the line itself (`wake_listener.py`). A dead waiter at the head is granted and
-passed on in the same way, or vanishes before. A member that dies takes nothing with it; requests
-go to another, and watches go on from the revision they had come to. Whether a request whose answer
-was lost has been carried out shows in the claim's keys, which are found by its number.
+**Crashes.** A client that dies before its transaction commits has done nothing; after it, its keys
+stay until its lease ends. One that dies between granting a lease and using it leaves a lease
+without keys. One that dies after deleting a session's key leaves a session that can neither enter
+nor renew until its lease ends. An heir that is already dead when it is granted holds until its
+lease ends; then its key is deleted, and the first in the queue, which watches the holders, settles
+the queue itself (`wake_listener.py`). A dead waiter at the head is granted and passed in the same
+way, or vanishes before. A member that dies takes nothing with it: requests go to another, and
+watches resume from the revision they had reached.
 
-**Time.** Only leases decide when something is over: sessions, closings (`once`, `lock_delay`) and
+**Time.** Only leases decide when something ends: sessions, closings (`once`, `lock_delay`) and
 `max_hold` each have a lease of their length, rounded up to whole seconds. A claim's rank is its
-client's wall clock, but no earlier than those who stand in line (`order.py`).
+client's wall clock, but no earlier than the claims in the queue (`steps.py`, `lag_ms`).
 
-**One acquire**, file by file: `wire` takes the command, `join` enters a line that is known to be
-there, `steps` guesses or reads, runs the table over `view` and commits its `plan`, and `gateway`
-puts transactions of several callers into one request.
+**One acquire**, file by file: `wire` dispatches the command, `shortcuts` builds its transaction
+with the keys of `layout` and the JSON of `requests`, `batches` puts transactions of several
+callers into one request, and `gateway` sends it.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class Batches:
         if isinstance(outcome, BaseException):
             raise outcome
         if outcome is None:
-            raise OutcomeUnknownError(self._label, "did not answer in time")
+            kind = OutcomeUnknownError if proposal.writes else StoreUnavailableError
+            raise kind(self._label, "did not answer in time")
         return outcome
 
     async def _wait(self, item: _Item) -> None:

@@ -234,7 +234,7 @@ class _Entry(_Transaction):
             context.busy.pop(prefix, None)
         if not isinstance(sent, Committed):
             return sent
-        own.note(claim, 0)
+        # It may have been granted by now, and our listener knows: what it noted stays.
         answer = sent.answer
         context.met(prefix, answer.found(1).count + 1)
         reply = self._behind(answer.found(1).kvs or answer.found(0).kvs)
