@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -13,6 +14,7 @@ import trustme
 import lockfast
 import lockfast.aio
 from lockfast.stores.etcd import EtcdStore
+from tests.processes.crew import until
 from tests.servers.etcd import EtcdCluster
 
 
@@ -20,13 +22,17 @@ from tests.servers.etcd import EtcdCluster
 def guarded() -> Iterator[EtcdCluster]:
     """A node that lets nobody in without a password."""
     with EtcdCluster(1) as node:
-        root = {"name": "root", "password": "root:pass"}
-        node.call("/v3/auth/user/add", root)
-        node.call("/v3/auth/role/add", {"name": "root"})
-        node.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
-        node.call("/v3/auth/user/add", {"name": "poor", "password": "poor"})
-        node.call("/v3/auth/enable", {})
+        guard(node)
         yield node
+
+
+def guard(node: EtcdCluster) -> None:
+    root = {"name": "root", "password": "root:pass"}
+    node.call("/v3/auth/user/add", root)
+    node.call("/v3/auth/role/add", {"name": "root"})
+    node.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+    node.call("/v3/auth/user/add", {"name": "poor", "password": "poor"})
+    node.call("/v3/auth/enable", {})
 
 
 def with_user(url: str, user: str) -> str:
@@ -48,6 +54,34 @@ def test_a_user_gets_in_and_a_token_that_is_no_longer_good_is_renewed(
         assert again.token > first.token
         again.release()
         assert "pass" not in repr(client) + client._core.store.label
+
+
+def test_tokens_expire_while_a_lock_is_held_and_waited_for() -> None:
+    """etcd forgets a token that was not used for a second; keep-alives come less often."""
+    with EtcdCluster(1, "--auth-token-ttl=1") as node:
+        guard(node)
+        url = with_user(node.url(), "root:root%3Apass")
+        with lockfast.connect(url, ttl=12) as holder, lockfast.connect(url, ttl=12) as waiter:
+            held = holder.lock("orders/42").acquire()
+            got: list[int] = []
+
+            def wait() -> None:
+                with waiter.lock("orders/42") as lease:
+                    got.append(lease.token)
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            clusters = [cast(EtcdStore, client._core.store).cluster for client in (holder, waiter)]
+            first = [cluster.token for cluster in clusters]
+            until(
+                lambda: all(a.token != b for a, b in zip(clusters, first, strict=True)),
+                "both tokens were renewed",
+            )
+            held.check()
+            held.release()
+            thread.join(30)
+            assert got
+            assert got[0] > held.token
 
 
 def test_a_waiter_behind_a_password_is_woken(guarded: EtcdCluster) -> None:
