@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from asyncio import FIRST_EXCEPTION
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,7 +102,7 @@ def serve_tasks(url: str, waiters: int) -> list[int]:
     served: list[int] = []
 
     async def story() -> None:
-        async with lockfast.aio.connect(url, ttl=60) as client:
+        async with lockfast.aio.connect(url, ttl=60, connect_timeout=60) as client:
 
             async def take(number: int) -> None:
                 async with client.lock("orders/42"):
@@ -113,7 +114,8 @@ def serve_tasks(url: str, waiters: int) -> list[int]:
                     asyncio.create_task(take(len(tasks) + i)) for i in range(count - len(tasks))
                 ]
                 while (await client.inspect("orders/42")).waiting_count < count:
-                    await asyncio.sleep(0.01)
+                    done, _ = await asyncio.wait(tasks, timeout=0.05, return_when=FIRST_EXCEPTION)
+                    assert not done, done
             held.release()
             await asyncio.gather(*tasks)
 

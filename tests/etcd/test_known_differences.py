@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from lockfast.conformance.commands import MismatchError, replay
-from lockfast.core.commands import Enter, Expel, Leave, Open, Place, Proclaim, Renew, Resize
+from lockfast.core.commands import Enter, Expel, Leave, Open, Place, Resize
 from lockfast.sim.promises import Step
 from tests.etcd.model import ModelNetwork
 from tests.etcd.test_reference import StoreSteps, reference
@@ -225,72 +225,6 @@ SCRIPTS = {
             command=Leave(session="s1.0", n=4, places=(), close_ms=0),
             now_ms=1000471,
             wall_us=999254134,
-        ),
-    ],
-    # a proclaim on shared places logs one event, the table one for each place
-    158: [
-        Step(
-            command=Enter(
-                session="s3.0",
-                n=1,
-                places=(
-                    Place(kind="tree", name="t/x", mode="intent_shared", weight=1, limit=0),
-                    Place(kind="tree", name="t", mode="intent_shared", weight=1, limit=0),
-                    Place(kind="tree", name="t/x/2", mode="shared", weight=1, limit=0),
-                ),
-                actor="",
-                queue=False,
-                priority=1,
-                head_start_ms=-10,
-                max_hold_ms=0,
-                lock_delay_ms=0,
-                block=1,
-                value=None,
-                open=Open(
-                    session="s3.0",
-                    ttl_ms=2000,
-                    owner="owner of s3.0",
-                    metadata="",
-                    inbox="inbox of s3.0",
-                    process="",
-                ),
-                window_ms=0,
-            ),
-            now_ms=1700000000073,
-            wall_us=1700000000073000,
-        ),
-        Step(
-            command=Renew(session="s3.0", count=0, checksum=0, lowest=0, waiting=(4, 5)),
-            now_ms=1700000000490,
-            wall_us=1700000000490000,
-        ),
-        Step(
-            command=Enter(
-                session="s3.0",
-                n=8,
-                places=(
-                    Place(kind="tree", name="t", mode="intent_shared", weight=1, limit=0),
-                    Place(kind="tree", name="t/x", mode="intent_shared", weight=1, limit=0),
-                    Place(kind="tree", name="t/x/2", mode="shared", weight=1, limit=0),
-                ),
-                actor="",
-                queue=False,
-                priority=1,
-                head_start_ms=10,
-                max_hold_ms=0,
-                lock_delay_ms=0,
-                block=5,
-                value="w",
-                open=None,
-                window_ms=0,
-            ),
-            now_ms=1700000002273,
-            wall_us=1700000002273000,
-        ),
-        Step(
-            command=Proclaim(session="s3.0", n=8, value="w"),
-            now_ms=1700000002281,
-            wall_us=1700000006445901,
         ),
     ],
 }
