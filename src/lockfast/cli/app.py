@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "schema": "lockfast.cli.schema:schema",
     "simulate": "lockfast.cli.simulate:simulate",
     "check": "lockfast.cli.check:check",
+    "advise-ttl": "lockfast.cli.advise_ttl:advise_ttl",
     "serve": "lockfast.cli.serve:serve",
     "token": "lockfast.cli.token:token",
     "completion": "lockfast.cli.completion:completion",

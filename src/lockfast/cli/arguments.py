@@ -170,7 +170,11 @@ def make_parser() -> Parser:
         "--forgets", action="store_true", help="the store may lose data: judge the tokens only"
     )
     check.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline")
-    for reader in (ls, show, sessions, deadlocks, watch, stats, doctor, reset, check):
+    advise_ttl = command(
+        "advise-ttl", "say which TTL would have lost leases", help_texts.ADVISE_TTL
+    )
+    _add_advise_ttl_options(advise_ttl)
+    for reader in (ls, show, sessions, deadlocks, watch, stats, doctor, reset, check, advise_ttl):
         reader.add_argument("--json", action="store_true", help="print JSON")
     schema = tool("schema", "print the SQL that a database needs for Lockfast", help_texts.SCHEMA)
     schema.add_argument("store", choices=("postgresql",))
@@ -259,6 +263,39 @@ def _add_doctor_options(parser: Parser) -> None:
         "--raise-epoch",
         action="store_true",
         help="etcd, after a restore from a backup: lift tokens above all given before",
+    )
+
+
+def _add_advise_ttl_options(parser: Parser) -> None:
+    parser.add_argument(
+        "histories",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="histories that clients recorded (default: measure the store now)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="measure_for",
+        type=types.seconds,
+        default=300.0,
+        metavar="S",
+        help="how long to measure (default: 5m)",
+    )
+    parser.add_argument(
+        "--ttl",
+        type=types.ttl,
+        default=3.0,
+        metavar="S",
+        help="the TTL to measure with (default: 3s)",
+    )
+    parser.add_argument(
+        "--candidate",
+        dest="candidates",
+        action="append",
+        type=types.ttl,
+        metavar="S",
+        help="a TTL to judge; may be repeated (default: 1s to 10m)",
     )
 
 

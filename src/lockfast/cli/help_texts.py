@@ -159,6 +159,20 @@ examples:
   LOCKFAST_HISTORY=h.jsonl python worker.py
   lockfast check h.jsonl --html h.html
 """
+ADVISE_TTL: Final = """\
+FILE is a history that a program recorded under LOCKFAST_HISTORY; record your
+own program, because its pauses count. Without FILE the command holds a lock
+of its own and shows what the machine and the store contribute.
+
+exit codes: 0 with a recommendation, 1 without one, 2 if FILE is not a history
+
+examples:
+  LOCKFAST_HISTORY=h.jsonl python worker.py     record for a day, then
+  lockfast advise-ttl h.jsonl
+  lockfast advise-ttl h.jsonl --candidate 8s --candidate 12s
+  lockfast advise-ttl --url redis://cache.internal --for 10m
+  lockfast advise-ttl h.jsonl --json | jq .ttl_s
+"""
 SCHEMA: Final = """\
 A client creates the schema on first use if its role may. Where it may not,
 review this SQL and run it as the owner of the database; then grant the role

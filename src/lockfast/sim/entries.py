@@ -117,6 +117,9 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
         type(value) is list and len(value) <= TOKENS_MAX and all(map(_NUMBER, value))
     ),
     "lives": _text,
+    "fails": _text,
+    "ends": _text,
+    "sent": _INSTANT,
 }
 
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -133,6 +136,8 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "closed": (),
     "store": (),
     "lives": ("until",),
+    "fails": ("sent",),
+    "ends": ("why",),
 }
 """What an entry is about, and the fields that it needs besides."""
 

@@ -20,7 +20,9 @@ has the `owner` label of its session, which the timeline shows instead of `by`.
 
 Other entries: `write` and `read` of a guarded register, `fault`, `heal`, `resumed`, `revoke` (with
 `n` 0 for a whole session), `resize`, `store` (what the store itself did, for the timeline), and in
-recorded histories `lives`: until when a client relies on a session at the latest.
+recorded histories `lives`, a keep-alive that succeeded (`until`: how long the client relies on its
+session at most; `sent`: when the request left), `fails`, a keep-alive that did not, and `ends`: the
+client `closed` the session, its deadline passed (`expired`), or the store had ended it (`lost`).
 
 Recorded histories come from `LOCKFAST_HISTORY`: see `stores/recorded.py`.
 """

@@ -134,10 +134,11 @@ class HistoryRecorder:
                 self._leaves(command)
             elif isinstance(command, c.Convert):
                 self._converts(command)
-            elif isinstance(command, c.Close) or (
-                isinstance(command, c.Expel) and command.session in self._ttl_us
-            ):
+            elif isinstance(command, c.Close):
                 self._ends(command.session, "closed")
+            elif isinstance(command, c.Expel) and command.session in self._ttl_us:
+                # A client expels its own session when no keep-alive succeeded in time.
+                self._ends(command.session, "expired")
 
     def _opens(self, command: c.Open) -> None:
         self._ttl_us[command.session] = command.ttl_ms * 1000
@@ -181,7 +182,8 @@ class HistoryRecorder:
 
     def _ends(self, session: str, why: str) -> None:
         """Nothing of a session is relied on any more."""
-        self._ttl_us.pop(session, None)
+        if self._ttl_us.pop(session, None) is not None:
+            self._file.write({"at": now_us(), "ends": session, "why": why})
         self._owners.pop(session, None)
         self._opened.pop(session, None)
         for of in [of for of in self._claims if of[0] == session]:
@@ -190,6 +192,12 @@ class HistoryRecorder:
                 self._got(claim.op, "over", why=why)
             else:
                 self._got(claim.op, "unknown")
+
+    def failed(self, command: c.Command, sent_us: int) -> None:
+        """A command got no answer, or an error."""
+        if isinstance(command, c.Renew):
+            with self._mutex:
+                self._file.write({"at": now_us(), "fails": command.session, "sent": sent_us})
 
     # ── what is heard ────────────────────────────────────────────────────────────────
 
@@ -265,7 +273,8 @@ class HistoryRecorder:
         """Counted from before it was sent: a lease is never relied on for longer than this."""
         ttl_us = self._ttl_us.get(session)
         if ttl_us is not None:
-            self._file.write({"at": now_us(), "lives": session, "until": sent_us + ttl_us})
+            about = {"lives": session, "until": sent_us + ttl_us, "sent": sent_us}
+            self._file.write({"at": now_us(), **about})
 
     def _lists(self, session: str, claims: Sequence[c.ClaimView], sent_us: int) -> None:
         for view in claims:

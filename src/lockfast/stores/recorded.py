@@ -34,7 +34,11 @@ class _RecordedWire:
     async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
         self._recorder.sends(command)
         sent_us = now_us()
-        reply = await self._wire.send(command, timeout_ms)
+        try:
+            reply = await self._wire.send(command, timeout_ms)
+        except Exception:
+            self._recorder.failed(command, sent_us)
+            raise
         self._recorder.heard(command, reply, sent_us)
         return reply
 
