@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import lockfast
 from tests.cli.processes import ROOT
+from tests.docs.pages import blocks_of
 from tests.servers.redis import RedisServer
 
 SITE = Path(__file__).with_name("django_site.py")
@@ -73,6 +75,19 @@ def test_withlock_gives_up_with_the_exit_code_of_lockfast_run(site: dict[str, st
 def test_withlock_without_a_command_says_so(site: dict[str, str]) -> None:
     refused = manage(site, "withlock", "busy")
     assert "name the management command to run" in output_of(refused)
+
+
+def test_the_code_of_the_page(site: dict[str, str]) -> None:
+    """docs/frameworks/django.md, word for word; only the model is not a real one."""
+    from lockfast.integrations.django import FencedDatabase
+
+    page = ROOT / "docs" / "frameworks" / "django.md"
+    (block,) = (it for it in blocks_of(page) if it.test == "tests/integrations/test_django.py")
+    order = Mock()
+    exec(block.code, {"Order": order})
+    order.objects.filter.assert_called_once_with(pk=42)
+    with pytest.raises(lockfast.StaleTokenError):
+        FencedDatabase().execute("orders/42", 1, Mock())
 
 
 def test_a_lock_is_taken_around_a_transaction_not_inside(site: dict[str, str]) -> None:
