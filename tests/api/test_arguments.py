@@ -188,7 +188,8 @@ def _observer(event: object) -> None: ...
 def connecting(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     client = scene.do(scene.face.connect, **arguments)
     scene._clients.append(client)
-    checked = any(isinstance(sent, c.Inspect) for sent in scene.store.sent_by_keepers)
+    sent = [*scene.store.sent, *scene.store.sent_by_keepers]
+    checked = any(isinstance(command, c.Inspect) for command in sent)
     opening = scene.take(client.lock("a")).open
     assert opening is not None
     assert scene.opened["face"] == ("threads" if scene.face is blocking else "asyncio")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,12 @@ import sqlalchemy
 
 import lockfast
 import lockfast.aio
-from lockfast import StoreMisconfiguredError, StoreUnavailableError, UnsupportedError
+from lockfast import (
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
 from lockfast.stores.passwords import PasswordFile, plain
 from lockfast.stores.ready_clients import settings_of
 from lockfast.testing import ControlledStore
@@ -60,6 +67,54 @@ def test_check_fails_at_the_start(connect: Callable[..., Any], tmp_path: Path) -
         client.close()
     else:
         asyncio.run(client.close())
+
+
+def test_a_check_in_asyncio_leaves_the_event_loop_to_others() -> None:
+    """A silent server costs the caller its connect_timeout, and other tasks nothing."""
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts, and never answers
+    url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    async def check() -> None:
+        counting = asyncio.create_task(count())
+        with pytest.raises(StoreError):
+            _ = await lockfast.aio.connect(url, check=True, connect_timeout=0.5)
+        with pytest.raises(StoreError):
+            async with lockfast.aio.connect(url, check=True, connect_timeout=0.5):
+                raise AssertionError("entered without a reply")
+        counting.cancel()
+
+    with silent:
+        asyncio.run(check())
+    assert turns > 5
+
+
+def test_a_check_in_asyncio_returns_the_client(tmp_path: Path) -> None:
+    async def use() -> None:
+        client = await lockfast.aio.connect(f"sqlite://{tmp_path}/locks.db", check=True)
+        assert await client is client
+        async with client, client.lock("a") as lease:
+            lease.check()
+        async with lockfast.aio.connect(f"sqlite://{tmp_path}/locks.db", check=True) as other:
+            await other.ping()
+        assert await lockfast.aio.connect("memory://") is not None
+
+    asyncio.run(use())
+
+
+def test_a_check_that_is_never_awaited_is_no_silent_success() -> None:
+    async def forget() -> None:
+        _ = lockfast.aio.connect("memory://", check=True)
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        asyncio.run(forget())
+        gc.collect()
 
 
 # ── passwords ────────────────────────────────────────────────────────────────────────

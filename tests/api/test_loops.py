@@ -46,7 +46,7 @@ def test_trio_is_refused_with_what_to_do() -> None:
         with pytest.raises(lockfast.UnsupportedError, match="to_thread"):
             await client.lock("a").acquire()
         with pytest.raises(lockfast.UnsupportedError, match="to_thread"):
-            lockfast.aio.connect("memory://trio")
+            _ = lockfast.aio.connect("memory://trio")
 
     trio.run(acquire)
 

@@ -53,6 +53,12 @@ ACQUIRING = {"Election.campaign", "Lock.acquire", "Party.join", "Semaphore.acqui
 
 WORDS: dict[str, list[tuple[str, str]]] = {
     "Client": [("of a `with` block", "of an `async with` block")],
+    "connect": [
+        (
+            "raise now if there is none.",
+            "raise now if there is none: `await connect(…, check=True)`, or `async with`.",
+        )
+    ],
     "Lease": [
         (
             "at the end of the block.",

@@ -34,6 +34,11 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise
 
 
+def is_running() -> bool:
+    """Return True if the caller runs in an event loop of asyncio."""
+    return asyncio._get_running_loop() is not None
+
+
 def refuse_other_loops() -> None:
     """Raise UnsupportedError if the current task is one of trio."""
     trio = sys.modules.get("trio")

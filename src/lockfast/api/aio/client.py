@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockfast.api import settings
 from lockfast.api.aio.groups import Election, Once, Party
@@ -17,7 +17,7 @@ from lockfast.flow import admin, deadlock
 from lockfast.flow.admin import DeadlockInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.client import Core, ping
 from lockfast.flow.watch import Watcher
-from lockfast.runtimes.aio import AsyncioRuntime, refuse_other_loops
+from lockfast.runtimes.aio import AsyncioRuntime, is_running, refuse_other_loops
 
 if TYPE_CHECKING:
     from lockfast.events import Observer
@@ -80,6 +80,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         observers: Sequence[Observer] = (),
     ) -> None:
         refuse_other_loops()
+        in_loop = is_running()
         self._connect(
             url,
             "asyncio",
@@ -94,8 +95,24 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
             debug=debug,
             observers=observers,
             password=password,
-            check=check,
+            check=check and not in_loop,
         )
+        # Created now, so that Python warns if it is never awaited.
+        self._checking = self._check() if check and in_loop else None
+
+    async def _check(self) -> None:
+        try:
+            await ping(self._core)
+        except BaseException:
+            await self.close()
+            raise
+
+    def __await__(self) -> Generator[Any, Any, Client]:
+        """Return the client after the reply that `connect(check=True)` waits for."""
+        checking, self._checking = self._checking, None
+        if checking is not None:
+            yield from checking.__await__()
+        return self
 
     async def ping(self) -> float:
         """Ask the store for a reply; return how many seconds it took.
@@ -169,7 +186,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         self._close_observers()
 
     async def __aenter__(self) -> Client:
-        return self
+        return await self
 
     async def __aexit__(
         self,
@@ -200,9 +217,10 @@ def connect(
     `url` defaults to `LOCKFAST_URL`, then to this user's lock file. It may also be a ready
     client (redis.Redis, a psycopg pool) whose settings are taken over. `password` is a function
     that is called for each new connection, so that passwords may change. With `check`, wait for
-    a reply of the store and raise now if there is none. `ttl` is the default
-    TTL of its locks; it defaults to `LOCKFAST_TTL`, then to 30 seconds. `owner` is the label
-    that other clients see; it defaults to `LOCKFAST_OWNER`, then to host, pid and program.
+    a reply of the store and raise now if there is none: `await connect(…, check=True)`, or
+    `async with`. `ttl` is the default TTL of its locks; it defaults to `LOCKFAST_TTL`, then to
+    30 seconds. `owner` is the label that other clients see; it defaults to `LOCKFAST_OWNER`,
+    then to host, pid and program.
     `metadata` is stored with the session for operators. `deadlock_after` is how long a claim
     waits before the client searches for a deadlock. Use `death_watch=False` if child
     processes continue the work when this process exits: its locks then last until the TTL
