@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from lockfast.cli.arguments import make_parser
+from lockfast.cli.completion import commands_of
 from tests.docs.pages import NAMES, ROOT, prose_of
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -43,8 +45,16 @@ def test_words_of_dev_exist() -> None:
     assert mentioned <= known
 
 
+def test_the_index_names_every_command() -> None:
+    """So does the page of the command line."""
+    for page in ("docs/index.md", "docs/cli.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        named = set(re.findall(r"`(?:lockfast )?([a-z-]+)", text))
+        assert sorted(set(commands_of(make_parser())) - named) == []
+
+
 def test_the_index_has_every_page() -> None:
-    """Whoever adds a page links it from docs/index.md."""
+    """A new page is linked from docs/index.md."""
     index = ROOT / "docs" / "index.md"
     linked = {
         (index.parent / target.partition("#")[0]).resolve()
