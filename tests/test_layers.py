@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"", "drawing", "errors", "core", "ports", "flow", "runtimes", "stores", "telemetry"},
     "cli": {
         *("", "api", "errors", "core", "flow", "runtimes", "server", "sim", "stores"),
-        *("telemetry", "logs"),
+        *("telemetry", "logs", "playground"),
     },
     "__main__": {"cli"},
     "sim": {
@@ -62,6 +62,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "stores",
         "guards",
         "conformance",
+    },
+    "playground": {
+        *("", "api", "core", "drawing", "errors", "flow", "guards", "ports", "runtimes"),
+        *("server", "stores", "testing"),
     },
     "testing": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores"},
     "conformance": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores", "sim"},
@@ -93,7 +97,8 @@ NEVER: dict[str, set[str]] = {
 """What must not be imported from the standard library; the runtime gives it instead."""
 
 STANDARD_ONLY = set(MAY_IMPORT) - {
-    *("stores", "integrations", "server", "sim", "cli", "conformance", "metrics", "otel")
+    *("stores", "integrations", "server", "sim", "cli", "conformance", "metrics", "otel"),
+    "playground",
 }
 """Parts that import nothing but the standard library, not even when used."""
 

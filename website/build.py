@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from website.check import problems_of
-from website.pages import ROOT, SiteError, sections, sources
+from website.pages import DOCS, ROOT, SiteError, sections, sources
 
 HERE: Final = Path(__file__).resolve().parent
 WORK: Final = ROOT / ".dev" / "docs"
@@ -53,6 +53,10 @@ def build() -> list[str]:
         target = SOURCE / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
+    for image in sorted(DOCS.rglob("*.png")):
+        target = SOURCE / image.relative_to(DOCS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image, target)
     assets = SOURCE / "assets"
     assets.mkdir()
     for name in ("lockfast.css", "logo.svg"):

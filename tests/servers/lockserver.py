@@ -20,6 +20,7 @@ import uvicorn
 
 from lockfast.server.app import LockServer
 from lockfast.server.config import LOCAL_ONLY, Config
+from lockfast.server.dashboard.panels import Panel
 from lockfast.server.identity import Authentication
 from lockfast.server.listening import HEADERS_MAX, Protocol
 from lockfast.server.tokens import TokenFile, TokenVerifier
@@ -37,7 +38,9 @@ class ServerThread:
         tokens: TokenFile | None = None,
         ssl: Any = None,
         authentication: Authentication | None = None,
+        panels: Sequence[Panel] = (),
     ) -> None:
+        self._panels = panels
         self._store_url = store_url
         self._config = config if config is not None else Config(LOCAL_ONLY)
         if authentication is None:
@@ -85,7 +88,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.server = LockServer(self._store_url, self._config, self._authentication)
+        self.server = LockServer(self._store_url, self._config, self._authentication, self._panels)
         settings = uvicorn.Config(
             self.server.app,
             http=Protocol,

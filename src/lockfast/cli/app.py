@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "advise-ttl": "lockfast.cli.advise_ttl:advise_ttl",
     "serve": "lockfast.cli.serve:serve",
     "token": "lockfast.cli.token:token",
+    "playground": "lockfast.cli.playground:playground",
     "completion": "lockfast.cli.completion:completion",
 }
 """Each is imported when it is called: `run` must not load what it does not use."""

@@ -185,6 +185,9 @@ def make_parser() -> Parser:
     )
     _add_serve_options(tool("serve", "serve a store over HTTP", help_texts.SERVE))
     _add_token_options(tool("token", "manage the tokens of a server", help_texts.TOKEN))
+    _add_playground_options(
+        tool("playground", "see locks, faults and fencing at work", help_texts.PLAYGROUND)
+    )
     completion = tool("completion", "print a completion script for a shell", help_texts.COMPLETION)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
@@ -218,6 +221,24 @@ def _add_serve_options(parser: Parser) -> None:
         action="store_true",
         help="let everybody on this machine use every lock without a token",
     )
+
+
+def _add_playground_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:7602",
+        metavar="PLACE",
+        help="HOST:PORT on this machine (default: %(default)s; port 0: any)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        choices=range(2, 9),
+        default=4,
+        metavar="N",
+        help="how many workers there are, 2 to 8 (default: %(default)s)",
+    )
+    parser.add_argument("--open", action="store_true", help="open it in your browser")
 
 
 def _add_token_options(parser: Parser) -> None:

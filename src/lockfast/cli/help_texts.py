@@ -211,3 +211,14 @@ notices changes within a second.
   lockfast token list
   lockfast token revoke 3f2a91bc
 """
+
+PLAYGROUND = """\
+A page with workers that share a lock. Pause, crash or cut off a worker, or
+give it a wrong clock, and see what that does to a balance with and without
+fencing tokens. "Show me the classic failure" plays the one that every talk
+about fencing begins with. Everything is in the memory of this process.
+Needs: pip install 'lockfast[server]'
+
+  lockfast playground --open
+  lockfast playground --listen 127.0.0.1:8000 --workers 3
+"""

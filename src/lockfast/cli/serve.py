@@ -11,11 +11,16 @@ from lockfast.cli import exit_codes
 NEEDED = ("starlette", "uvicorn", "jwt")
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def check_packages(what: str) -> None:
+    """Raise CommandError unless everything is there that a server needs."""
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
         raise exit_codes.CommandError(
-            exit_codes.USAGE, "the server needs more packages: pip install 'lockfast[server]'"
+            exit_codes.USAGE, f"{what} needs more packages: pip install 'lockfast[server]'"
         )
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    check_packages("the server")
     from lockfast.server.listening import parse_place
     from lockfast.server.running import Options
     from lockfast.server.running import serve as run

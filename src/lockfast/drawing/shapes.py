@@ -145,5 +145,26 @@ def dot(kind: str, x: float, y: float, radius: float, hint: str = "") -> str:
     return f'<circle class="{kind}-fill" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}">{title}</circle>'
 
 
+def pause(x: float, y: float, width: float, height: float) -> str:
+    """Behind a lane: somebody did nothing in this time; `y` is its middle."""
+    return (
+        f'<rect class="pause" x="{x:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
+        f'height="{height:g}"/>'
+    )
+
+
+def fault(x: float, y: float, text: str) -> str:
+    """Above a lane: something broke; `y` is the middle of the lane."""
+    return (
+        f'<path class="fault" d="M{x:.1f} {y - 12:g}l5 -9h-10z"/>'
+        f'<text x="{x + 7:.1f}" y="{y - 14:g}">{escape(text)}</text>'
+    )
+
+
+def link(x: float, y: float, until_y: float) -> str:
+    """From the lane of a writer to the lane of what it writes to."""
+    return f'<line class="message link" x1="{x:.1f}" x2="{x:.1f}" y1="{y:g}" y2="{until_y:g}"/>'
+
+
 BAR_SWATCH: Final = bar(0, 0, 7, 26, 10)
 WAIT_SWATCH: Final = waiting(0, 26, 7)

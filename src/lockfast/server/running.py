@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import uvicorn
@@ -19,6 +19,7 @@ import uvicorn
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.server.app import LockServer
 from lockfast.server.config import LOCAL, LOCAL_ONLY, Config, read_config
+from lockfast.server.dashboard.panels import Panel
 from lockfast.server.identity import Authentication
 from lockfast.server.listening import (
     BACKLOG,
@@ -55,6 +56,9 @@ class Options(NamedTuple):
     config_file: str = ""
     insecure_dev: bool = False
     drain_s: float = DRAIN_S
+    panels: tuple[Panel, ...] = ()
+    announce: Callable[[str], None] | None = None
+    """Called with the server's URL when it is ready, in place of the usual lines."""
 
 
 def serve(options: Options) -> None:
@@ -139,7 +143,7 @@ class _Process:
     async def run(self) -> None:
         options, config = self._options, self._config
         fresh = self._first_token()
-        self.server = LockServer(options.store_url, config, self._authentication())
+        self.server = LockServer(options.store_url, config, self._authentication(), options.panels)
         self._uvicorn = _Uvicorn(self._settings(), self._say_ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,26 +200,28 @@ class _Process:
         return path
 
     def _say_ready(self) -> None:
+        notify("READY=1")
         scheme = "https" if self._tls is not None else "http"
-        for bound in self._sockets:
-            place = place_of(bound)
-            _say(
-                f"serving {self.server.label} at "
-                + (str(place) if place.path else f"{scheme}://{place}")
-            )
+        places = [place_of(bound) for bound in self._sockets]
+        urls = [str(place) if place.path else f"{scheme}://{place}" for place in places]
+        if self._options.announce is not None:
+            self._options.announce(urls[0])
+            return
+        for url in urls:
+            _say(f"serving {self.server.label} at {url}")
         if self._fresh:
             with open(self._fresh, encoding="ascii") as file:
                 _say(f"created a token, also in {self._fresh}: {file.read().strip()}")
         if self._options.insecure_dev:
             _say("--insecure-dev: anyone on this machine can use every lock")
-        notify("READY=1")
 
     def _stop(self) -> None:
         if self.server.draining.is_set():
             self._uvicorn.force_exit = self._uvicorn.should_exit = True
             return
         notify("STOPPING=1")
-        _say("shutting down; sessions stay alive in the store")
+        if self._options.announce is None:
+            _say("shutting down; sessions stay alive in the store")
         self.server.drain()
         asyncio.get_running_loop().call_later(self._options.drain_s, self._uvicorn.stop)
 

@@ -18,7 +18,10 @@ from lockfast.drawing.shapes import (
     cross,
     dot,
     drawing,
+    fault,
     hatched,
+    link,
+    pause,
     time_axis,
     waiting,
 )
@@ -227,9 +230,7 @@ def _writes(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
         number = short.get(entry["token"], 0)
         hint = f"{entry['by']} writes {entry['value']} with token {number}"
         source = y_of.get(entry["by"], y)
-        yield (
-            f'<line class="message" opacity=".5" x1="{x:.1f}" x2="{x:.1f}" y1="{source}" y2="{y}"/>'
-        )
+        yield link(x, source, y)
         if not entry["admitted"]:
             yield cross(x, y, 7, f"{hint}: refused")
             yield (
@@ -255,20 +256,14 @@ def _pauses(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
         for name in ended:
             if name in since:
                 x = scale.x(since.pop(name))
-                width = scale.x(entry["at"]) - x
-                y = y_of[name] - _LANE / 2 + 3
-                yield (
-                    f'<rect class="pause" x="{x:.1f}" y="{y}" width="{width:.1f}" '
-                    f'height="{_LANE - 6}"/>'
-                )
+                yield pause(x, y_of[name], scale.x(entry["at"]) - x, _LANE - 6)
 
 
 def _faults(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     for entry in entries:
         if "fault" in entry:
             x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of.get("store", _TOP))
-            yield f'<path class="fault" d="M{x:.1f} {y - 12}l5 -9h-10z"/>'
-            yield f'<text x="{x + 7:.1f}" y="{y - 14}">{escape(entry["fault"])}</text>'
+            yield fault(x, y, entry["fault"])
 
 
 def _lost_messages(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:

@@ -45,6 +45,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "postgresql": "lockfast.stores.postgresql.opening:open_store",
     "postgres": "lockfast.stores.postgresql.opening:open_store",
     "testing": "lockfast.testing.store:open_store",
+    "playground": "lockfast.playground.store:open_store",
     "http": "lockfast.stores.lockserver.opening:open_store",
     "https": "lockfast.stores.lockserver.opening:open_store",
     "http+unix": "lockfast.stores.lockserver.opening:open_store",

@@ -34,9 +34,7 @@ class Clock:
         ms = settings.to_ms(seconds, "seconds")
         with self._mutex:
             self._ahead_ms += ms
-            wake_ups = list(self._sleeping.values())
-        for wake_up in wake_ups:
-            wake_up()
+        self.wake_sleepers()
         self._settle()
 
     def now_ms(self) -> int:
@@ -50,10 +48,21 @@ class Clock:
     def runtime(self, face: Face) -> Runtime:
         """Return the runtime of one API on this clock."""
         if face == "threads":
-            return _Threads(self)
+            return ThreadsOnClock(self)
         from lockfast.testing.aio import AsyncioOnClock
 
         return AsyncioOnClock(self)
+
+    def real_ms(self, ms: int) -> int:
+        """Return how long to sleep until `ms` have passed on this clock."""
+        return ms
+
+    def wake_sleepers(self) -> None:
+        """Make every waiter read the clock again."""
+        with self._mutex:
+            wake_ups = list(self._sleeping.values())
+        for wake_up in wake_ups:
+            wake_up()
 
     def sleeping(self, sleeper: object, wake_up: Callable[[], None]) -> None:
         with self._mutex:
@@ -64,7 +73,9 @@ class Clock:
             self._sleeping.pop(id(sleeper), None)
 
 
-class _Threads(ThreadsRuntime):
+class ThreadsOnClock(ThreadsRuntime):
+    """The threads runtime on a clock that tests can move."""
+
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
@@ -105,6 +116,6 @@ class SignalOnClock:
                 left_ms = None if until_ms is None else until_ms - self._clock.now_ms()
                 if self._is_set or (left_ms is not None and left_ms <= 0):
                     return self._is_set
-                await inner.wait(left_ms)
+                await inner.wait(None if left_ms is None else self._clock.real_ms(left_ms))
         finally:
             self._clock.awake(self)

@@ -82,7 +82,8 @@ export function header(element, views, { logout }) {
     const { store: label, principal, insecure: open } = picture.hello;
     if (label && !store.hasChildNodes()) store.append(text(label));
     if (principal && !user.hasChildNodes()) user.append(text(principal));
-    insecure.hidden = !open;
+    // The playground has nothing to protect: its locks are in its own memory.
+    insecure.hidden = !open || picture.hello.panels.includes("/playground");
     leave.hidden = Boolean(open);
   }
 
