@@ -138,8 +138,8 @@ class Picture:
             if event.what not in ("waiting", "granted"):
                 return
             lock = self.locks[key] = Lock(key)
-            if event.kind == SEMAPHORE:
-                self.uncertain[key] = None  # its limit and weights are in the view only
+        if event.kind == SEMAPHORE:
+            self.uncertain[key] = None  # its limit and weights are in the view only
         lock.changed = self.events_seen
         _HANDLERS.get(event.what, Picture._other)(self, lock, event, now_ms)
         if lock.waiting_count > len(lock.waiting) or lock.holder_count > len(lock.holders):
@@ -323,8 +323,9 @@ _HANDLERS: Final[dict[str, Any]] = {
 
 
 def _claim(event: WatchEvent, now_ms: int) -> Claim:
+    token = 0 if event.kind == SEMAPHORE else event.token or 0
     return Claim(
-        *(event.session, event.n, event.owner, event.mode, event.token or 0, now_ms),
+        *(event.session, event.n, event.owner, event.mode, token, now_ms),
         value=event.detail or None,
     )
 
