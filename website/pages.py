@@ -40,14 +40,14 @@ def place_of(path: Path) -> str:
 
 
 def sections() -> list[Section]:
-    """Return the navigation: the sections and rows of docs/index.md, in their order."""
+    """Return the navigation: the sections of docs/index.md that list pages, in their order."""
     found: list[Section] = []
     for line in INDEX.read_text(encoding="utf-8").splitlines():
         if heading := _SECTION.match(line):
             found.append(Section(heading[1], []))
         elif (row := _ROW.match(line)) and found:
             found[-1].pages.append((row[1], place_of((DOCS / row[2]).resolve())))
-    return found
+    return [section for section in found if section.pages]
 
 
 def sources() -> dict[str, str]:

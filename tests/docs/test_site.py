@@ -54,6 +54,7 @@ def test_no_name_is_on_two_reference_pages() -> None:
 def test_the_navigation_has_every_page_once() -> None:
     listed = [place for section in sections() for _, place in section.pages]
     assert sorted([*listed, "index.md"]) == sorted(sources())
+    assert all(section.pages for section in sections())
 
 
 def test_links_to_the_pages_of_the_project_are_moved() -> None:
