@@ -122,6 +122,21 @@ def test_what_may_not_be_read_is_not_on_the_page(secured: Secured, open_page: Op
         expect(page.get_by_text("You have no right to read this lock.")).to_be_visible()
 
 
+def test_another_namespace(secured: Secured, open_page: Open) -> None:
+    """`?namespace=` shows another namespace to whoever has rights there, and to nobody else."""
+    url = f"{secured.url_of('root')}&namespace=team"
+    with lockfast.connect(url, owner="host") as client, client.lock("orders/team"):
+        page = open_page(f"{secured.base}/?namespace=team")
+        log_in(page, secured.token_of["root"])
+        expect(page.get_by_role("row").filter(has_text="orders/team")).to_be_visible()
+        page.goto(secured.base)
+        expect(page.get_by_text("No lock is held, and nobody waits.")).to_be_visible()
+        other = open_page(f"{secured.base}/?namespace=team")
+        other.get_by_label("Token").fill(secured.token_of["alice"])
+        other.get_by_role("button", name="Log in").click()
+        expect(other.get_by_text("You have no rights on this server.")).to_be_visible()
+
+
 def test_rights_that_are_taken_away(
     secured: Secured, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

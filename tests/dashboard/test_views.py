@@ -214,7 +214,7 @@ def test_one_lock(busy: World, open_page: Open) -> None:
     token = busy.client("reader").inspect("nightly").holders[0].token
     expect(holders.get_by_role("row").nth(1)).to_contain_text(str(token))
     expect(holders.get_by_role("row").nth(1)).to_contain_text("build 7")
-    line = page.get_by_role("region", name="Line")
+    line = page.get_by_role("region", name="Queue")
     expect(line.get_by_role("row").nth(1)).to_contain_text("web")
     expect(page.get_by_role("img", name="timeline of nightly")).to_be_visible()
     page.goto(f"{busy.base}/#/lock/lock/unused")

@@ -65,6 +65,21 @@ def until_now(seconds: float, span: float) -> str:
     return "now" if span - seconds < span / 1000 else f"−{span_label(span - seconds)}"
 
 
+def _steps(per_second: float) -> Iterator[float]:
+    """Yield distances between lines that are easy to read: 1, 2 or 5, and parts of an hour."""
+    yield from (
+        factor * 10.0**power
+        for power in range(-6, 19)
+        for factor in (1, 2, 5)
+        if factor * 10.0**power / per_second <= 10
+    )
+    yield from (seconds * per_second for seconds in (15, 30, 60, 120, 300, 600, 900, 1800, 3600))
+    yield from (hours * 3600 * per_second for hours in (2, 6, 12))
+    yield from (
+        factor * 86400 * 10.0**power * per_second for power in range(9) for factor in (1, 2, 5)
+    )
+
+
 def time_axis(
     scale: Scale,
     top: float,
@@ -75,8 +90,7 @@ def time_axis(
     """Yield vertical lines with their time, at most one for every 85 pixels."""
     span = max(1e-9, scale.end - scale.start)
     lines_max = max(3, min(12, int(scale.width / 85)))
-    steps = (factor * 10.0**power for power in range(-6, 19) for factor in (1, 2, 5))
-    step = next(step for step in steps if span / step <= lines_max)
+    step = next(step for step in _steps(per_second) if span / step <= lines_max)
     # A label is right of its line, so the last one has its place left of it.
     room = 60 / scale.width * span
     for number in range(int(span / step) + 1):

@@ -20,7 +20,7 @@ import hmac
 import os
 import secrets
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
@@ -44,6 +44,14 @@ class LoginRefused(Exception):
     """Why a cookie is not accepted; for the audit log only."""
 
 
+class Login(NamedTuple):
+    cookie: str
+    check: str
+
+    def set_cookie(self, request: Request, response: Response) -> None:
+        _set_cookie(request, response, self.cookie, LIFETIME_S)
+
+
 class Logins:
     """Seals and opens login cookies."""
 
@@ -53,11 +61,10 @@ class Logins:
         self._check_key = _derived(key, b"check")
         self._ended: dict[str, float] = {}
 
-    def begin(self, request: Request, response: Response, credential: str) -> str:
-        """Set the cookie for a credential that was verified; return the check value."""
+    def begin(self, credential: str) -> Login:
+        """Return the two halves of a login for a credential that was verified."""
         cookie = self._fernet.encrypt(credential.encode()).decode("ascii")
-        _set_cookie(request, response, cookie, LIFETIME_S)
-        return self._check_of(cookie)
+        return Login(cookie, self._check_of(cookie))
 
     def credential_in(self, request: Request) -> str | None:
         """Return the credential in the cookie of a request; None if it sends no check value.

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from lockfast.core import commands as c
@@ -60,6 +60,11 @@ class Reader:
         self._figures_s = 0.0
         self._sessions_at_s = 0.0
         self._idle_at_s = 0.0
+        self._sweep_at_s = 0.0
+        self._sweeping = self._sweep()
+        self._next_page: str | None = None
+        self._has_gap = False
+        """Events were missed: the log was shorter than the time we did not read it."""
         self._views: dict[Key, tuple[float, asyncio.Future[c.ResourceView]]] = {}
 
     @contextlib.contextmanager
@@ -92,8 +97,8 @@ class Reader:
         return bool(self._viewers) or time.monotonic() - self._idle_at_s < LINGER_S
 
     async def _run(self) -> None:
-        self.picture = Picture(secrets.token_hex(4))
         self._views.clear()
+        self._sweeping = self._sweep()
         following: asyncio.Task[None] | None = None
         try:
             following = asyncio.create_task(self._follow())
@@ -103,6 +108,7 @@ class Reader:
                 await self._retried(self._keep_up)
         finally:
             self._ready.clear()
+            self.picture = Picture(secrets.token_hex(4))  # what it knows is old from now on
             if self._flush_due is not None:
                 self._flush_due.cancel()
                 self._flush_due = None
@@ -110,21 +116,29 @@ class Reader:
                 following.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await following
+        if self._viewers:  # one came while this run was ending
+            self._task = asyncio.create_task(self._run())
 
-    async def _retried(self, step: Callable[[], object]) -> None:
+    async def _retried(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step until it succeeds; say on the page what is wrong meanwhile."""
         while True:
             try:
-                await step()  # type: ignore[misc]
+                await step()
             except UnsupportedError as error:
                 self._say(str(error))
                 await asyncio.sleep(RETRY_S)
                 return
-            except (LockfastError, TimeoutError) as error:
+            except Exception as error:
+                # Whatever it is: a reader that ended would leave pages stale without a word.
+                is_known = isinstance(error, LockfastError | TimeoutError)
                 self._say(getattr(error, "what", "") or type(error).__name__)
-                logger.warning("the dashboard cannot read the store: %s", error)
+                logger.warning(
+                    "the dashboard cannot read the store: %s", error, exc_info=not is_known
+                )
                 self._ready.set()
                 await asyncio.sleep(RETRY_S)
+                if not self._is_wanted:
+                    return
             else:
                 self._say("")
                 return
@@ -155,10 +169,14 @@ class Reader:
             except Gap:
                 self._position = None
                 self.history.clear()
+                self._has_gap = True
             except UnsupportedError:
                 return  # no log: the sweep alone finds out what changes
-            except LockfastError as error:
-                logger.warning("the dashboard cannot follow the event log: %s", error)
+            except Exception as error:
+                is_known = isinstance(error, LockfastError | TimeoutError)
+                logger.warning(
+                    "the dashboard cannot follow the event log: %s", error, exc_info=not is_known
+                )
                 await asyncio.sleep(RETRY_S)
 
     async def _backfill(self) -> None:
@@ -189,11 +207,13 @@ class Reader:
             while after is not None:
                 after = await self._read_page(kind, after)
         await self._read_sessions()
-        self._sweeping = self._sweep()
 
     async def _keep_up(self) -> None:
         """One tick of what the log does not tell."""
         await asyncio.sleep(TICK_S)
+        if self._has_gap:
+            self._has_gap = False
+            await self._read_everything()
         now_s = time.monotonic()
         uncertain = list(self.picture.uncertain)[:VIEWS_MAX]
         if uncertain:
@@ -206,9 +226,6 @@ class Reader:
             self._sweep_at_s = time.monotonic() + SWEEP_S
         if self.picture.has_changed:
             self._changed()
-
-    _sweep_at_s = 0.0
-    _next_page: str | None = None
 
     def _sweep(self) -> Iterator[tuple[str, str]]:
         """Yield the pages of all kinds, for ever; `_next_page` is where the last one ended."""

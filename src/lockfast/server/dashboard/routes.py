@@ -111,10 +111,9 @@ class Dashboard:
         except Refusal as refusal:
             self._server.note_login(request, refused=str(refusal))
             raise unauthorized("this token is not valid here") from None
-        response = json_response({})
-        check = authentication.logins.begin(request, response, credential)
-        response.body = json_response({"check": check, "principal": identity.principal}).body
-        response.headers["content-length"] = str(len(response.body))
+        begun = authentication.logins.begin(credential)
+        response = json_response({"check": begun.check, "principal": identity.principal})
+        begun.set_cookie(request, response)
         self._server.note_login(request, principal=identity.principal)
         return response
 

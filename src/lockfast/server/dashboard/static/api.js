@@ -12,6 +12,10 @@ export class Problem extends Error {
   }
 }
 
+// `/?namespace=team` shows another namespace of the store.
+const namespace = new URLSearchParams(location.search).get("namespace");
+const addressed = (path) => (namespace ? `${path}${path.includes("?") ? "&" : "?"}namespace=${encodeURIComponent(namespace)}` : path);
+
 function headers(more = {}) {
   const check = localStorage.getItem(CHECK);
   return check ? { "x-lockfast-check": check, ...more } : more;
@@ -21,7 +25,7 @@ function headers(more = {}) {
 export async function api(path, { method = "GET", body, signal } = {}) {
   const sent = { method, signal, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
   if (body !== undefined) sent.body = JSON.stringify(body);
-  const response = await fetch(path, sent);
+  const response = await fetch(addressed(path), sent);
   const found = await response.json().catch(() => ({}));
   if (!response.ok) throw new Problem(response.status, found);
   return found;
@@ -53,7 +57,7 @@ export async function follow(on) {
     };
     try {
       heard();
-      const response = await fetch("/dashboard/stream", {
+      const response = await fetch(addressed("/dashboard/stream"), {
         headers: headers(lastId ? { "last-event-id": lastId } : {}), signal: aborted.signal, cache: "no-store",
       });
       if (response.status === 401 || response.status === 403) return response.status;

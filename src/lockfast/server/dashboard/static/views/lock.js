@@ -1,4 +1,4 @@
-// One lock: holders, line, the last hour, and who revoked what.
+// One lock: holders, queue, the last hour, and who revoked what.
 
 import { api } from "../api.js";
 import { h, svg, text, visible } from "../dom.js";
@@ -15,7 +15,7 @@ const LINE_SHOWN = 100;
 
 export function mount(element, context, [kind = "lock", name = ""]) {
   const state = h("p", { class: "verdict", role: "status" }, "Loading …");
-  const holders = section("Holders"), line = section("Line"), past = section("Last hour"), revoked = section("Revocations"), events = section("Events");
+  const holders = section("Holders"), line = section("Queue"), past = section("Last hour"), revoked = section("Revocations"), events = section("Events");
   element.append(
     h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: "#/locks" }, "Locks"), " / "),
     h("h1", { class: "lock-name" }, text(name), kind === "lock" ? null : h("span", { class: "kind" }, visible(kind))),
