@@ -228,6 +228,11 @@ def arrival_of(rank: str) -> int:
     return int(rank[16:32], 16)
 
 
+def entered_of(rank: str) -> int:
+    """The instant that rank_of made a rank from: that of the entry, less the head start."""
+    return int(rank[:16], 16) - _RANK_OFFSET
+
+
 def claim_ref(session: str, n: int) -> str:
     return f"{session}\x1f{n}"
 

@@ -1,0 +1,40 @@
+"""The network for asyncio: kazoo's results reach the event loop by callbacks, not by threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from lockfast.ports import Signal
+from lockfast.runtimes.aio import LoopSignal, running_loop
+from lockfast.stores.zookeeper.network import KazooFlight, KazooNetwork
+from lockfast.stores.zookeeper.transport import Answer, Flight
+
+
+class AsyncKazooNetwork(KazooNetwork):
+    """As KazooNetwork, for callers on an event loop. Keepers run on threads."""
+
+    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        assert isinstance(flight, KazooFlight)
+        signal = LoopSignal()
+        left = len(flight.results)
+
+        def done(result: Any) -> None:
+            nonlocal left
+            left -= 1  # kazoo calls this from one thread only
+            if left <= 0:
+                signal.set()
+
+        running_loop()
+        for result in flight.results:
+            result.rawlink(done)
+        if flight.results:
+            await signal.wait(timeout_ms)
+        return flight.answers(self._label, lambda: 0.0)
+
+    async def caller_pause(self, span_ms: int) -> None:
+        await asyncio.sleep(span_ms / 1000)
+
+    def caller_signal(self) -> Signal:
+        return LoopSignal()

@@ -1,0 +1,365 @@
+"""Nodes and what they contain.
+
+    <root>/e                      base of tokens and schema (`Base`); persistent
+    <root>/s/<session>            a session (`Record`); ephemeral. Its data version is 0 as long as
+                                  the session lives, and is raised by whoever ends it
+    <root>/p/<session>            its last keep-alive; ephemeral
+    <root>/k/<ms>.<session>       why a session was ended, for ten minutes from then on; persistent,
+                                  deleted by whoever opens a session afterwards
+    <root>/b/<session>            its bell: set to tell it of its claims; ephemeral
+    <root>/n/<kind>:<name>        a resource in use: the document of its lines; a container
+    <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by whoever grants the claim
+                                  or takes it away, which its content then says
+    <root>/n/…/!<unique>          the resource is closed (as its document says); persistent
+    <root>/n/…/q<k>               one part of a long line; a container
+    <root>/n/…/q<k>/<rank>.<session>.<n>   a claim that waits there (its document); ephemeral
+
+A document has everything about a resource but who is alive: an entry counts only while its node
+is there. Tokens given by the write that produced the document are stored relative to that write's
+zxid, which whoever reads the document learns as its `mzxid`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Place, Wake
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.rows import Claim
+from lockfast.errors import StoreError, StoreMisconfiguredError
+from lockfast.stores.zookeeper.transport import Stat
+
+SCHEMA: Final = 1
+STRIDE: Final = 32
+"""Tokens per write."""
+STEP: Final = 1 << 20
+"""Writes that an epoch of ZooKeeper's may have at first; doubled when it comes near."""
+SLACK: Final = 1 << 18
+RELATIVE: Final = 1 << 61
+"""Tokens from here on are places among those that the write under way will give."""
+TOKEN_MAX: Final = (1 << 53) - 1
+LOW: Final = (1 << 32) - 1
+
+encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
+
+class UnreadableError(ValueError):
+    """A node does not contain what this version writes."""
+
+
+def decode(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"{data[:60]!r} is not JSON") from None
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────
+
+
+class Paths:
+    """The nodes of one namespace."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.base = f"{root}/e"
+        self.sessions = f"{root}/s"
+        self.alive = f"{root}/p"
+        self.bells = f"{root}/b"
+        self.tombs = f"{root}/k"
+        self.resources = f"{root}/n"
+        self.directories = (self.sessions, self.alive, self.bells, self.tombs, self.resources)
+
+    def session(self, session: str) -> str:
+        return f"{self.sessions}/{_escaped(session)}"
+
+    def alive_of(self, session: str) -> str:
+        return f"{self.alive}/{_escaped(session)}"
+
+    def bell(self, session: str) -> str:
+        return f"{self.bells}/{_escaped(session)}"
+
+    def tomb(self, session: str, now_ms: int) -> str:
+        return f"{self.tombs}/{now_ms}.{_escaped(session)}"
+
+    def resource(self, kind: str, name: str) -> str:
+        return f"{self.resources}/{kind}:{_escaped(name)}"
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe=" !$&'()*+,;=@")
+
+
+def resource_of(node: str) -> tuple[str, str]:
+    """Kind and name of the resource of this node."""
+    kind, _, name = node.partition(":")
+    return kind, unquote(name)
+
+
+def session_of(node: str) -> str:
+    return unquote(node)
+
+
+def tomb_of(node: str) -> tuple[int, str]:
+    """When a session was ended, and which."""
+    at_ms, _, session = node.partition(".")
+    return int(at_ms) if at_ms.isdigit() else 0, unquote(session)
+
+
+def place_node(session: str, n: int) -> str:
+    return f"{_escaped(session)}.{n}"
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────
+
+
+class Base(NamedTuple):
+    """How tokens are made of zxids; every grant checks that this is unchanged.
+
+    A zxid is an epoch (elections so far) and a counter of writes, 32 bits each. Taken as one
+    number it would jump by 2^32 with each election, far ahead of the clock that must outrun it
+    after the ensemble lost its data. So an epoch is counted as `step` writes. Before a counter
+    reaches that, `step` is doubled and the epochs so far are added to `value`.
+    """
+
+    value: int
+    epoch: int
+    """ZooKeeper's, from which on `step` counts."""
+    step: int = STEP
+    schema: int = SCHEMA
+
+    def native(self, zxid: int) -> int:
+        return STRIDE * (((zxid >> 32) - self.epoch) * self.step + (zxid & LOW))
+
+    def token(self, zxid: int, index: int) -> int:
+        found = self.value + self.native(zxid) + index
+        if not 0 < found <= TOKEN_MAX:
+            raise StoreError("ZooKeeper", f"token {found} is out of range")
+        return found
+
+    def raised(self, zxid: int, wall_us: int) -> Base:
+        """The base to use from this zxid on: no token below the wall clock, or below the last."""
+        step = self.step
+        while (zxid & LOW) + SLACK > step:
+            step *= 2
+        value = self.value
+        if step != self.step:
+            value += STRIDE * ((zxid >> 32) - self.epoch) * self.step
+        base = Base(value, (zxid >> 32) if step != self.step else self.epoch, step)
+        return base._replace(value=max(value, wall_us - base.native(zxid)))
+
+
+def base_from(label: str, data: bytes) -> Base:
+    """Raises StoreMisconfiguredError for a namespace of another layout."""
+    values = decode(data)
+    if isinstance(values, list) and len(values) == 4 and all(isinstance(v, int) for v in values):
+        if values[3] == SCHEMA and values[2] > 0:
+            return Base(*values)
+        raise StoreMisconfiguredError(
+            label,
+            f"the namespace has schema {values[3]}, this version uses {SCHEMA}",
+            "use another namespace, or delete its nodes when no client uses it",
+        )
+    raise UnreadableError(f"the base of tokens is {data[:60]!r}")
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────
+
+
+class Owner(NamedTuple):
+    """What is stored of a session with each of its claims."""
+
+    ttl_ms: int
+    owner: str
+    process: str
+    inbox: str
+
+
+class Record(NamedTuple):
+    """A session."""
+
+    ttl_ms: int
+    owner: str
+    process: str
+    inbox: str
+    metadata: str
+    opened_ms: int
+    ended: str = ""
+    by: str = ""
+    what: str = ""
+    """How its claims are logged."""
+
+
+def record_from(data: bytes) -> Record:
+    try:
+        record = Record(*decode(data))
+        int(record.ttl_ms), int(record.opened_ms)
+    except (TypeError, ValueError) as error:
+        raise UnreadableError(f"a session is not readable ({error})") from None
+    return record
+
+
+def alive_from(data: bytes) -> tuple[int, int]:
+    """How often a session was renewed, and when last."""
+    try:
+        renewals, renewed_ms = map(int, decode(data))
+    except (TypeError, ValueError) as error:
+        raise UnreadableError(f"a keep-alive is not readable ({error})") from None
+    return renewals, renewed_ms
+
+
+# ── claims and documents ─────────────────────────────────────────────────────────────
+
+
+class Entry(NamedTuple):
+    """A claim as a document has it."""
+
+    claim: Claim
+    owner: Owner
+    bucket: str = ""
+    """Which part of a long line its node is in; "": it stands below the resource itself."""
+
+    @property
+    def node(self) -> str:
+        node = place_node(self.claim.session, self.claim.n)
+        return f"q{self.bucket}/{self.claim.rank}.{node}" if self.bucket else node
+
+
+class Bucket(NamedTuple):
+    """One part of a long line: the claims whose ranks are not below `start`."""
+
+    name: str
+    """Never used twice, so that a node of it shows that the resource is still the same."""
+    start: str
+    last: str
+    """The highest rank that has joined it."""
+    joined: int
+    """How many have joined it; some of them may be gone."""
+
+    @property
+    def node(self) -> str:
+        return f"q{self.name}"
+
+
+@dataclass
+class Document:
+    """What a resource's node contains."""
+
+    entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
+    limit: int = 0
+    closed_ms: int = 0
+    marker: str = ""
+    """The node that keeps a closed resource: its name."""
+    buckets: list[Bucket] = field(default_factory=list)
+    """Where claims wait behind those that the document has, in order."""
+
+
+def packed_entry(entry: Entry) -> list[Any]:
+    claim, owner, bucket = entry
+    token: Any = claim.token
+    if claim.token >= RELATIVE:
+        token = [claim.token - RELATIVE]
+    return [
+        claim.session, claim.n, int(claim.state == HOLDING), claim.rank, claim.actor,
+        claim.priority, claim.entered_ms, [list(place) for place in claim.places], token,
+        claim.granted_ms, claim.until_ms, claim.max_hold_ms, claim.lock_delay_ms, claim.block,
+        claim.value, claim.passed, claim.step, claim.wants, claim.reason, claim.window_ms,
+        list(owner), bucket,
+    ]  # fmt: skip
+
+
+def entry_from(values: Any, base: Base, zxid: int) -> Entry:
+    try:
+        (
+            session, n, holds, rank, actor, priority, entered_ms, places, token, granted_ms,
+            until_ms, max_hold_ms, lock_delay_ms, block, value, passed, step, wants, reason,
+            window_ms, owner, bucket,
+        ) = values  # fmt: skip
+        number = base.token(zxid, int(token[0])) if isinstance(token, list) else int(token)
+        if not 0 <= number <= TOKEN_MAX:
+            raise UnreadableError(f"token {number} is out of range")
+        claim = Claim(
+            str(session), int(n), tuple(_place(place) for place in places),
+            HOLDING if holds else WAITING, str(rank), str(actor), int(priority), int(entered_ms),
+            number, int(granted_ms), int(until_ms), int(max_hold_ms), int(lock_delay_ms),
+            int(block), None if value is None else str(value), int(passed), int(step), str(wants),
+            str(reason), "", int(window_ms),
+        )  # fmt: skip
+        of = Owner(int(owner[0]), str(owner[1]), str(owner[2]), str(owner[3]))
+        return Entry(claim, of, str(bucket))
+    except (TypeError, ValueError, IndexError) as error:
+        raise UnreadableError(f"a claim is not readable ({error})") from None
+
+
+def _place(values: Any) -> Place:
+    kind, name, mode, weight, limit = values
+    if mode not in MODES_OF_KIND.get(kind, ()):
+        raise UnreadableError(f"{kind!r} cannot be held {mode!r}")
+    return Place(kind, str(name), mode, int(weight), int(limit))
+
+
+def packed(document: Document, base: Base) -> bytes:
+    entries = [packed_entry(entry) for entry in document.entries.values()]
+    buckets = [list(bucket) for bucket in document.buckets]
+    rest = [document.limit, document.closed_ms, document.marker, buckets]
+    return encode([list(base), rest, entries]).encode()
+
+
+def document_from(label: str, data: bytes, stat: Stat) -> Document:
+    if not data:
+        return Document()  # created, and not written yet: no step leaves it like this
+    try:
+        base_values, (limit, closed_ms, marker, buckets), entries = decode(data)
+        base = base_from(label, encode(base_values).encode())
+        document = Document(
+            {}, int(limit), int(closed_ms), str(marker),
+            [Bucket(str(a), str(b), str(c), int(d)) for a, b, c, d in buckets],
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UnreadableError(f"a resource is not readable ({error})") from None
+    for values in entries:
+        entry = entry_from(values, base, stat.mzxid)
+        document.entries[entry.claim.session, entry.claim.n] = entry
+    return document
+
+
+def packed_rings(rings: list[Wake], base: Base) -> bytes:
+    """What a bell says: for which claims it was rung and why, with the tokens they are given."""
+    told = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in rings]
+    return encode([list(base), told]).encode()
+
+
+def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]:
+    """Claims, why the bell was rung for them, and their tokens if they were granted; else 0."""
+    try:
+        base_values, told = decode(data)
+        base = base_from(label, encode(base_values).encode())
+        return [
+            (int(n), str(what), base.token(zxid, int(i)) if what == WAKE_GRANTED else 0)
+            for n, what, i in told
+        ]
+    except TypeError as error:
+        raise UnreadableError(f"a bell is not readable ({error})") from None
+
+
+def packed_taken(entry: Entry) -> bytes:
+    """What the node of a claim says that was taken away."""
+    claim = entry.claim
+    return encode({"reason": claim.reason, "by": claim.by, "claim": packed_entry(entry)}).encode()
+
+
+def taken_from(data: bytes) -> Claim | None:
+    """The claim that its node says was taken away; None if the node says nothing of that."""
+    if not data.startswith(b"{"):
+        return None
+    try:
+        said = decode(data)
+        claim = entry_from(said["claim"], Base(0, 0), 0).claim
+        claim.reason, claim.by = str(said["reason"]), str(said["by"])
+    except (TypeError, KeyError) as error:
+        raise UnreadableError(f"a claim that was taken away is not readable ({error})") from None
+    claim.state, claim.places = REVOKED, ()
+    return claim

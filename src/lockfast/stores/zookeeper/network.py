@@ -1,0 +1,300 @@
+"""The network of the shipped store: kazoo, with its asynchronous calls only.
+
+A plain call of kazoo's blocks for ever once the connection is lost, so nothing here waits without
+a timeout. Kazoo opens a new session when one has expired; ours must not go on in it, so a link
+that has lost its session stops its client and is never used again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.ports import Signal
+from lockfast.runtimes.platform import now_ms
+from lockfast.runtimes.threads import ThreadSignal
+from lockfast.stores.zookeeper import transport as t
+from lockfast.stores.zookeeper.address import Address
+from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, OnEvent, Stat
+
+CREATE2, CREATE_CONTAINER, ERROR = 15, 19, -1
+EPHEMERAL, CONTAINER = 1, 4
+_ERRORS: Final = {
+    kz.NoNodeError: t.NO_NODE,
+    kz.NodeExistsError: t.NODE_EXISTS,
+    kz.BadVersionError: t.BAD_VERSION,
+    kz.NotEmptyError: t.NOT_EMPTY,
+    kz.NoAuthError: t.NO_AUTH,
+}
+_CODES: Final = {kind.code: name for kind, name in _ERRORS.items()}
+_EXPIRED_CODE: Final = kz.SessionExpiredError.code
+
+
+class _CreateContainer(wire.Create):  # type: ignore[misc]  # kazoo has no types
+    type = CREATE_CONTAINER
+
+
+class _Multi(NamedTuple):
+    """A multi as kazoo sends it, whose reply keeps the place of the operation that failed."""
+
+    operations: Sequence[Any]
+    type: int = wire.Transaction.type
+
+    def serialize(self) -> bytes:
+        return bytes(wire.Transaction(self.operations).serialize())
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> list[Answer]:
+        """One answer, in a list because kazoo takes the replies to multis for lists."""
+        stats: list[Stat | None] = []
+        codes: list[int] = []
+        header, offset = wire.MultiHeader.deserialize(data, offset)
+        while not header.done:
+            stat = None
+            if header.type in (wire.Create.type, CREATE2, CREATE_CONTAINER):
+                _, offset = wire.read_string(data, offset)
+                if header.type != wire.Create.type:
+                    offset += wire.stat_struct.size
+            elif header.type == wire.SetData.type:
+                stat = _stat(wire.ZnodeStat._make(wire.stat_struct.unpack_from(data, offset)))
+                offset += wire.stat_struct.size
+            elif header.type == ERROR:
+                codes.append(wire.int_struct.unpack_from(data, offset)[0])
+                offset += wire.int_struct.size
+            stats.append(stat)
+            header, offset = wire.MultiHeader.deserialize(data, offset)
+        for at, code in enumerate(codes):
+            if code not in (0, kz.RuntimeInconsistency.code):
+                return [Answer(_CODES.get(code, t.OTHER), failed=at)]
+        return [Answer("", stats=tuple(stats))]
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.mzxid, stat.mtime, stat.version, stat.numChildren)
+
+
+class KazooFlight:
+    """Requests under way: kazoo's results, in order."""
+
+    def __init__(self, link: KazooLink | None, results: Sequence[Any], *, writes: bool) -> None:
+        self.link = link
+        self.results = results
+        self.writes = writes
+
+    def answers(self, label: str, timeout_s: Callable[[], float]) -> list[Answer]:
+        """The answers, waiting for each as long as there is time."""
+        found = []
+        for result in self.results:
+            try:
+                found.append(_answer(result.get(timeout=max(0.0, timeout_s()))))
+            except tuple(_ERRORS) as error:
+                found.append(Answer(_ERRORS[type(error)]))
+            except (kz.SessionExpiredError, kz.SessionMovedError):
+                raise LinkLostError from None
+            except kz.AuthFailedError:
+                raise StoreError(
+                    label, "refused our credentials", "check user and password in the URL"
+                ) from None
+            except (KazooTimeoutError, kz.ConnectionLoss, kz.ConnectionClosedError) as error:
+                if self.link is not None and self.link.is_lost():
+                    raise LinkLostError from None
+                what = "did not answer in time"
+                if not isinstance(error, KazooTimeoutError):
+                    what = "lost the connection"
+                if self.writes:
+                    raise OutcomeUnknownError(label, what) from None
+                raise StoreUnavailableError(label, what) from None
+        return found
+
+
+def _answer(value: Any) -> Answer:
+    if isinstance(value, list) and value and isinstance(value[0], Answer):
+        return value[0]
+    if isinstance(value, tuple) and hasattr(value, "mzxid"):
+        return Answer("", b"", _stat(value))
+    if isinstance(value, tuple):
+        return Answer("", value[0] or b"", _stat(value[1]))
+    if isinstance(value, list):
+        return Answer("", children=tuple(value))
+    return Answer()
+
+
+class KazooLink:
+    def __init__(
+        self,
+        address: Address,
+        timeout_ms: int,
+        on_event: OnEvent,
+        on_lost: Callable[[], None],
+        *,
+        pings: bool,
+    ) -> None:
+        self.timeout_ms = 0
+        self._pings = pings
+        self._address = address
+        self._asked_ms = timeout_ms
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._process = os.getpid()
+        self._mutex = threading.Lock()
+        self._client: Any = None
+        self._opened: Any = None
+        self._is_lost = False
+
+    def open(self) -> KazooFlight:
+        with self._mutex:
+            if self._client is None:
+                self._client = self._connect()
+        return KazooFlight(self, [self._opened], writes=False)
+
+    def _connect(self) -> Any:
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0)
+        client = KazooClient(
+            timeout=self._asked_ms / 1000,
+            read_only=False,  # a server that is cut off from the others cannot grant locks
+            connection_retry=retry,
+            **self._address.client_options(),
+        )
+        self._acl = client.default_acl
+        self._opened = client.handler.async_result()
+        connect = client._connection._connect
+
+        def connected(*args: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*args)
+            # The only trace that kazoo keeps of what the server has granted: two thirds of it.
+            self.timeout_ms = round(read_timeout_ms * 3 / 2)
+            if not self._opened.ready():
+                self._opened.set(None)
+            return read_timeout_ms, connect_timeout_ms
+
+        client._connection._connect = connected
+        if not self._pings:
+            ping = client._connection._send_ping
+            # Only our own keep-alives renew a session. A ping while an answer is due shows
+            # whether the connection is dead.
+            client._connection._send_ping = lambda *args: client._pending and ping(*args)
+        client.add_listener(self._changed)
+        client.start_async()
+        return client
+
+    def _changed(self, state: str) -> None:
+        """Called by kazoo's own thread, before it opens another session."""
+        if state == KazooState.LOST and self.timeout_ms:
+            self._is_lost = True
+            threading.Thread(target=self._stop, name="lockfast zookeeper", daemon=True).start()
+            self._on_lost()
+        elif state == KazooState.SUSPENDED:
+            self._on_event("")
+
+    def submit(self, requests: Sequence[t.Request]) -> KazooFlight:
+        client = self._client
+        writes = any(isinstance(one, t.Multi | t.Create | t.Delete | t.Set) for one in requests)
+        if self.is_lost():
+            result = client.handler.async_result()
+            result.set_exception(kz.SessionExpiredError())
+            return KazooFlight(self, [result], writes=False)
+        return KazooFlight(self, [self._send(client, one) for one in requests], writes=writes)
+
+    def _send(self, client: Any, request: t.Request) -> Any:
+        if isinstance(request, t.Get):
+            return client.get_async(request.path, self._watch if request.watch else None)
+        if isinstance(request, t.Exists):
+            return client.exists_async(request.path, self._watch if request.watch else None)
+        if isinstance(request, t.Children):
+            return client.get_children_async(request.path)
+        if isinstance(request, t.Sync):
+            return client.sync_async("/")
+        operations = request.operations if isinstance(request, t.Multi) else (request,)
+        result = client.handler.async_result()
+        client._call(_Multi([self._operation(one) for one in operations]), result)
+        return result
+
+    def _operation(self, operation: t.Operation) -> Any:
+        if isinstance(operation, t.Create):
+            if operation.container:
+                return _CreateContainer(operation.path, operation.data, self._acl, CONTAINER)
+            flags = EPHEMERAL if operation.ephemeral else 0
+            return wire.Create(operation.path, operation.data, self._acl, flags)
+        if isinstance(operation, t.Delete):
+            return wire.Delete(operation.path, operation.version)
+        if isinstance(operation, t.Set):
+            return wire.SetData(operation.path, operation.data, operation.version)
+        return wire.CheckVersion(operation.path, operation.version)
+
+    def _watch(self, event: Any) -> None:
+        self._on_event(event.path or "")
+
+    def is_lost(self) -> bool:
+        # A forked child has the sockets of its parent, and must not touch them.
+        return self._is_lost or self._process != os.getpid()
+
+    def close(self) -> None:
+        if self._client is None or self.is_lost():
+            return
+        self._is_lost = True
+        threading.Thread(target=self._stop, name="lockfast zookeeper", daemon=True).start()
+
+    def _stop(self) -> None:
+        client = self._client
+        client.remove_listener(self._changed)
+        client.stop()
+        client.close()
+
+
+class KazooNetwork:
+    """Connections, clocks and chance of this machine, for callers that block."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._label = address.label
+        self._random = random.SystemRandom()
+
+    def link(
+        self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
+    ) -> KazooLink:
+        return KazooLink(self._address, timeout_ms, on_event, on_lost, pings=pings)
+
+    async def keeper_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        assert isinstance(flight, KazooFlight)
+        until_s = time.monotonic() + timeout_ms / 1000
+        return flight.answers(self._label, lambda: until_s - time.monotonic())
+
+    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        return await self.keeper_wait(flight, timeout_ms)
+
+    async def keeper_pause(self, span_ms: int) -> None:
+        ThreadSignal().wait_blocking(span_ms)
+
+    async def caller_pause(self, span_ms: int) -> None:
+        await self.keeper_pause(span_ms)
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+    def caller_signal(self) -> Signal:
+        return ThreadSignal()
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def random_bits(self, bits: int) -> int:
+        return self._random.getrandbits(bits)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.RLock()

@@ -1,0 +1,304 @@
+"""What the table has changed, as one multi.
+
+A plan checks everything the table's decision rests on:
+
+  - of each resource, the version of its node, which every step there raises;
+  - that this is still the node that was read, not another one of the same name: some node below
+    it that was there then is there now (a node with children cannot be deleted, and no name below
+    a resource is used twice);
+  - of each claim that is granted something, its node and that its session has not been ended;
+  - that the acting session has not been ended;
+  - the base, if a token is given.
+
+Nodes that vanish with their sessions are not seen by this, and need not be: a holder that is gone
+only makes room, and whoever waits for it watches its session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from lockfast.core.commands import REVOKED, WAITING, Wake
+from lockfast.core.rows import Claim
+from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry, Paths
+from lockfast.stores.zookeeper.owned import OwnSessions
+from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
+from lockfast.stores.zookeeper.view import ClaimId, Loaded, Missing, Name, View
+
+WINDOW_MAX: Final = 16
+"""Waiting claims that a document has before further ones wait in buckets."""
+BUCKET_MAX: Final = 32
+
+
+@dataclass
+class Plan:
+    """One multi, and how resources and claims are after it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    after: dict[Name, Loaded] = field(default_factory=dict)
+    """Tokens that the write gives are still relative."""
+    claims: dict[ClaimId, Claim] = field(default_factory=dict)
+    changed: set[ClaimId] = field(default_factory=set)
+    nodes: dict[ClaimId, str] = field(default_factory=dict)
+    """Of each claim's first place: its node below the resource."""
+    tokens: int = 0
+    """How many the write gives."""
+    base: tuple[Base, int] | None = None
+    """The base as it is after the write, if that changes it."""
+
+
+@dataclass
+class _Ops:
+    """The operations on one resource, in the order in which a multi needs them."""
+
+    creates: list[Operation] = field(default_factory=list)
+    deletes: list[Operation] = field(default_factory=list)
+    sets: list[Operation] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    """Existing nodes below the resource that some operation needs."""
+    deleted: set[str] = field(default_factory=set)
+
+
+class Planner:
+    def __init__(
+        self,
+        view: View,
+        paths: Paths,
+        own: OwnSessions,
+        base: tuple[Base, int],
+        now_ms: int,
+        unique: int,
+    ) -> None:
+        self._view = view
+        self._paths = paths
+        self._own = own
+        self._base, self._base_version = base
+        self._now_ms = now_ms
+        self._unique = f"{unique:x}"
+        self._plan = Plan(claims=view.claims())
+        self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
+        self._sessions: dict[str, None] = {}
+        self._bells: list[Operation] = []
+
+    def plan(self, acting: str, wakes: list[Wake], *, tidies: bool) -> Plan:
+        """What to write; `tidies`: also to drop what is dead."""
+        plan, view = self._plan, self._view
+        before = view.before
+        everything = {**before, **plan.claims}
+        plan.changed = {of for of in everything if before.get(of) != plan.claims.get(of)}
+        for of in plan.changed:
+            # Each place has a copy of the claim, so all of them change together.
+            for place in (before.get(of) or plan.claims[of]).places:
+                if place[:2] not in view.loaded:
+                    raise Missing(resource=place[:2])
+        documents = {name: self._document(one) for name, one in view.loaded.items()}
+        is_due = any(
+            self._is_due(one, documents[name], tidies=tidies) for name, one in view.loaded.items()
+        )
+        if not plan.changed and not is_due:
+            return plan
+        for of in sorted(plan.changed):
+            self._claim(of, before.get(of), plan.claims.get(of), documents)
+        self._wakes(wakes)
+        operations: list[Operation] = []
+        if acting:
+            self._sessions[acting] = None
+        for session in self._sessions:
+            operations.append(Check(self._paths.session(session), 0))
+        if plan.tokens:
+            operations.append(self._base_operation())
+        for name, one in view.loaded.items():
+            operations += self._resource(name, one, documents[name])
+        plan.operations = operations + self._bells
+        return plan
+
+    def _base_operation(self) -> Operation:
+        """Rely on the base; raise it by what this write gives beyond a write's share."""
+        if self._plan.tokens <= k.STRIDE:
+            return Check(self._paths.base, self._base_version)
+        raised = self._base._replace(value=self._base.value + self._plan.tokens)
+        self._plan.base = (raised, self._base_version + 1)
+        return Set(self._paths.base, k.encode(list(raised)).encode(), self._base_version)
+
+    def _document(self, one: Loaded) -> Document:
+        """What the resource's node is to contain."""
+        row, old = self._view.row(one), one.document
+        entries: dict[ClaimId, Entry] = {}
+        for of, claim in self._plan.claims.items():
+            if claim.state != REVOKED and any(p[:2] == (one.kind, one.name) for p in claim.places):
+                known = old.entries.get(of)
+                bucket = known.bucket if known is not None else ""
+                entries[of] = Entry(claim, self._view.owners[claim.session], bucket)
+        limit, closed_ms = (row.limit, row.closed_ms) if row is not None else (0, 0)
+        if closed_ms <= self._now_ms:
+            closed_ms = 0
+        return Document(entries, limit, closed_ms, old.marker, list(old.buckets))
+
+    def _is_due(self, one: Loaded, document: Document, *, tidies: bool) -> bool:
+        old = one.document
+        if tidies and one.exists and not document.entries and not document.closed_ms:
+            return True
+        if document.closed_ms != old.closed_ms and (tidies or document.closed_ms):
+            return True
+        return bool(document.entries) and document.limit != old.limit
+
+    # ── claims ───────────────────────────────────────────────────────────────────────
+
+    def _claim(
+        self,
+        of: ClaimId,
+        before: Claim | None,
+        after: Claim | None,
+        documents: dict[Name, Document],
+    ) -> None:
+        stood = before is not None and before.state != REVOKED
+        stands = after is not None and after.state != REVOKED
+        if after is not None and after.token >= k.RELATIVE:
+            given = after.token - k.RELATIVE + after.block
+            self._plan.tokens = max(self._plan.tokens, given)
+            self._sessions[after.session] = None
+        if before is None and after is not None:
+            for i, place in enumerate(after.places):
+                self._join(place[:2], documents[place[:2]], of, after, is_first=i == 0)
+        elif stood and not stands and before is not None:
+            for i, place in enumerate(before.places):
+                one = self._view.loaded[place[:2]]
+                node = one.document.entries[of].node
+                if after is not None and i == 0:
+                    self._set(
+                        place[:2], node, k.packed_taken(Entry(after, self._view.owners[of[0]]))
+                    )
+                else:
+                    self._delete(place[:2], node)
+        elif before is not None and not stood and after is None:
+            for name, one in self._view.loaded.items():
+                if of in one.taken:
+                    self._delete(name, one.taken[of][1])
+
+    def _join(
+        self, name: Name, document: Document, of: ClaimId, claim: Claim, *, is_first: bool
+    ) -> None:
+        """Put a new claim's node where its rank belongs."""
+        one, ops = self._view.loaded[name], self._ops[name]
+        entry = document.entries[of]
+        bucket = None
+        if claim.state == WAITING and len(claim.places) == 1:
+            bucket = self._bucket_for(document, claim.rank, ops, one)
+        if bucket is None:
+            ops.creates.append(Create(f"{one.path}/{entry.node}", b"", True))
+            data = b""
+        else:
+            del document.entries[of]
+            entry = entry._replace(bucket=bucket.name)
+            data = k.encode(k.packed_entry(entry)).encode()
+            ops.creates.append(Create(f"{one.path}/{entry.node}", data, True))
+        if is_first:
+            self._plan.nodes[of] = entry.node
+
+    def _bucket_for(self, document: Document, rank: str, ops: _Ops, one: Loaded) -> Bucket | None:
+        """The part of a long line where a claim of this rank waits; None: in the document."""
+        buckets = document.buckets
+        at = max((i for i, bucket in enumerate(buckets) if bucket.start <= rank), default=-1)
+        if buckets and at < 0:
+            return None
+        if not buckets:
+            waiting = [e for e in document.entries.values() if e.claim.state == WAITING]
+            if len(waiting) <= WINDOW_MAX or any(e.claim.rank > rank for e in waiting):
+                return None
+        if not buckets or (at == len(buckets) - 1 and buckets[at].joined >= BUCKET_MAX):
+            buckets.append(Bucket(self._unique, rank, rank, 0))
+            ops.creates.append(Create(f"{one.path}/{buckets[-1].node}", b"", container=True))
+            at = len(buckets) - 1
+        old = buckets[at]
+        buckets[at] = old._replace(last=max(old.last, rank), joined=old.joined + 1)
+        return buckets[at]
+
+    def _wakes(self, wakes: list[Wake]) -> None:
+        """Mark the claims that are granted, which shows that they are there, and ring."""
+        granted = {
+            of
+            for of in self._plan.changed
+            if of in self._view.before
+            and of in self._plan.claims
+            and self._plan.claims[of].token >= k.RELATIVE
+        }
+        rings: dict[str, list[Wake]] = {}
+        for of in sorted(granted):
+            name = self._plan.claims[of].places[0][:2]
+            self._set(name, self._view.loaded[name].document.entries[of].node, b"")
+        for wake in wakes:
+            mine = self._own.get(wake.session)
+            if wake.n and (mine is None or mine.deliver is None):
+                rings.setdefault(wake.session, []).append(wake)
+        for session, told in rings.items():
+            bell = self._paths.bell(session)
+            self._bells.append(Set(bell, k.packed_rings(told, self._base)))
+
+    def _set(self, name: Name, node: str, data: bytes) -> None:
+        ops = self._ops[name]
+        if node not in ops.touched:
+            ops.touched.add(node)
+            ops.sets.append(Set(f"{self._view.loaded[name].path}/{node}", data))
+
+    def _delete(self, name: Name, node: str) -> None:
+        ops = self._ops[name]
+        ops.touched.add(node)
+        ops.deleted.add(node)
+        ops.deletes.append(Delete(f"{self._view.loaded[name].path}/{node}"))
+
+    # ── resources ────────────────────────────────────────────────────────────────────
+
+    def _resource(self, name: Name, one: Loaded, document: Document) -> list[Operation]:
+        ops, path = self._ops[name], one.path
+        self._mark_closed(one, document, ops)
+        if document == one.document and not (ops.creates or ops.touched or one.is_refilled):
+            return self._relied_on(one)
+        created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
+        left = {c for c in one.children | created if c not in ops.deleted and "/" not in c}
+        after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
+        after.taken = {of: found for of, found in one.taken.items() if of in self._plan.claims}
+        self._plan.after[name] = after
+        data = k.packed(document, self._base)
+        is_empty = not (document.entries or document.closed_ms or document.buckets)
+        if not one.exists:
+            if is_empty:
+                after.exists = False
+                return []
+            after.version = 1
+            return [Create(path, b"", container=True), *ops.creates, Set(path, data, 0)]
+        if is_empty and not left:
+            after.exists = False
+            return [*ops.deletes, *ops.sets, Delete(path, one.version)]
+        if not ops.touched:
+            witness = next(iter(sorted(one.children)), None)
+            if witness is None:
+                # Nobody is there, so it may be another node than the one that was read; that it
+                # can be deleted shows that nobody is there still.
+                after.version = 1
+                create = Create(path, b"", container=True)
+                return [Delete(path, one.version), create, *ops.creates, Set(path, data, 0)]
+            ops.sets.append(Check(f"{path}/{witness}"))
+        return [*ops.creates, *ops.deletes, *ops.sets, Set(path, data, one.version)]
+
+    def _relied_on(self, one: Loaded) -> list[Operation]:
+        """Nothing changes there, but what was decided may rest on it."""
+        if not one.exists or not one.children:
+            return []
+        witness = min(one.children)
+        return [Check(one.path, one.version), Check(f"{one.path}/{witness}")]
+
+    def _mark_closed(self, one: Loaded, document: Document, ops: _Ops) -> None:
+        """A closed resource has a node below it that keeps it, whoever leaves."""
+        marker, path = document.marker, one.path
+        has_marker = bool(marker) and marker in one.children
+        if document.closed_ms and not has_marker:
+            document.marker = f"!{self._unique}"
+            ops.creates.append(Create(f"{path}/{document.marker}"))
+        elif not document.closed_ms:
+            if has_marker:
+                ops.touched.add(marker)
+                ops.deleted.add(marker)
+                ops.deletes.append(Delete(f"{path}/{marker}"))
+            document.marker = ""

@@ -1,0 +1,728 @@
+"""One command: guess or read, let the lock table decide, commit if it is so; else once more.
+
+Most commands meet what their client expects: the lock it enters is free, the lock it leaves is as
+its last step left it. So an enter or a leave first lets the table decide on what it assumes and
+sends that as one multi. A guess needs no trust, because a multi checks everything its decision
+rests on; where it is wrong, the step reads what is so and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from lockfast.core import commands as c
+from lockfast.core.commands import HOLDING, REVOKED, Place, Reply, Wake
+from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.reasons import EXPIRED
+from lockfast.core.rows import Claim, Session, arrival_of, entered_of
+from lockfast.core.table import Limits, Table
+from lockfast.errors import StoreMisconfiguredError, StoreUnavailableError
+from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.layout import Base, Entry, Paths
+from lockfast.stores.zookeeper.owned import OwnSession, OwnSessions
+from lockfast.stores.zookeeper.plan import Plan, Planner
+from lockfast.stores.zookeeper.transport import (
+    BAD_VERSION,
+    NO_AUTH,
+    NO_NODE,
+    NODE_EXISTS,
+    NOT_EMPTY,
+    Answer,
+    Check,
+    Children,
+    Create,
+    Exists,
+    Flight,
+    Get,
+    Link,
+    LinkLostError,
+    Multi,
+    Network,
+    Request,
+    Stat,
+    Sync,
+)
+from lockfast.stores.zookeeper.view import ClaimId, Instant, Loaded, Missing, Name, View
+
+SEVERAL_MAX: Final = 40
+LIMITS: Final = Limits(places_max=SEVERAL_MAX)
+MOVES: Final = 24
+"""Claims that one multi grants; the next one goes on."""
+CONFLICTS_MAX: Final = 200
+PAUSE_MS_MAX: Final = 16
+KNOWN_MAX: Final = 4096
+READS_MAX: Final = 500
+CONFLICTS: Final = (NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY)
+
+Wait: TypeAlias = Callable[[Flight, int], Awaitable[Sequence[Answer]]]
+
+
+class Settle(NamedTuple):
+    """Grant whatever can be granted at these resources."""
+
+    places: tuple[Place, ...]
+
+
+class Purge(NamedTuple):
+    """Remove the claims of an ended session from these resources, and settle them."""
+
+    session: str
+    reason: str
+    what: str
+    places: tuple[Place, ...]
+
+
+class Outcome(NamedTuple):
+    """What became of a command."""
+
+    reply: Reply
+    wakes: Sequence[Wake] = ()
+    events: Sequence[c.Event] = ()
+
+
+Steppable: TypeAlias = c.Command | Settle | Purge
+OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
+"""Commands that only a session that has not ended may have carried out."""
+
+
+class Context:
+    """What the steps of one store share."""
+
+    def __init__(self, label: str, network: Network, paths: Paths, own: OwnSessions) -> None:
+        self.label = label
+        self.network = network
+        self.paths = paths
+        self.own = own
+        self.base: tuple[Base, int] | None = None
+        """The base of tokens as last read, and its version."""
+        self.zxid = 0
+        """The last that was heard of."""
+        self.offset_ms = 0
+        """How far the server's clock is ahead of our wall clock, at least."""
+        self.known: OrderedDict[Name, Loaded] = OrderedDict()
+        """Resources as our own last step there left them."""
+        self.busy: OrderedDict[Name, None] = OrderedDict()
+        """Resources where others were met."""
+        self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
+        """Where claims of other processes were met, to find them by number."""
+
+    def instant(self) -> Instant:
+        wall_us = self.network.wall_us()
+        return Instant(wall_us // 1000 + self.offset_ms, wall_us)
+
+    def heard(self, stat: Stat) -> None:
+        """Take over what the answer to a write says of the server's clock."""
+        self.zxid = max(self.zxid, stat.mzxid)
+        self.offset_ms = stat.mtime_ms - self.network.wall_us() // 1000
+
+    def met(self, one: Loaded) -> None:
+        for of, entry in one.document.entries.items():
+            if self.own.get(of[0]) is None:
+                remember(self.seen, of, entry.claim.places)
+                remember(self.busy, (one.kind, one.name), None)
+
+
+def remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > KNOWN_MAX:
+        memory.popitem(last=False)
+
+
+class Requests:
+    """Requests to one link within a deadline, with answers that are known not to be errors."""
+
+    def __init__(
+        self,
+        context: Context,
+        link: Link,
+        wait: Wait,
+        pause: Callable[[int], Awaitable[None]],
+        until_ms: int,
+    ) -> None:
+        self.context = context
+        self.link = link
+        self.wait = wait
+        self.pause = pause
+        self.until_ms = until_ms
+
+    def on(self, link: Link) -> Requests:
+        return Requests(self.context, link, self.wait, self.pause, self.until_ms)
+
+    async def call(self, *requests: Request) -> Sequence[Answer]:
+        found: list[Answer] = []
+        for at in range(0, len(requests), READS_MAX):
+            left_ms = self.until_ms - self.context.network.now_ms()
+            if left_ms <= 0:
+                raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
+            flight = self.link.submit(requests[at : at + READS_MAX])
+            found += await self.wait(flight, left_ms)
+        for answer in found:
+            if answer.error == NO_AUTH:
+                raise StoreMisconfiguredError(
+                    self.context.label,
+                    "denied access to a node",
+                    "give the user all rights below the chroot, or name the right credentials",
+                )
+            if answer.error and answer.error not in CONFLICTS:
+                raise StoreUnavailableError(self.context.label, f"answered {answer.error}")
+            for stat in answer.stats:
+                if stat is not None:
+                    self.context.heard(stat)
+        return found
+
+
+class Step:
+    """One command on its way."""
+
+    def __init__(
+        self, requests: Requests, command: Steppable, instant: Instant | None = None
+    ) -> None:
+        self._requests = requests
+        self._context = context = requests.context
+        self._paths = context.paths
+        self._own = context.own
+        self._command = command
+        # One instant and one place in line for all attempts.
+        self._instant = instant or context.instant()
+        self._arrival = self._own.next_arrival(self._instant.wall_us)
+        self._loaded: dict[Name, Loaded] = {}
+        self._sessions: dict[str, Session | None] = {}
+        """Sessions whose nodes were read, because they may have been ended."""
+        self._locations: dict[ClaimId, tuple[Place, ...]] = {}
+        self._conflicts = 0
+        self._lag_ms = 0
+        self.unsettled: list[Place] = []
+        """Where more can be granted than one multi could."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a resource was closed, and nobody has opened it."""
+        return any(one.document.closed_ms for one in self._loaded.values())
+
+    async def run(self) -> Outcome:
+        """Carry the command out in one multi.
+
+        Raises StoreUnavailableError only if it surely was not carried out.
+        """
+        await self._begin()
+        while True:
+            view = self._view()
+            try:
+                reply, wakes = self._decide(view)
+            except Missing as missing:
+                await self._read_on(missing)
+                continue
+            assert self._context.base is not None
+            planner = Planner(
+                view, self._paths, self._own, self._context.base, self._instant.now_ms,
+                self._arrival,
+            )  # fmt: skip
+            tidies = isinstance(self._command, Settle | Purge | c.Enter | c.Leave)
+            try:
+                plan = planner.plan(self._acting(), wakes, tidies=tidies)
+            except Missing as missing:
+                await self._read_on(missing)
+                continue
+            if not plan.operations:
+                reply = await self._checked(reply)
+                self._settled(view, plan, reply)
+                return Outcome(reply, wakes, view.logged)
+            outcome = await self._commit(view, plan, reply, wakes)
+            if outcome is not None:
+                return outcome
+            await self._conflict()
+
+    async def _checked(self, reply: Reply) -> Reply:
+        """What was only read, unless the session was ended by another."""
+        session = getattr(self._command, "session", "")
+        if not isinstance(reply, c.Gone | c.ClaimsReply) or self._own.get(session) is None:
+            return reply
+        (node,) = await self._requests.call(Exists(self._paths.session(session)))
+        if node.stat is None or node.stat.version:
+            await self._read_session(session)
+        own = self._own.get(session)
+        if own is None or not own.ended:
+            return reply
+        return c.Ended(own.ended, own.by)
+
+    def _acting(self) -> str:
+        """The session that must not have ended when the command is carried out."""
+        if not isinstance(self._command, OF_A_SESSION):
+            return ""
+        return self._command.session
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
+
+    async def _begin(self) -> None:
+        """Assume what the command will meet, or read it."""
+        if self._context.base is None:
+            await read_base(self._requests)
+        command, known, busy = self._command, self._context.known, self._context.busy
+        names = self._names()
+        own = self._own.get(getattr(command, "session", ""))
+        if isinstance(command, c.Look | c.Claims) and (own is None or own.row is None):
+            found = await read_session(self._requests, command.session, self._instant)
+            self._sessions[command.session] = found
+        is_known = own is not None and own.is_used(getattr(command, "n", 0))
+        is_doubted = own is not None and getattr(command, "n", 0) in own.doubted
+        if isinstance(command, c.Enter):
+            if not is_known and not any(name in busy for name in names):
+                for name in names:
+                    self._loaded[name] = self._absent(name)
+                return
+        elif (
+            isinstance(command, c.Leave)
+            and not is_doubted
+            and all(
+                name in known and (command.session, command.n) in known[name].document.entries
+                for name in names
+            )
+        ):
+            for name in names:
+                self._loaded[name] = known[name].copy()
+            return
+        await self._load(names, fresh=isinstance(command, c.Inspect | Settle | Purge))
+        if own is not None and is_doubted:
+            await self._resolve_doubt(own, getattr(command, "n", 0))
+
+    async def _resolve_doubt(self, own: OwnSession, n: int) -> None:
+        """Find out whether an enter that got no answer was carried out."""
+        claim = own.claims.get(n)
+        if claim is None:
+            return
+        name = claim.places[0][:2]
+        if name not in self._loaded:
+            await self._load([name])
+        one, of = self._loaded[name], (own.id, n)
+        bucket = claim.node[1:].partition("/")[0] if claim.node[:1] == "q" else ""
+        if bucket and any(known.name == bucket for known in one.document.buckets):
+            await refill(self._requests, one, bucket, self._is_over)
+        if of in one.document.entries or of in one.taken:
+            own.saw(n)
+        else:
+            own.undoubt(n)
+
+    def _names(self) -> list[Name]:
+        """The resources that the command surely concerns."""
+        command = self._command
+        own = self._own.get(getattr(command, "session", ""))
+        places: list[Any] = []
+        if not isinstance(command, c.Leave):
+            places += list(getattr(command, "places", ()))[:SEVERAL_MAX]
+        if isinstance(command, c.Inspect | c.Resize):
+            places.append(command)
+        numbers = command.waiting if isinstance(command, c.Renew) else [getattr(command, "n", 0)]
+        if isinstance(command, c.Claims) and own is not None:
+            numbers = list(own.claims)
+        for n in numbers:
+            claim = own.claims.get(n) if own is not None else None
+            if claim is not None and not isinstance(command, c.Enter):
+                places += claim.places
+        names = [(p.kind, p.name) for p in places if p.kind in MODES_OF_KIND]
+        return list(dict.fromkeys(names))
+
+    def _absent(self, name: Name) -> Loaded:
+        return Loaded(*name, self._paths.resource(*name))
+
+    async def _load(self, names: Sequence[Name], *, fresh: bool = False) -> None:
+        """Read resources, and who of those they name is there."""
+        requests: list[Request] = [Sync(self._paths.root)] if fresh else []
+        for name in names:
+            path = self._paths.resource(*name)
+            requests += [Get(path), Children(path)]
+        if not names:
+            return
+        answers = (await self._requests.call(*requests))[-2 * len(names) :]
+        for i, name in enumerate(names):
+            one = self._absent(name)
+            node, below = answers[2 * i : 2 * i + 2]
+            if node.stat is not None and not below.error:
+                one.exists, one.version = True, node.stat.version
+                one.children = frozenset(below.children)
+                one.document = k.document_from(self._context.label, node.data, node.stat)
+            await self._part(one)
+            self._loaded[name] = one
+            self._context.met(one)
+
+    async def _part(self, one: Loaded) -> None:
+        """Tell who is alive from who is dead, and find claims that were taken away."""
+        entries = one.document.entries
+        buckets = sorted({entry.bucket for entry in entries.values() if entry.bucket})
+        alive = set(one.children)
+        requests: list[Request] = [Children(f"{one.path}/q{bucket}") for bucket in buckets]
+        own = self._not_found(one)
+        requests += [Get(f"{one.path}/{node}") for node in own.values()]
+        answers = await self._requests.call(*requests) if requests else ()
+        for bucket, answer in zip(buckets, answers, strict=False):
+            alive |= {f"q{bucket}/{node}" for node in answer.children}
+        for (of, node), answer in zip(own.items(), answers[len(buckets) :], strict=True):
+            taken = k.taken_from(answer.data)
+            if taken is not None:
+                one.taken[of] = (taken, node)
+        for of, entry in list(entries.items()):
+            is_over = self._is_over(of[0]) and not isinstance(self._command, Purge)
+            if entry.node not in alive or is_over:
+                one.dead.append(entries.pop(of))
+
+    def _is_over(self, session: str) -> bool:
+        """Whether a session was seen to have ended."""
+        if isinstance(self._command, Purge) and session == self._command.session:
+            return True
+        found = self._sessions.get(session, False)
+        return found is None or (isinstance(found, Session) and bool(found.ended))
+
+    def _not_found(self, one: Loaded) -> dict[ClaimId, str]:
+        """Claims that the command is about and the document does not have, with their nodes."""
+        command = self._command
+        session = getattr(command, "session", "")
+        own = self._own.get(session)
+        found: dict[ClaimId, str] = {}
+        numbers = [getattr(command, "n", 0)]
+        if isinstance(command, c.Claims) and own is not None:
+            numbers = list(own.claims)
+        for n in numbers:
+            of = (session, n)
+            if n and of not in one.document.entries:
+                claim = own.claims.get(n) if own is not None else None
+                if claim is None:
+                    if k.place_node(*of) in one.children:
+                        found[of] = k.place_node(*of)
+                elif claim.places[0][:2] == (one.kind, one.name):
+                    found[of] = claim.node
+        return found
+
+    async def _read_on(self, missing: Missing) -> None:
+        if missing.resource is not None:
+            await self._load([missing.resource])
+        if missing.refill is not None:
+            await refill(
+                self._requests, self._loaded[missing.refill], missing.bucket, self._is_over
+            )
+        if missing.claim is not None:
+            await self._locate(missing.claim)
+
+    async def _locate(self, of: ClaimId) -> None:
+        """Find a claim of another process: where it was met last, or else anywhere."""
+        places = self._context.seen.get(of, ())
+        if places:
+            self._locations[of] = places
+            await self._load([places[0][:2]])
+            if of in self._loaded[places[0][:2]].document.entries:
+                return
+        self._locations[of] = ()
+        for one in await load_all(self._requests):
+            if of in one.document.entries:
+                self._locations[of] = one.document.entries[of].claim.places
+
+    def _view(self) -> View:
+        return View(
+            self._loaded, self._own, self._sessions, self._locations, self._instant, self._arrival
+        )
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────
+
+    def _decide(self, view: View) -> tuple[Reply, list[Wake]]:
+        now_ms, wall_us, _ = self._instant
+        table = Table(view, LIMITS)
+        table.moves_left = MOVES
+        command = self._command
+        if isinstance(command, Purge):
+            return self._purge(view, table, command)
+        if isinstance(command, Settle) or (isinstance(command, c.Look) and self._instant.by_server):
+            table.begin(now_ms, wall_us)
+            if now_ms >= table.meta.due_ms:
+                table._reap()
+            places: Sequence[Place] = ()
+            if isinstance(command, Settle):
+                places = command.places
+            else:
+                claim = table.claim(command.session, command.n)
+                if claim is not None and claim.state != REVOKED:
+                    places = claim.places
+            table.settle(places)
+            reply: Reply = table.look(command) if isinstance(command, c.Look) else c.Done()
+            table.flush()
+            mine = (getattr(command, "session", ""), getattr(command, "n", 0))
+            wakes = [wake for wake in table.wakes if (wake.session, wake.n) != mine]
+        else:
+            if isinstance(command, c.Enter):
+                command = self._behind(view, command)
+            reply, wakes = table.apply(command, now_ms, wall_us)
+            if self._lag_ms and isinstance(command, c.Enter):
+                entered = view.claims().get((command.session, command.n))
+                if entered is not None:
+                    entered.entered_ms += self._lag_ms
+        self.unsettled = [Place(row.kind, row.name, "") for row in table.unsettled]
+        return reply, wakes
+
+    def _behind(self, view: View, command: c.Enter) -> c.Enter:
+        """Have a claim entered behind all that stand in line, whatever our clock says."""
+        entries = [e for one in self._loaded.values() for e in one.document.entries.values()]
+        if not entries or not command.queue or (command.session, command.n) in view.before:
+            return command
+        latest = max(entry.claim.entered_ms for entry in entries)
+        lasts = [b.last for one in self._loaded.values() for b in one.document.buckets]
+        latest = max([latest, *map(entered_of, lasts)])
+        self._lag_ms = max(self._lag_ms, latest - self._instant.now_ms, 0)
+        last = max(arrival_of(rank) for rank in [*(e.claim.rank for e in entries), *lasts])
+        if last >= self._arrival:
+            self._arrival = last + 1
+            view.place_at(self._arrival)
+        return command._replace(head_start_ms=command.head_start_ms - self._lag_ms)
+
+    def _purge(self, view: View, table: Table, command: Purge) -> tuple[Reply, list[Wake]]:
+        table.begin(self._instant.now_ms, self._instant.wall_us)
+        places = dict.fromkeys(command.places)
+        held: list[Claim] = []
+        for of, claim in view.claims().items():
+            if of[0] != command.session:
+                continue
+            if claim.state == REVOKED:
+                view.delete(f"c\x1f{claim.session}\x1f{claim.n.to_bytes(8).hex()}")
+                continue
+            if command.what != "released" and claim.state == HOLDING:
+                held.append(claim)
+            table._remove(claim, command.what, command.reason)
+            places.update(dict.fromkeys(claim.places))
+        for claim in held:
+            table._delay(claim)
+        table.settle(places)
+        table.flush()
+        self.unsettled = [Place(row.kind, row.name, "") for row in table.unsettled]
+        return c.Done(), table.wakes
+
+    # ── committing ───────────────────────────────────────────────────────────────────
+
+    async def _commit(
+        self, view: View, plan: Plan, reply: Reply, wakes: list[Wake]
+    ) -> Outcome | None:
+        """The outcome if it was so; None if not."""
+        operations = tuple(plan.operations)
+        entered = self._doubt(view, plan)
+        try:
+            (answer,) = await self._requests.call(Multi(operations))
+        except (StoreUnavailableError, LinkLostError):
+            if entered is not None:
+                entered[0].undoubt(entered[1])
+            raise
+        if entered is not None and answer.error:
+            entered[0].undoubt(entered[1])
+        if answer.error:
+            await self._learn(operations[answer.failed])
+            return None
+        stat = next((stat for stat in answer.stats if stat is not None), None)
+        base = self._context.base
+        assert base is not None
+        if plan.base is not None:
+            self._context.base = plan.base
+
+        def resolved(token: int) -> int:
+            if token < k.RELATIVE:
+                return token
+            assert stat is not None
+            return base[0].token(stat.mzxid, token - k.RELATIVE)
+
+        if entered is not None:
+            entered[0].saw(entered[1])
+        for claim in plan.claims.values():
+            claim.token = resolved(claim.token)
+        events = [event._replace(token=resolved(event.token)) for event in view.logged]
+        reply, wakes = _resolve(reply, resolved), [_resolve(wake, resolved) for wake in wakes]
+        self._remember(view, plan)
+        self._settled(view, plan, reply)
+        deliver_all(self._own, wakes)
+        return Outcome(reply, wakes, events)
+
+    def _doubt(self, view: View, plan: Plan) -> tuple[OwnSession, int] | None:
+        """The claim that the multi stores anew: in doubt until there is an answer."""
+        for of, node in plan.nodes.items():
+            own = self._own.get(of[0])
+            if own is not None and of not in view.before:
+                own.doubt(plan.claims[of], node)
+                return own, of[1]
+        return None
+
+    async def _learn(self, failed: Any) -> None:
+        """Read anew what a check has shown to be different."""
+        path = failed.path
+        for name in self._loaded:
+            self._context.known.pop(name, None)
+        if path == self._paths.base:
+            await read_base(self._requests)
+        elif path.startswith(f"{self._paths.sessions}/") and isinstance(failed, Check):
+            await self._read_session(k.session_of(path.rpartition("/")[2]))
+        elif path.rpartition("/")[0] == self._paths.resources and failed.path not in {
+            one.path for one in self._loaded.values()
+        }:
+            await read_base(self._requests)
+        await self._load(list(self._loaded), fresh=True)
+
+    async def _read_session(self, session: str) -> None:
+        row = await read_session(self._requests, session, self._instant)
+        own = self._own.get(session)
+        if own is not None and own.row is not None:
+            if row is None or row.ended:
+                own.abandon(row.ended if row is not None else EXPIRED, row.by if row else "")
+        else:
+            self._sessions[session] = row
+
+    def _remember(self, view: View, plan: Plan) -> None:
+        """Keep what the next step of ours may assume."""
+        for name, after in plan.after.items():
+            mine = any(self._own.get(of[0]) is not None for of in after.document.entries)
+            if after.exists and mine:
+                remember(self._context.known, name, after)
+            else:
+                self._context.known.pop(name, None)
+            if not after.exists:
+                self._context.busy.pop(name, None)
+        for of in plan.changed:
+            own, claim = self._own.get(of[0]), plan.claims.get(of)
+            if own is None:
+                continue
+            if claim is None:
+                own.left(of[1])
+            else:
+                own.note(claim, plan.nodes.get(of) or self._node(view, of, claim))
+
+    def _node(self, view: View, of: ClaimId, claim: Claim) -> str:
+        one = view.loaded.get(claim.places[0][:2]) if claim.places else None
+        entry = one.document.entries.get(of) if one is not None else None
+        if entry is not None:
+            return entry.node
+        own = self._own.get(of[0])
+        known = own.claims.get(of[1]) if own is not None else None
+        return known.node if known is not None else k.place_node(*of)
+
+    def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
+        """Remember what the answer says of our own session and its claims."""
+        command = self._command
+        own = self._own.get(getattr(command, "session", ""))
+        if own is None or own.row is None:
+            return
+        for of, claim in view.before.items():
+            if of[0] == own.id and of not in plan.changed and of[1] in own.claims:
+                own.note(claim, self._node(view, of, claim))
+        if isinstance(command, c.Enter):
+            if isinstance(reply, c.Granted | c.Queued | c.Busy):
+                own.saw(command.n)
+        elif isinstance(command, c.Leave) and not isinstance(reply, c.Ended):
+            own.saw(command.n)
+            own.left(command.n)
+        is_gone = isinstance(command, c.Look) and isinstance(reply, c.Gone)
+        if is_gone and (own.id, getattr(command, "n", 0)) not in view.before:
+            own.left(getattr(command, "n", 0))
+
+    async def _conflict(self) -> None:
+        self._conflicts += 1
+        network = self._context.network
+        if self._conflicts > CONFLICTS_MAX or network.now_ms() >= self._requests.until_ms:
+            raise StoreUnavailableError(
+                self._context.label,
+                f"gave up after {self._conflicts} conflicting updates of this queue",
+                "retry",
+            )
+        if self._conflicts > 2:
+            bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
+            await self._requests.pause(1 + network.random_bits(8) % bound)
+
+
+def _resolve(value: Any, resolved: Callable[[int], int]) -> Any:
+    """An answer with the tokens that the write has given."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return resolved(value)
+    if isinstance(value, tuple):
+        items = [_resolve(item, resolved) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+def deliver_all(own: OwnSessions, wakes: Sequence[Wake]) -> None:
+    """Tell the sessions of this process, after the commit."""
+    for wake in wakes:
+        session = own.get(wake.session)
+        if session is not None and session.deliver is not None:
+            session.deliver(wake)
+
+
+async def settle(
+    requests: Requests, places: Sequence[Place], instant: Instant | None = None
+) -> Outcome:
+    """Grant whatever can be granted, resource by resource, in as many steps as it takes."""
+    wakes: list[Wake] = []
+    events: list[c.Event] = []
+    left = list(dict.fromkeys(Place(place.kind, place.name, "") for place in places))
+    while left:
+        step = Step(requests, Settle((left.pop(0),)), instant)
+        outcome = await step.run()
+        wakes += outcome.wakes
+        events += outcome.events
+        left += step.unsettled
+    return Outcome(c.Done(), wakes, events)
+
+
+async def read_base(requests: Requests) -> None:
+    """The base of tokens; creates the namespace if it is new."""
+    context = requests.context
+    paths, label = context.paths, context.label
+    while True:
+        (answer,) = await requests.call(Get(paths.base))
+        if not answer.error:
+            assert answer.stat is not None
+            context.base = (k.base_from(label, answer.data), answer.stat.version)
+            return
+        await make_namespace(requests)
+
+
+async def make_namespace(requests: Requests) -> None:
+    paths = requests.context.paths
+    above = paths.root.split("/")[1:]
+    nodes = ["/" + "/".join(above[: i + 1]) for i in range(len(above))]
+    creates = [Create(path) for path in (*nodes, *paths.directories)]
+    await requests.call(*creates, Create(paths.base, k.encode(list(Base(0, 0))).encode()))
+
+
+async def read_session(requests: Requests, session: str, instant: Instant) -> Session | None:
+    """A session of any process as its nodes show it; None if there is none."""
+    paths = requests.context.paths
+    node, alive = await requests.call(Get(paths.session(session)), Get(paths.alive_of(session)))
+    if node.error:
+        return None
+    record = k.record_from(node.data)
+    renewals, renewed_ms = k.alive_from(alive.data) if not alive.error else (0, instant.now_ms)
+    deadline_ms = instant.deadline_ms(renewed_ms + record.ttl_ms)
+    return Session(
+        session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
+        record.opened_ms, deadline_ms, renewals, ended=record.ended, by=record.by,
+    )  # fmt: skip
+
+
+async def refill(
+    requests: Requests, one: Loaded, name: str, is_over: Callable[[str], bool]
+) -> None:
+    """Read the next bucket of a long line into the document, or the one of this name."""
+    buckets = one.document.buckets
+    bucket = next((found for found in buckets if found.name == name), buckets[0])
+    (below,) = await requests.call(Children(f"{one.path}/{bucket.node}"))
+    nodes = [f"{one.path}/{bucket.node}/{node}" for node in below.children]
+    for answer in await requests.call(*map(Get, nodes)) if nodes else ():
+        if not answer.error and answer.data.startswith(b"["):
+            entry: Entry = k.entry_from(k.decode(answer.data), Base(0, 0), 0)
+            if not is_over(entry.claim.session):
+                one.document.entries.setdefault((entry.claim.session, entry.claim.n), entry)
+    buckets.remove(bucket)
+    one.is_refilled = True
+
+
+async def load_all(requests: Requests) -> list[Loaded]:
+    """Every resource in use."""
+    (found,) = await requests.call(Children(requests.context.paths.resources))
+    names = sorted(k.resource_of(node) for node in found.children)
+    step = Step(requests, Settle(()))
+    await step._load(names)
+    return list(step._loaded.values())

@@ -1,0 +1,182 @@
+"""The port between the ZooKeeper store and the network.
+
+The store's own code opens no socket, reads no clock and draws no random number. It asks a
+`Network`, of which there are three: kazoo for callers that block, kazoo for asyncio, and a model
+of ZooKeeper in the simulator.
+
+A `Link` is one ZooKeeper session. Requests submitted to a link are carried out in that order,
+whichever thread submits them; a request that timed out may still be carried out, but never after
+one that was submitted later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from lockfast.ports import Signal
+
+# ── requests ─────────────────────────────────────────────────────────────────────────
+
+
+class Create(NamedTuple):
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    container: bool = False
+    """Deleted by the server some time after its last child."""
+
+
+class Delete(NamedTuple):
+    """Fails if the node has children, so it also checks that there are none."""
+
+    path: str
+    version: int = -1
+
+
+class Set(NamedTuple):
+    path: str
+    data: bytes
+    version: int = -1
+
+
+class Check(NamedTuple):
+    """The node has this data version; -1: it is there."""
+
+    path: str
+    version: int = -1
+
+
+class Get(NamedTuple):
+    path: str
+    watch: bool = False
+
+
+class Children(NamedTuple):
+    path: str
+
+
+class Exists(NamedTuple):
+    path: str
+    watch: bool = False
+
+
+class Sync(NamedTuple):
+    """What is read afterwards on this link is no older than this request."""
+
+    path: str
+
+
+Operation: TypeAlias = Create | Delete | Set | Check
+
+
+class Multi(NamedTuple):
+    """All operations or none."""
+
+    operations: tuple[Operation, ...]
+
+
+Request: TypeAlias = Create | Delete | Set | Get | Children | Exists | Sync | Multi
+
+# ── answers ──────────────────────────────────────────────────────────────────────────
+
+NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY = "NoNode", "NodeExists", "BadVersion", "NotEmpty"
+NO_AUTH, OTHER = "NoAuth", "Other"
+
+
+class Stat(NamedTuple):
+    mzxid: int
+    mtime_ms: int
+    version: int
+    children: int = 0
+
+
+class Answer(NamedTuple):
+    """The reply to one request."""
+
+    error: str = ""
+    """"" or one of the constants above; of a multi, that of the operation that failed."""
+    data: bytes = b""
+    stat: Stat | None = None
+    children: tuple[str, ...] = ()
+    stats: tuple[Stat | None, ...] = ()
+    """Of a multi: one per operation, for `Set` only."""
+    failed: int = -1
+    """Of a multi: which operation failed."""
+
+
+class LinkLostError(Exception):
+    """The ZooKeeper session is over, and with it all its ephemeral nodes."""
+
+
+class Flight(Protocol):
+    """Requests under way. `Network` has the means to wait for it."""
+
+
+OnEvent: TypeAlias = Callable[[str], None]
+"""Called with the path of a watched node that changed, or with "" if all watches are gone."""
+
+
+class Link(Protocol):
+    """One ZooKeeper session. Any thread may use it, and `submit` never blocks."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """The session timeout that the server has granted; known once the link is open."""
+        ...
+
+    def open(self) -> Flight:
+        """Begin to connect; the flight ends, with no answers, when there is a session."""
+        ...
+
+    def submit(self, requests: Sequence[Request]) -> Flight:
+        """Send requests in this order, without waiting."""
+        ...
+
+    def is_lost(self) -> bool:
+        """Whether the session is known to be over."""
+        ...
+
+    def close(self) -> None:
+        """End the session, without waiting for that."""
+        ...
+
+
+class Network(Protocol):
+    """Everything outside of one store object: connections, clocks, chance."""
+
+    def link(
+        self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
+    ) -> Link:
+        """A new session, not open yet. Events come on any thread and must not wait.
+
+        Without pings, only requests keep it alive.
+        """
+        ...
+
+    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        """Wait for a flight: suspends under asyncio, blocks otherwise.
+
+        Raises StoreUnavailableError if nothing of it was sent, OutcomeUnknownError if some of it
+        may have been carried out, LinkLostError if the session is over.
+        """
+        ...
+
+    async def keeper_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        """As caller_wait, on a keeper's thread."""
+        ...
+
+    async def caller_pause(self, span_ms: int) -> None: ...
+    async def keeper_pause(self, span_ms: int) -> None: ...
+
+    def signal(self) -> Signal:
+        """A flag that a keeper waits for."""
+        ...
+
+    def caller_signal(self) -> Signal: ...
+
+    def now_ms(self) -> int: ...
+    def wall_us(self) -> int: ...
+    def random_bits(self, bits: int) -> int: ...
+    def mutex(self) -> AbstractContextManager[Any]: ...

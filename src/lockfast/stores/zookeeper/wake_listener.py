@@ -1,0 +1,187 @@
+"""The watches of one session, set anew whenever they have fired.
+
+A session watches two nodes of its own, whatever it waits for: its bell, which every step sets that
+grants one of its claims or has one looked at, and its session node, which is changed by whoever
+ends it. A waiting claim also watches the sessions of those directly ahead, which can vanish
+without anybody's step.
+
+A watch fires once. It is set anew by the read that says what happened, so nothing is lost between
+the two: what happens before that read is in its answer, what happens after fires again. If the
+bell was rung more than once since it was read, only the last ring says for whom; then every
+waiting claim is looked at. When the connection breaks all watches are gone and the same is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lockfast.core.commands import WAKE_ENDED, WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, Blocker, Wake
+from lockfast.errors import StoreError
+from lockfast.ports import WAKE_MISSED, Deliver
+from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.links import Links
+from lockfast.stores.zookeeper.owned import OwnSession
+from lockfast.stores.zookeeper.steps import Context, Requests
+from lockfast.stores.zookeeper.transport import Answer, Exists, Get, LinkLostError, Request
+
+REQUEST_MS: Final = 2000
+RETRY_MS: Final = 200
+OPENED_MS: Final = 100
+"""A session that this store object has not opened by then is opened by another one: its nodes are
+watched on the common link."""
+
+
+class ZooKeeperWakeListener:
+    process = ""
+
+    def __init__(self, context: Context, links: Links, own: OwnSession, deliver: Deliver) -> None:
+        self.inbox = own.id
+        self._context = context
+        self._links = links
+        self._own = own
+        self._network = context.network
+        self._mutex = context.network.mutex()
+        self._signal = self._network.signal()
+        self._bell = context.paths.bell(own.id)
+        self._session = context.paths.session(own.id)
+        self._armed: set[str] = set()
+        self._rung = 0
+        """The version of the bell that was read last."""
+        self._behind: dict[str, set[int]] = {}
+        """Session nodes of those ahead of our claims, by the claims' numbers."""
+        self._missed = False
+        self._is_open = False
+        """The session's node was seen."""
+        self._created_ms = context.network.now_ms()
+        self._ended = False
+        self._deliver = deliver
+        own.deliver, own.on_event = deliver, self._on_event
+
+    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
+        wakes: list[Wake] = []
+        is_armed = await self._arm(wakes)
+        if not wakes:
+            if not is_armed:
+                timeout_ms = RETRY_MS if timeout_ms is None else min(timeout_ms, RETRY_MS)
+            await self._signal.wait(timeout_ms)
+            # An `interrupt` before this line is not lost: its cause was recorded before it was
+            # called, and the keeper checks for causes before it listens again.
+            self._signal = self._network.signal()
+            await self._arm(wakes)
+        return wakes
+
+    async def _arm(self, wakes: list[Wake]) -> bool:
+        """Set the watches that are not set; says whether all are."""
+        own = self._own
+        if own.ended:
+            return True
+        is_elsewhere = own.row is None
+        if is_elsewhere and self._network.now_ms() < self._created_ms + OPENED_MS:
+            return False
+        with self._mutex:
+            missed, self._missed = self._missed, False
+            watched = [self._bell, self._session, *self._behind]
+            wanted = [path for path in watched if path not in self._armed]
+            # Before the request: what fires while it is under way is set again.
+            self._armed.update(wanted)
+        if missed:
+            wakes.append(Wake(self.inbox, own.id, 0, WAKE_MISSED))
+        if not wanted:
+            return True
+        # Exists can watch a node that is not there yet; the bell is read after it is watched.
+        asked: list[Request] = [Exists(path, True) for path in wanted]
+        network = self._network
+        wait, until_ms = network.keeper_wait, network.now_ms() + REQUEST_MS
+        try:
+            link = own.link
+            if is_elsewhere or link is None:
+                self._links.listeners.add(self._on_event)
+                link = await self._links.common(wait, until_ms)
+            requests = Requests(self._context, link, wait, network.keeper_pause, until_ms)
+            *answers, bell = await requests.call(*asked, Get(self._bell))
+        except (StoreError, LinkLostError):
+            with self._mutex:
+                self._armed.difference_update(wanted)
+            return False
+        for path, answer in zip(wanted, answers, strict=True):
+            self._take(path, bell if path == self._bell else answer, wakes)
+        return True
+
+    def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
+        """What a node says at the moment from which on it is watched."""
+        if path == self._bell:
+            self._ring(answer, wakes)
+        elif path == self._session:
+            self._is_open |= answer.stat is not None
+            is_over = self._is_open and (answer.stat is None or answer.stat.version > 0)
+            if is_over and not self._ended:
+                self._ended = True
+                wakes.append(Wake(self.inbox, self._own.id, 0, WAKE_ENDED))
+        elif answer.stat is None or answer.stat.version > 0:
+            with self._mutex:
+                self._armed.discard(path)
+                numbers = self._behind.pop(path, set())
+            wakes += [Wake(self.inbox, self._own.id, n, WAKE_LOOK) for n in sorted(numbers)]
+
+    def _ring(self, answer: Answer, wakes: list[Wake]) -> None:
+        stat, own = answer.stat, self._own
+        if stat is None or stat.version == self._rung:
+            return
+        was_one = stat.version == self._rung + 1
+        self._rung = stat.version
+        try:
+            rings = k.rings_from(self._context.label, answer.data, stat.mzxid)
+        except ValueError:
+            rings, was_one = [], False
+        for n, what, token in rings:
+            if what == WAKE_GRANTED:
+                own.granted(n, token)
+            if what in (WAKE_GRANTED, WAKE_WANTED):
+                self._deliver(Wake(self.inbox, own.id, n, what, token))
+            else:
+                wakes.append(Wake(self.inbox, own.id, n, WAKE_LOOK))
+        if not was_one:
+            with own.mutex:
+                waiting = sorted(n for n, claim in own.claims.items() if not claim.token)
+            wakes += [Wake(self.inbox, own.id, n, WAKE_LOOK) for n in waiting]
+
+    # ── from other threads ───────────────────────────────────────────────────────────
+
+    def _on_event(self, path: str) -> None:
+        with self._mutex:
+            if path:
+                self._armed.discard(path)
+            else:
+                self._armed.clear()
+                self._missed = True
+        self._signal.set()
+
+    def interrupt(self) -> None:
+        self._signal.set()
+
+    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
+        """Have claim `n` looked at when the session of one of these is over."""
+        paths = {
+            self._context.paths.session(blocker.session)
+            for blocker in blockers
+            if blocker.session != self._own.id
+        }
+        with self._mutex:
+            for path, numbers in list(self._behind.items()):
+                if path not in paths:
+                    numbers.discard(n)
+                    if not numbers:
+                        del self._behind[path]
+            for path in paths:
+                self._behind.setdefault(path, set()).add(n)
+            is_new = not paths <= self._armed
+        if is_new:
+            self._signal.set()
+
+    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        self._own.deliver = self._own.on_event = None
+        self._links.listeners.discard(self._on_event)

@@ -1,0 +1,122 @@
+"""The simulator's model of ZooKeeper as a network of its own: no server, no waiting, no faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Any
+
+from lockfast.ports import Signal
+from lockfast.runtimes.threads import ThreadSignal
+from lockfast.sim.zookeeper.state import State
+from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, OnEvent, Request
+
+
+class ModelServer:
+    """One server that answers at once. It counts the requests that reach it, and their bytes."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_700_000_000_000_000
+        self.state = State(self._fired)
+        self.random = Random(1)
+        self.links: dict[int, ModelLink] = {}
+        self.requests = 0
+        self.writes = 0
+        self.bytes_read = 0
+
+    def _fired(self, session: int, path: str) -> None:
+        self.links[session].on_event(path)
+
+
+class ModelNetwork:
+    """What one client has of it. Each look at the clock takes a microsecond."""
+
+    def __init__(self, server: ModelServer | None = None) -> None:
+        self.server = server or ModelServer()
+
+    def link(
+        self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
+    ) -> ModelLink:
+        return ModelLink(self.server, timeout_ms, on_event, on_lost)
+
+    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        assert isinstance(flight, ModelFlight)
+        if flight.is_lost:
+            raise LinkLostError
+        return flight.answers
+
+    keeper_wait = caller_wait
+
+    async def caller_pause(self, span_ms: int) -> None: ...
+
+    keeper_pause = caller_pause
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+    caller_signal = signal
+
+    def now_ms(self) -> int:
+        return self.wall_us() // 1000
+
+    def wall_us(self) -> int:
+        self.server.now_us += 1
+        return self.server.now_us
+
+    def random_bits(self, bits: int) -> int:
+        return self.server.random.getrandbits(bits)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.RLock()
+
+
+class ModelFlight:
+    def __init__(self, answers: Sequence[Answer], *, is_lost: bool = False) -> None:
+        self.answers = answers
+        self.is_lost = is_lost
+
+
+class ModelLink:
+    def __init__(
+        self, server: ModelServer, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None]
+    ) -> None:
+        self.timeout_ms = 0
+        self.session = 0
+        self.on_event = on_event
+        self._asked_ms = timeout_ms
+        self._server = server
+        self._on_lost = on_lost
+
+    def open(self) -> ModelFlight:
+        self.session = len(self._server.links) + 1
+        self._server.links[self.session] = self
+        self._server.state.open(self.session)
+        self.timeout_ms = self._asked_ms
+        return ModelFlight([])
+
+    def submit(self, requests: Sequence[Request]) -> ModelFlight:
+        if self.is_lost():
+            return ModelFlight([], is_lost=True)
+        server = self._server
+        server.now_us += 1
+        answers = []
+        for request in requests:
+            before = server.state.zxid
+            answer = server.state.apply(self.session, request, server.now_us // 1000)
+            answers.append(answer)
+            server.requests += 1
+            server.writes += server.state.zxid > before
+            server.bytes_read += len(answer.data) + sum(map(len, answer.children))
+        return ModelFlight(answers)
+
+    def is_lost(self) -> bool:
+        return bool(self.session) and self.session not in self._server.state.sessions
+
+    def close(self) -> None:
+        self._server.state.end(self.session)
+
+    def expire(self) -> None:
+        self._server.state.end(self.session)
+        self._on_lost()

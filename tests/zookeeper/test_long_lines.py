@@ -1,0 +1,106 @@
+"""Long lines: everybody is served in order, and a hand-over costs the same however many wait."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from lockfast.core import commands as c
+from lockfast.runtimes.threads import run
+from lockfast.stores.zookeeper import ZooKeeperStore
+from lockfast.stores.zookeeper.wire import ZooKeeperWire
+from tests.zookeeper.model import ModelNetwork, ModelServer
+
+A = c.Place("lock", "a", "exclusive")
+OPEN_MS = 30_000
+
+
+class Client:
+    """One session without a keeper, on a store object of its own."""
+
+    def __init__(self, server: ModelServer, session: str) -> None:
+        network = ModelNetwork(server)
+        self.id = session
+        self.store = ZooKeeperStore("zookeeper://model", "/lockfast/default", network)
+        wire = self.store.caller_wire()
+        assert isinstance(wire, ZooKeeperWire)
+        self._wire = wire
+        self._network = network
+
+    def send(self, command: c.Command) -> c.Reply:
+        return run(self._wire.send(command, OPEN_MS))
+
+    def enter(self, n: int = 1, **rest: Any) -> c.Reply:
+        opening = c.Open(self.id, OPEN_MS, f"owner of {self.id}")
+        return self.send(c.Enter(self.id, n, (A,), open=opening)._replace(**rest))
+
+    def leave(self, n: int = 1) -> c.Reply:
+        return self.send(c.Leave(self.id, n))
+
+    def look(self, n: int = 1) -> c.Reply:
+        return self.send(c.Look(self.id, n))
+
+
+def test_everybody_is_served_in_order_of_arrival() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(150)]
+    assert isinstance(clients[0].enter(), c.Granted)
+    for client in clients[1:]:
+        assert isinstance(client.enter(), c.Queued)
+    tokens = []
+    for here, behind in pairwise(clients):
+        assert here.leave() == c.Done()
+        reply = behind.look()
+        assert isinstance(reply, c.Granted)
+        tokens.append(reply.token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_who_gives_up_in_a_bucket_is_passed_over_and_so_is_the_dead() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(100)]
+    for client in clients:
+        client.enter()
+    for client in clients[20:60:2]:
+        assert client.leave() == c.Done()
+    for client in clients[61:80]:
+        own = client.store.context.own.get(client.id)
+        assert own is not None
+        assert own.link is not None
+        own.link.close()
+    left = [
+        client
+        for i, client in enumerate(clients)
+        if i not in range(20, 60, 2) and i not in range(61, 80)
+    ]
+    for here, behind in pairwise(left):
+        here.leave()
+        assert isinstance(behind.look(), c.Granted), behind.id
+
+
+def test_a_head_start_is_kept_in_a_long_line() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(60)]
+    for client in clients:
+        client.enter()
+    late = Client(server, "late")
+    late.enter(priority=1, head_start_ms=3_600_000)
+    clients[0].leave()
+    assert isinstance(late.look(), c.Granted)
+    assert isinstance(clients[1].look(), c.Queued)
+
+
+@pytest.mark.parametrize("count", [100, 400])
+def test_a_hand_over_reads_no_more_in_a_longer_line(count: int) -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:04}") for i in range(count)]
+    for client in clients:
+        client.enter()
+    before, grants = server.bytes_read, 40
+    for client in clients[:grants]:
+        client.leave()
+    per_grant = (server.bytes_read - before) / grants
+    print(f"{count} waiting: {per_grant:.0f} bytes read per grant")
+    assert per_grant < 16_000
