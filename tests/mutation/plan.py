@@ -56,7 +56,7 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         },
         **{
             f"stores/quorum/{name}": _OF_QUORUM
-            for name in ("book", "codec", "messages", "node", "wire")
+            for name in ("codec", "messages", "node", "session_records", "wire")
         },
         "stores/memory": (_OF_MEMORY, "tests/conformance/test_wire.py"),
         **{f"stores/{name}": _OF_PARTS for name in ("registry", "private_files")},
