@@ -7,6 +7,7 @@ import configparser
 import re
 import shlex
 import subprocess
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from lockfast.cli.arguments import parse
-from tests.docs.pages import NAMES, ROOT, Block, blocks_of
+from tests.docs.pages import NAMES, ROOT, Block, blocks_of, prose_of
 
 ELSEWHERE = {
     "python": "tests/docs/test_code_on_pages.py",
@@ -68,6 +69,13 @@ def is_python(text: str) -> bool:
         return False
     doing = (ast.Import, ast.ImportFrom, ast.With, ast.AsyncWith, ast.FunctionDef, ast.ClassDef)
     return any(isinstance(node, doing) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_python_hides_in_indented_text(name: str) -> None:
+    """Indented blocks are for output and URLs; nothing would run the code in them."""
+    for block in re.findall(r"\n\n((?:    .*\n|\n(?=    ))+)", prose_of(ROOT / name)):
+        assert not is_python(textwrap.dedent(block)), block
 
 
 @pytest.mark.parametrize(("name", "test"), NAMED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import lockfast
 from lockfast import aio
 from lockfast.guards import AsyncPostgresGuard, PostgresGuard, RedisGuard
+from lockfast.guards.etcd import put
 from lockfast.stores.postgresql.schema import guards
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of
 from tests.servers.etcd import EtcdCluster
+from tests.servers.lockserver import ServerProcess
 from tests.servers.postgresql import PostgresServer
-from tests.servers.redis import RedisServer
+from tests.servers.redis import RedisServer, free_port
 from tests.servers.zookeeper import ZooKeeperEnsemble
 
 HERE = "tests/docs/test_server_code.py"
@@ -113,11 +116,27 @@ def test_an_async_session_of_sqlalchemy(names: dict[str, Any]) -> None:
 
 
 def test_a_guard_in_redis(lease: lockfast.Lease) -> None:
-    with RedisServer() as server, redis_py.Redis(unix_socket_path=str(server.socket)) as client:
+    with RedisServer(port=free_port()) as server, redis_py.Redis(port=server.port) as client:
         guard = RedisGuard(client)
         exec(block("guards.md", "expire_ms").code, {"guard": guard, "lease": lease})
         assert client.get("order:42:state") == b"paid"
         assert client.get("paid") == b"1"
+        code = block("stores/redis.md", "hset").code
+        address = code.replace('"localhost"', f'"localhost", {server.port}')
+        with lockfast.connect(server.url()) as locks:
+            exec(address, {"client": locks})
+        assert client.hgetall("order:42") == {b"state": b"paid"}
+
+
+def test_a_lock_server(tmp_path: Path) -> None:
+    code = block("stores/http.md", "https://locks.example").code
+    with ServerProcess(f"sqlite://{tmp_path}/locks.db", tmp_path) as server:
+        token = tmp_path / "token"
+        token.write_text(server.token)
+        code = code.replace("https://locks.example", server.url)
+        scope: dict[str, Any] = {"lockfast": lockfast}
+        exec(code.replace("/run/secrets/lockfast", str(token)), scope)
+        scope["client"].close()
 
 
 @pytest.mark.parametrize("page", ["guards.md", "stores/etcd.md"])
@@ -128,6 +147,8 @@ def test_a_guard_in_etcd(page: str, lease: lockfast.Lease) -> None:
         scope: dict[str, Any] = {"lease": lease}
         exec(code.replace("http://10.0.0.1:2379", address), scope)
         assert scope["guard"].floor("orders/42") == lease.token
+        if page == "stores/etcd.md":
+            exec(block(page, "your_write").code, {**scope, "your_write": put("data/orders/42", "")})
 
 
 def test_a_guard_in_zookeeper(lease: lockfast.Lease) -> None:
@@ -149,4 +170,4 @@ def test_a_guard_in_zookeeper(lease: lockfast.Lease) -> None:
 
 def test_every_block_that_names_this_file_is_tested() -> None:
     mine = [it for page in PAGES for it in blocks_of(page) if it.test == HERE]
-    assert len(mine) == 7
+    assert len(mine) == 10
