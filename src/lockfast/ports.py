@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from lockfast.core.commands import Blocker, Command, Reply, Wake
+from lockfast.core.placement import Placement
 
 
 class Signal(Protocol):
@@ -166,6 +167,16 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def placement_of(store: Store) -> Placement | None:
+    """Return how a store spreads names over shards; None if it has only one.
+
+    A sharded store has an attribute `placement`. Its clients open a session per shard, with an
+    id that `Placement.session_id` made.
+    """
+    placement: Placement | None = getattr(store, "placement", None)
+    return placement
 
 
 @runtime_checkable

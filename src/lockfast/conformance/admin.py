@@ -49,9 +49,10 @@ class InspectStories(Contract):
     async def test_sessions_are_shown_with_what_is_said_of_them(self, stage: Stage) -> None:
         one = stage.client(owner="worker", metadata="build 17", ttl=20)
         other = stage.client(owner="looker-on")
-        lease = await one.lock("a").acquire()
-        stage.keep(await one.lock("b").acquire())
-        short = await one.lock("c", ttl=5).acquire()
+        a, b, c = stage.harness.together(*"abc")
+        lease = await one.lock(a).acquire()
+        stage.keep(await one.lock(b).acquire())
+        short = await one.lock(c, ttl=5).acquire()
         sessions = {view.session: view for view in await other.sessions()}
         assert set(sessions) == {lease.session, short.session}, "reading opens no session"
         view = sessions[lease.session]
@@ -123,7 +124,7 @@ class WatchStories(Contract):
     @story("watch")
     async def test_a_watcher_that_waits_is_woken(self, stage: Stage) -> None:
         # The TTL is so long that only a wake can arrive in time.
-        one, looker = stage.client(), stage.client(ttl=3600)
+        one, looker = stage.client(), stage.client(ttl=3600, owner="looker-on")
         await begin_log(stage)
         await (await one.lock("before").acquire()).release()
         (_, last) = await next_events(looker.watch(after=0), 2)
@@ -131,7 +132,7 @@ class WatchStories(Contract):
         watching = stage.start(next_events(watch, 1))
 
         async def watched() -> bool:
-            return len(await one.sessions()) == 2
+            return "looker-on" in {view.owner for view in await one.sessions()}
 
         await stage.until(watched)
         assert not watching.is_done()
@@ -161,7 +162,8 @@ class WatchStories(Contract):
     async def test_a_position_too_long_ago_is_an_error_with_a_snapshot(self, stage: Stage) -> None:
         client = stage.client()
         await begin_log(stage)
-        (caller,) = stage.callers("busy", ttl_ms=600_000)  # longer than the loop on any machine
+        busy = stage.harness.session_for("busy", "a")
+        (caller,) = stage.callers(busy, ttl_ms=600_000)  # longer than the loop on any machine
         held = await client.lock("held").acquire()
         for n in range(1, stage.harness.log_kept // 2 + 200):
             await caller.hold(n, Place("lock", "a", "exclusive"))

@@ -60,6 +60,20 @@ class Harness:
         """Advance the store's clock by at least this much, or wait until it has advanced."""
         await self.driver.pause((span_ms + 1) / 1000)
 
+    def together(self, *names: str) -> tuple[str, ...]:
+        """Return names like these that one claim may request at once.
+
+        Override it for a store of several shards: the names must lie in one.
+        """
+        return names
+
+    def session_for(self, session: str, name: str) -> str:
+        """Return an id like `session` for a session that claims `name`.
+
+        Override it for a store of several shards, where a session lives in one of them.
+        """
+        return session
+
 
 class Stage:
     """The clients, sessions and jobs of one test."""

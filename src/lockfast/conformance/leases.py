@@ -90,13 +90,14 @@ class LeaseStories(Contract):
         self, stage: Stage
     ) -> None:
         one, admin = stage.client(), stage.client(owner="admin")
-        leases = [await one.lock(name).acquire() for name in ("a", "b")]
+        names = stage.harness.together("a", "b")
+        leases = [await one.lock(name).acquire() for name in names]
         assert await admin.revoke(session=leases[0].session, reason="maintenance") == 1
         for lease in leases:
             assert await lease.lost.wait(30)
             with pytest.raises(LeaseLostError, match="maintenance"):
                 lease.check()
-        again = await one.lock("a").acquire(timeout=30)
+        again = await one.lock(names[0]).acquire(timeout=30)
         assert again.session != leases[0].session
         assert again.token > leases[1].token
         await again.release()

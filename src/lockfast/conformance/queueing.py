@@ -23,7 +23,7 @@ class WaitingStories(Contract):
     @story("waiting")
     async def test_a_lock_whose_holder_has_died_can_be_taken(self, stage: Stage) -> None:
         """The holder is a session without a keeper, so it expires."""
-        (dead,) = stage.callers("dead", ttl_ms=500)
+        (dead,) = stage.callers(stage.harness.session_for("dead", "a"), ttl_ms=500)
         granted = await dead.hold(1, c.Place("lock", "a", "exclusive"))
         client = stage.client()
         lease = await client.lock("a").acquire(timeout=30)

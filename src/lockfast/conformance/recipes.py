@@ -80,16 +80,19 @@ class RecipeStories(Contract):
         self, stage: Stage
     ) -> None:
         client = stage.client()
+        together = stage.harness.together
+        names = together(*(f"n{i}" for i in range(8)), *(f"near{i}" for i in range(8)))
+        more, less = together("longer", "shorter")
         sessions = set()
         for i in range(8):
-            lease = stage.keep(await client.lock(f"n{i}", ttl=10 + i).acquire())
+            lease = stage.keep(await client.lock(names[i], ttl=10 + i).acquire())
             sessions.add(lease.session)
-            near = stage.keep(await client.lock(f"near{i}", ttl=10 + i + 0.4).acquire())
+            near = stage.keep(await client.lock(names[8 + i], ttl=10 + i + 0.4).acquire())
             assert near.session == lease.session, (
                 "similar TTLs are rounded down and share a session"
             )
         assert len(sessions) == 8
-        longer = stage.keep(await client.lock("longer", ttl=60).acquire())
+        longer = stage.keep(await client.lock(more, ttl=60).acquire())
         assert longer.session in sessions
         with pytest.raises(LimitError):
-            await client.lock("shorter", ttl=5).acquire()
+            await client.lock(less, ttl=5).acquire()

@@ -16,7 +16,7 @@ from lockfast.flow.keeper import Keeper
 from lockfast.flow.lock_order import LockOrder
 from lockfast.flow.retry import RETRY_MS, Retry
 from lockfast.flow.session import Session
-from lockfast.ports import Runtime, Store, Wire
+from lockfast.ports import Runtime, Store, Wire, placement_of
 
 SESSIONS_MAX: Final = 8
 CLOSE_MS: Final = 3000
@@ -50,6 +50,7 @@ class Core:
         deadlock_after_ms: int = 1000,
     ) -> None:
         self.store = store
+        self.placement = placement_of(store)
         self.runtime = runtime
         self.ttl_ms = ttl_ms
         self._owner_of = owner if callable(owner) else lambda: owner
@@ -71,7 +72,8 @@ class Core:
         self._owner = self._owner_of()
         self.emitter.start(self._owner)
         self._mutex = self.runtime.mutex()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[tuple[int, int], Session] = {}
+        """The sessions by TTL and shard."""
         self.closed = False
         self.refusal: Callable[[], BaseException] = self.closed_error
 
@@ -92,60 +94,72 @@ class Core:
         return f"{self._id}/{self.runtime.actor()}"
 
     def enlist(self, holding: Holding) -> Session:
-        """Register a claim in the session for its TTL, creating the session if necessary."""
-        while not (session := self.session(holding.ask.ttl_ms)).register(holding):
+        """Register a claim in the session for its TTL, creating the session if necessary.
+
+        Raises UnsupportedError if the claim names locks on different shards.
+        """
+        shard = 0 if self.placement is None else self.placement.shard_of(holding.ask.places)
+        while not (session := self.session(holding.ask.ttl_ms, shard)).register(holding):
             pass  # the session has just ended; session() creates another
         return session
 
-    def session(self, ttl_ms: int | None = None) -> Session:
-        """Return the live session for this TTL, with its keeper running."""
+    def session(self, ttl_ms: int | None = None, shard: int = 0) -> Session:
+        """Return the live session for this TTL in this shard, with its keeper running."""
         step_ms = ttl_step_ms(ttl_ms or self.ttl_ms)
         if self._process != self.runtime.process():
             self._start()
-        found = self._sessions.get(step_ms)
+        found = self._sessions.get((step_ms, shard))
         if found is not None and found.alive() and not found.closing:
             return found
         with self._mutex:
             if self.closed:
                 raise self.refusal()
-            found = self._sessions.get(step_ms)
+            found = self._sessions.get((step_ms, shard))
             if found is not None and found.alive() and not found.closing:
                 return found
             if found is None:
-                step_ms = self._within_bounds(step_ms)
-            session = self._sessions.get(step_ms)
+                step_ms = self._within_bounds(step_ms, shard)
+            session = self._sessions.get((step_ms, shard))
             if session is not None and session.alive() and not session.closing:
                 return session
-            session = Session(self._keeper_runtime, step_ms, self.owner, self._metadata)
-            session.deadlock_after_ms = self._deadlock_after_ms
-            session.siblings = self.sessions
-            session.emitter = self.emitter
+            session = self._new_session(step_ms, shard)
             try:
                 session.attach(self.store)
                 keeper = Keeper(session, self.store.keeper_wire())
                 self._keeper_runtime.spawn(keeper.run, f"lockfast-{session.id}")
-                self._sessions[step_ms] = session
+                self._sessions[step_ms, shard] = session
             except BaseException:
                 # Interrupted by Ctrl-C, or the keeper's thread could not be started.
                 session.keeper_not_started()
                 raise
             return session
 
+    def _new_session(self, step_ms: int, shard: int) -> Session:
+        session = Session(self._keeper_runtime, step_ms, self.owner, self._metadata)
+        if self.placement is not None:
+            session.id = self.placement.session_id(self._id, session.id, shard)
+        session.is_spread = self.placement is not None
+        session.deadlock_after_ms = self._deadlock_after_ms
+        session.siblings = self.sessions
+        session.emitter = self.emitter
+        return session
+
     def closed_error(self) -> BaseException:
         """Return the error for calls on a closed client."""
         return StoreUnavailableError(self.store.label, "the client is closed", "connect again")
 
-    def _within_bounds(self, step_ms: int) -> int:
+    def _within_bounds(self, step_ms: int, shard: int) -> int:
         """Return the TTL, or a shorter one in use if the client has too many sessions."""
         for used in [used for used, session in self._sessions.items() if not session.alive()]:
             del self._sessions[used]
-        if len(self._sessions) < SESSIONS_MAX:
+        steps_ms = [used_ms for used_ms, used_shard in self._sessions if used_shard == shard]
+        if len(steps_ms) < SESSIONS_MAX:
             return step_ms
-        shorter = [used for used in self._sessions if used < step_ms]
+        shorter = [used_ms for used_ms in steps_ms if used_ms < step_ms]
         if not shorter:
             raise LimitError(
                 "the number of different TTLs of this client",
-                len(self._sessions) + 1,
+                len(steps_ms) + 1,
                 SESSIONS_MAX,
                 "reuse one of its TTLs",
             )

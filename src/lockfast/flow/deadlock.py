@@ -17,12 +17,17 @@ from lockfast.core.commands import (
     ListingReply,
     Reply,
     ResourceView,
+    Sessions,
+    SessionsReply,
 )
 from lockfast.core.deadlock import Cycle, find_cycles
 from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.placement import CLIENT_DIGITS
 
 RESOURCES_MAX: Final = 256
 """How many resources one search reads. A search that starts elsewhere finds larger cycles."""
+SESSIONS_READ: Final = 64
+"""How many sessions of one client are read; it has one per shard and TTL."""
 LINE_MAX: Final = 1000
 PAGE: Final = 500
 
@@ -30,9 +35,15 @@ Send = Callable[[Command], Awaitable[Reply]]
 
 
 async def look(
-    send: Send, start: Iterable[tuple[str, str]], now_ms: Callable[[], int]
+    send: Send,
+    start: Iterable[tuple[str, str]],
+    now_ms: Callable[[], int],
+    *,
+    is_spread: bool = False,
 ) -> list[Cycle]:
     """Find the deadlocks that can be reached from these resources.
+
+    With `is_spread` a client has a session per shard, and all of them are read.
 
     The queues are read one after another, not in one snapshot. That is safe: a real deadlock
     does not change, and `Break` takes effect only if every claim in it is unchanged.
@@ -53,8 +64,7 @@ async def look(
         actors = {claim.actor for claim in view.holders + view.waiting if claim.actor}
         for session in dict.fromkeys(claim.session for claim in view.holders + view.waiting):
             if session not in claims_of:
-                reply = await send(Claims(session))
-                claims_of[session] = reply.claims if isinstance(reply, ClaimsReply) else ()
+                claims_of[session] = await _claims_around(send, session, is_spread)
             # Also for a session read before: other actors of it may have claims here.
             todo += [
                 (place.kind, place.name)
@@ -64,6 +74,22 @@ async def look(
             ]
     end_ms = now_ms()
     return find_cycles([_later(view, end_ms - read_ms[at]) for at, view in views.items()])
+
+
+async def _claims_around(send: Send, session: str, is_spread: bool) -> tuple[ClaimView, ...]:
+    """Return the claims of a session; on a sharded store, of all sessions of its client."""
+    sessions = [session]
+    if is_spread:
+        client = session[:CLIENT_DIGITS]
+        found = await send(Sessions(client, SESSIONS_READ))
+        if isinstance(found, SessionsReply):
+            sessions += [view.session for view in found.sessions if view.session != session]
+        sessions = [each for each in sessions if each.startswith(client)]
+    claims: list[ClaimView] = []
+    for each in sessions:
+        reply = await send(Claims(each))
+        claims += reply.claims if isinstance(reply, ClaimsReply) else ()
+    return tuple(claims)
 
 
 def _later(view: ResourceView, ms: int) -> ResourceView:
@@ -89,7 +115,9 @@ async def end(send: Send, cycle: Cycle) -> bool:
     return isinstance(reply, Done) and reply.found
 
 
-async def all_deadlocks(send: Send, now_ms: Callable[[], int]) -> list[Cycle]:
+async def all_deadlocks(
+    send: Send, now_ms: Callable[[], int], *, is_spread: bool = False
+) -> list[Cycle]:
     """Find every deadlock in the store."""
     start: list[tuple[str, str]] = []
     for kind in MODES_OF_KIND:
@@ -108,6 +136,7 @@ async def all_deadlocks(send: Send, now_ms: Callable[[], int]) -> list[Cycle]:
             after = reply.resources[-1].name
     found: dict[frozenset[str], Cycle] = {}
     for at in range(0, len(start), RESOURCES_MAX // 4):
-        for cycle in await look(send, start[at : at + RESOURCES_MAX // 4], now_ms):
+        part = start[at : at + RESOURCES_MAX // 4]
+        for cycle in await look(send, part, now_ms, is_spread=is_spread):
             found.setdefault(cycle.actors, cycle)
     return list(found.values())

@@ -60,7 +60,7 @@ class LeaderWatcher:
     def __init__(self, core: Core, name: str) -> None:
         self._core = core
         self._name = name
-        self._watcher = Watcher(core, ELECTION, name, None)
+        self._watcher = Watcher(core, ELECTION, name, None, exact=True)
         self._last: Leader | None = None
         self._started = False
 
@@ -120,7 +120,7 @@ class PartyWatcher:
     def __init__(self, core: Core, name: str) -> None:
         self._core = core
         self._name = name
-        self._watcher = Watcher(core, PARTY, name, None)
+        self._watcher = Watcher(core, PARTY, name, None, exact=True)
         self._last: frozenset[tuple[str, int, str]] | None = None
 
     async def next(self) -> tuple[Member, ...] | None:

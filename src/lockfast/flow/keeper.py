@@ -310,7 +310,8 @@ class Keeper:
         try:
             start = session.start_of_deadlock_look()
             now_ms = self._runtime.now_ms
-            for cycle in await deadlock.look(send, start, now_ms) if start else ():
+            spread = session.is_spread
+            for cycle in await deadlock.look(send, start, now_ms, is_spread=spread):
                 if await deadlock.end(send, cycle):
                     self._report_deadlock(cycle)
         except Exception as error:

@@ -75,7 +75,7 @@ async def finish(core: Core, holding: Holding, window: Window, went_well: bool) 
 async def wait_for_end(core: Core, name: str, window: Window) -> Outcome | None:
     """Wait for the run under way. Return None if the caller should try to run it."""
     while True:
-        watcher = Watcher(core, ONCE, name, None)
+        watcher = Watcher(core, ONCE, name, None, exact=True)
         try:
             # From here on no event is missed.
             await watcher.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from lockfast.core.commands import Ended, Event, Events, EventsReply, Watch
 from lockfast.errors import WatchGapError
@@ -15,13 +16,24 @@ from lockfast.ports import Signal
 class Watcher:
     """Reads the log from a position on, and waits for a wake at its end."""
 
-    def __init__(self, core: Core, kind: str | None, prefix: str, after: int | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        kind: str | None,
+        prefix: str,
+        after: int | None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """`exact`: the prefix is the whole name of the resource to watch."""
         self._core = core
         self._kind = kind
         self._prefix = prefix
         self._position = after
         self._ready: deque[Event] = deque()
-        self._session: Session | None = None
+        self._sessions: dict[int, Session] = {}
+        """The session that the store wakes, in each shard that may have such events."""
+        self._shards = _shards(core, kind, prefix, exact)
         self._signal: Signal | None = None
         self.closed = False
 
@@ -46,22 +58,25 @@ class Watcher:
                 self._position = event.position
                 if self._concerns(event):
                     return watch_event(event)
-            session = await self._listen()
+            sessions = [await self._listen(shard) for shard in self._shards]
             signal = self._signal = core.runtime.signal()
             # Register before reading the log, so that an event written afterwards wakes us.
-            session.events_changed.append(signal.set)
-            session.on_end.append(signal.set)
+            for session in sessions:
+                session.events_changed.append(signal.set)
+                session.on_end.append(signal.set)
             try:
                 assert self._position is not None
                 reply = await core.ask(Events(self._position), EventsReply)
                 if self._position < reply.oldest - 1 and self._position < reply.end:
                     raise await self._gap(self._position, reply)
                 self._ready.extend(_whole_steps(reply))
-                if not reply.events and session.alive() and not self.closed:
-                    await signal.wait(session.ttl_ms // RENEWALS_PER_TTL)
+                listening = all(session.alive() for session in sessions)
+                if not reply.events and listening and not self.closed:
+                    await signal.wait(sessions[0].ttl_ms // RENEWALS_PER_TTL)
             finally:
-                session.events_changed.remove(signal.set)
-                session.on_end.remove(signal.set)
+                for session in sessions:
+                    session.events_changed.remove(signal.set)
+                    session.on_end.remove(signal.set)
         return None
 
     def hands_over(self, event: WatchEvent, what: str) -> bool:
@@ -80,11 +95,11 @@ class Watcher:
             self._prefix
         )
 
-    async def _listen(self) -> Session:
-        """Return a session that the store wakes when the log grows."""
+    async def _listen(self, shard: int) -> Session:
+        """Return a session that the store wakes when the log of this shard grows."""
         while True:
-            session = self._core.session()
-            if session is self._session and session.alive():
+            session = self._core.session(shard=shard)
+            if session is self._sessions.get(shard) and session.alive():
                 return session
             opening = session.opening()
             if opening is not None:
@@ -94,7 +109,7 @@ class Watcher:
             if isinstance(reply, Ended):
                 session.ended_by_store(reply)
                 continue
-            self._session = session
+            self._sessions[shard] = session
             return session
 
     async def _gap(self, position: int, reply: EventsReply) -> WatchGapError:
@@ -112,6 +127,14 @@ class Watcher:
         signal = self._signal
         if signal is not None:
             signal.set()
+
+
+def _shards(core: Core, kind: str | None, prefix: str, exact: bool) -> Sequence[int]:
+    if core.placement is None:
+        return (0,)
+    if exact and kind is not None:
+        return (core.placement.shard_of_name(kind, prefix),)
+    return core.placement.shards_of_prefix(prefix)
 
 
 def _whole_steps(reply: EventsReply) -> tuple[Event, ...]:

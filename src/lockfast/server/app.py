@@ -16,7 +16,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Scope
 
 from lockfast.core import commands as c
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 from lockfast.server.audit import AuditLog
 from lockfast.server.border import LOOPBACK_HOSTS, Border
 from lockfast.server.config import Config, Policy
@@ -65,6 +65,13 @@ class LockServer:
         if parsed.scheme.startswith("http"):
             raise StoreMisconfiguredError(
                 parsed.label, "is a Lockfast server itself", "name its store with --store"
+            )
+        if parsed.scheme.endswith("+cluster") or parsed.scheme.startswith("sharded+"):
+            # Its clients do not know the shards, and their sessions would span them.
+            raise UnsupportedError(
+                "a lock server over shards",
+                f"{parsed.label} spreads locks over shards, which only its own clients know",
+                "let clients connect to the cluster, or give the server another store",
             )
         self._own_namespace = parsed.namespace
         self.label = parsed.label

@@ -9,7 +9,8 @@ to append.
 from __future__ import annotations
 
 from lockfast.core import commands as c
-from lockfast.ports import Capabilities, Deliver, Store, WakeListener, Wire
+from lockfast.core.placement import Placement
+from lockfast.ports import Capabilities, Deliver, Store, WakeListener, Wire, placement_of
 from lockfast.runtimes.platform import now_us
 from lockfast.stores.history_recorder import HistoryFile, HistoryRecorder
 
@@ -63,6 +64,10 @@ class _RecordedStore:
     @property
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
+
+    @property
+    def placement(self) -> Placement | None:
+        return placement_of(self._store)
 
     def caller_wire(self) -> Wire:
         return _RecordedWire(self._store.caller_wire(), self._recorder)

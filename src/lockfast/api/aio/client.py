@@ -149,7 +149,9 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
 
     async def deadlocks(self) -> builtins.list[DeadlockInfo]:
         """Find the deadlocks in the whole store."""
-        cycles = await deadlock.all_deadlocks(self._core.request, self._core.runtime.now_ms)
+        core = self._core
+        spread = core.placement is not None
+        cycles = await deadlock.all_deadlocks(core.request, core.runtime.now_ms, is_spread=spread)
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
     async def wait_graph(self, prefix: str = "") -> WaitGraph:
