@@ -260,7 +260,8 @@ class _WithoutShortcuts(ScriptProtocol):
 
     def _script(self, kind: type) -> scripts.Script:
         parts = scripts._PARTS[kind]
-        return scripts._make(tuple(part for part in parts if part not in self._PASSING))
+        kept = tuple(part for part in parts if part not in self._PASSING)
+        return scripts._make(kept, scripts.ONE_SHARD)
 
     def _call(self, kind: type, clock: str = "") -> tuple[str | bytes | int, ...]:
         return ("EVALSHA", self._script(kind).sha, len(self.keys), *self.keys)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import lockfast
-from chaos.faults import FAULTS, MIX, mixed
+from chaos.faults import FAULTS, MIX, NAMES, mixed
 from chaos.targets import Target
 from chaos.witness import Witness
 from chaos.worker import ACQUIRE_S, CLOSING_S, Orders
@@ -43,7 +43,6 @@ from lockfast.sim.entries import HistoryError
 from lockfast.sim.history import Entry, read_history
 
 ROOT: Final = Path(__file__).parents[1]
-NAMES: Final = ["orders/1", "orders/2"]
 ALLOWANCE_S: Final = 10.0
 """On a busy machine a process may have to wait for the processor: added to every bound."""
 START_S: Final = 60.0

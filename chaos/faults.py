@@ -12,9 +12,12 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Protocol
 
 from chaos import shim
-from chaos.targets import Etcd, Quorum, Target
+from chaos.targets import Cluster, Etcd, Quorum, Target
 from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
+from tests.servers.sentinel import wait_until
 
+NAMES: Final = ["orders/1", "orders/2"]
+"""The locks that workers take."""
 HOUR_S: Final = 3600.0
 BYTES_MAX: Final = 1500
 """Cuts come within as many bytes: some requests and replies."""
@@ -157,6 +160,40 @@ def leader(scene: Scene) -> None:
     scene.wait(0.3 * scene.target.ttl)
 
 
+def promote(scene: Scene) -> None:
+    """A primary is killed or stopped until its replica has taken over its slots."""
+    assert isinstance(scene.target, Cluster)
+    cluster, how = scene.target.cluster, scene.rng.choice(("killed", "stopped"))
+    slot = scene.target.slot_of(scene.rng.choice(NAMES))
+    primary = cluster.owner(slot)
+    scene.note(f"primary {how}", _lane(scene, cluster.nodes.index(primary)))
+    if how == "killed":
+        cluster.fail_over(primary)
+        primary.start()
+    else:
+        with primary.stopped():
+            cluster.wait_for_failover(primary)
+    wait_until(cluster.is_ok, "that the former primary is a replica")
+    scene.wait(scene.rng.uniform(0.1, 0.5) * scene.target.ttl)
+
+
+def reshard(scene: Scene) -> None:
+    """The slot of a lock moves to another node, with or without a break between its keys, and
+    all connections of clients are cut."""
+    assert isinstance(scene.target, Cluster)
+    cluster = scene.target.cluster
+    slot = scene.target.slot_of(scene.rng.choice(NAMES))
+    source = cluster.owner(slot)
+    target = scene.rng.choice([node for node in cluster.primaries if node is not source])
+    pause_s = scene.rng.choice((0.0, 0.1 * scene.target.ttl))
+    scene.note(f"slot {slot} moves", _lane(scene, cluster.nodes.index(source)))
+    cluster.move_slot(slot, source, target, halfway=lambda moved: scene.wait(pause_s))
+    if scene.rng.random() < 0.5:
+        for node in cluster.nodes:
+            node.call("CLIENT", "KILL", "TYPE", scene.rng.choice(("normal", "pubsub")))
+    scene.wait(scene.rng.uniform(0.1, 0.3) * scene.target.ttl)
+
+
 def disk(scene: Scene) -> None:
     """Full for a while. etcd has an alarm for it, which its quota raises."""
     target = scene.target
@@ -237,6 +274,10 @@ def _etcd(target: Target) -> str:
     return "" if isinstance(target, Etcd) else "it has no leader"
 
 
+def _cluster(target: Target) -> str:
+    return "" if isinstance(target, Cluster) else "it has no slots"
+
+
 def _minority(target: Target) -> str:
     return shim.missing() if isinstance(target, Quorum) else "it is no majority of nodes"
 
@@ -262,6 +303,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "restart": Fault(restart, "kill -9 of a server, which comes back with its data", _server),
     "wipe": Fault(wipe, "kill -9 of a server, which comes back without its data", _server),
     "leader": Fault(leader, "the leader is moved, killed or stopped", _etcd),
+    "promote": Fault(promote, "a primary is killed or stopped, its replica promoted", _cluster),
+    "reshard": Fault(reshard, "slots move to other nodes, connections are cut", _cluster),
     "disk": Fault(disk, "no file grows", _disk),
     "clock": Fault(clock, "the wall clock moves an hour and back", _shim),
     "askew": Fault(askew, "clocks of a minority an hour off, and nodes killed and cut", _minority),

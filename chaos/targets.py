@@ -17,12 +17,15 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from chaos import shim
+from lockfast.core.placement import Placement
+from lockfast.stores.redis.cluster.slots import shard_namespaces, slot_of, tag_of
 from tests.quorum.nodes import FiveNodes
 from tests.servers.etcd import EtcdCluster
 from tests.servers.lockserver import ServerProcess
 from tests.servers.postgresql import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import RedisCluster
 
 NOTHING: Final[frozenset[str]] = frozenset()
 FORGETS: Final = frozenset(["exclusion", "order"])
@@ -317,6 +320,44 @@ class Quorum(Target):
         return sum(int(server.run("DBSIZE")) for server in self._servers)
 
 
+class Cluster(Target):
+    """A Redis Cluster of three primaries with a replica each, without persistence."""
+
+    name = "redis-cluster"
+    workers = 8
+    per_name = True
+    shards = 8
+
+    def start(self) -> None:
+        self.cluster = self.stack.enter_context(RedisCluster())
+        self.nodes = self.cluster.nodes
+        self._namespace = ""
+
+    def url(self, namespace: str) -> str:
+        self._namespace = namespace
+        return self.cluster.url(namespace, shards=self.shards)
+
+    def slot_of(self, name: str) -> int:
+        """The slot of a lock."""
+        shard = Placement(self.shards).shard_of_name("lock", name)
+        return slot_of(tag_of(shard_namespaces(self._namespace, self.shards)[shard]))
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        # Replication is asynchronous, so a failover may forget the last grants.
+        return FORGETS if fault in ("freeze", "wipe", "promote") else NOTHING
+
+    def lacks(self, fault: str) -> str:
+        if fault in ("restart", "disk"):
+            return "its nodes keep nothing on disk: see `wipe` and `redis`"
+        return "see `redis`" if fault == "clock" else ""
+
+    def wipe(self, node: int) -> None:
+        pass  # nothing was saved
+
+    def rows(self) -> int | None:
+        return sum(int(node.call("DBSIZE")) for node in self.cluster.primaries)
+
+
 class Served(ServerProcess):
     """A lock server as a node of its own."""
 
@@ -363,5 +404,5 @@ class Server(Target):
 
 
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
-    kind.name: kind for kind in (Memory, Sqlite, Redis, Postgresql, Etcd, Quorum, Server)
+    kind.name: kind for kind in (Memory, Sqlite, Redis, Cluster, Postgresql, Etcd, Quorum, Server)
 }

@@ -17,7 +17,7 @@ class TlsFront:
     """Listens on a TCP port with TLS and passes everything on to a Unix socket."""
 
     def __init__(self, upstream: Path, context: ssl.SSLContext) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self._context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -69,7 +69,7 @@ class TlsFront:
                     pass
                 return
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-                server.connect(str(self._upstream))
+                server.connect(str(self.upstream))
                 _relay(client, server)
         self._open.discard(client)
 

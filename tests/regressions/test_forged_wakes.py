@@ -58,25 +58,22 @@ def test_a_grant_published_by_a_stranger_is_not_believed(server: RedisServer) ->
         got[0].release()
 
 
-def test_a_message_of_the_store_changed_on_its_way_is_not_believed(server: RedisServer) -> None:
+def test_a_message_of_the_store_changed_on_its_way_is_not_believed() -> None:
     """Whoever may subscribe as well sees true messages, and cannot make others of them."""
     from lockfast.core.commands import Wake
-    from lockfast.stores.redis.address import parse
-    from lockfast.stores.redis.wake_listener import RedisWakeListener
-    from lockfast.stores.registry import parse_url
+    from lockfast.stores.redis.session_wakes import SessionWakes
 
     delivered: list[Wake] = []
-    listener = RedisWakeListener(parse(parse_url(server.url())), "s", delivered.append)
+    wakes = SessionWakes("s", delivered.append)
 
     def hear(said: str, code: str) -> list[Wake]:
-        return listener._hear_all([["message", "channel", f"{said} {code}"]])
+        return wakes.hear_all([["message", "channel", f"{said} {code}"]])
 
     true = "s 1 granted 17"
-    code = listener._code(true)
+    code = wakes._code(true)
     for said in ("s 1 granted 18", "s 2 granted 17", "s 1 granted 17 ", "other 1 granted 17"):
         assert hear(said, code) == []
-    assert hear(f"s 1 granted {2**53 + 1}", listener._code(f"s 1 granted {2**53 + 1}")) == []
+    assert hear(f"s 1 granted {2**53 + 1}", wakes._code(f"s 1 granted {2**53 + 1}")) == []
     assert delivered == []
     hear(true, code)
-    assert delivered == [Wake(listener.inbox, "s", 1, "granted", 17)]
-    listener.close()
+    assert delivered == [Wake(wakes.inbox, "s", 1, "granted", 17)]

@@ -125,6 +125,10 @@ class RedisServer:
         assert self._process is not None
         return self._process.pid
 
+    def is_running(self) -> bool:
+        """Whether it was started and neither killed nor ended."""
+        return self._process is not None and self._process.poll() is None
+
     def has_exited(self) -> bool:
         """Whether it ended although nobody killed it."""
         return self._process is not None and self._process.poll() is not None

@@ -22,6 +22,7 @@ from lockfast.stores.redis.errors import is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
 from lockfast.stores.redis.resp import ReplyError
 from lockfast.stores.redis.scripts import channel_of, script_of
+from lockfast.stores.redis.session_wakes import SessionWakes
 from lockfast.stores.redis.wake_listener import RedisWakeListener
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class SimRedisWakeListener(RedisWakeListener):
         self.inbox = f"{host.chance().getrandbits(128):032x}"
         self._address = Address(LABEL)
         self._session = session
-        self._deliver = deliver
+        self._wakes = SessionWakes(session, deliver, inbox=self.inbox)
         self._host = host
         self._find = find
         self._channel = channel_of("default", session)
@@ -215,7 +216,7 @@ class SimRedisWakeListener(RedisWakeListener):
             await self._signal.wait(wait_ms)
         self._signal.clear()
         messages, self._messages = self._messages, []
-        return self._hear_all(
+        return self._wakes.hear_all(
             ["message", self._channel, message.decode(errors="replace")] for message in messages
         )
 

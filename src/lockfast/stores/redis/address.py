@@ -56,6 +56,8 @@ class Address(NamedTuple):
     """The name under which the sentinels know the server; its role is checked."""
     sentinel_username: str = ""
     sentinel_password: str = ""
+    layout: int = 1
+    """How the namespace is spread over shards; see `scripts.py`."""
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
@@ -65,19 +67,23 @@ def parse(url: StoreUrl) -> Address:
     """Return the address in a URL; raises StoreMisconfiguredError if it is malformed."""
     is_watched = url.scheme in SENTINEL_SCHEMES
     url.refuse_other_options(*(SENTINEL_OPTIONS if is_watched else OPTIONS))
-    namespace = url.namespace or DEFAULT_NAMESPACE
-    common = Address(
-        url.label,
-        namespace=namespace,
-        allows_eviction=_allows_eviction(url),
-        spins=url.flag("spin", True),
-        wait=_replicas(url),
-    )
+    common = common_address(url)
     if is_watched:
         return _parse_sentinels(url, common)
     if url.scheme in ("unix", "valkey+unix", "redis+unix"):
         return _parse_unix(url, common)
     return _parse_tcp(url, common)
+
+
+def common_address(url: StoreUrl) -> Address:
+    """Return the options that all schemes share; the server is not yet known."""
+    return Address(
+        url.label,
+        namespace=url.namespace or DEFAULT_NAMESPACE,
+        allows_eviction=_allows_eviction(url),
+        spins=url.flag("spin", True),
+        wait=_replicas(url),
+    )
 
 
 def _parse_tcp(url: StoreUrl, common: Address) -> Address:
@@ -86,7 +92,7 @@ def _parse_tcp(url: StoreUrl, common: Address) -> Address:
     server = _server(text, PORT)
     if server is None:
         raise StoreMisconfiguredError(url.label, "names no server", "write redis://host:6379/0")
-    username, password = _credentials(credentials, url)
+    username, password = credentials_in(credentials, url)
     return common._replace(
         host=server.host,
         port=server.port,
@@ -101,16 +107,16 @@ def _parse_sentinels(url: StoreUrl, common: Address) -> Address:
     credentials, _, place = url.location.rpartition("@")
     hosts, _, rest = place.partition("/")
     service, _, db = rest.partition("/")
-    servers = [_server(text, SENTINEL_PORT) for text in hosts.split(",")]
-    if not hosts or None in servers or len(set(servers)) < len(servers) or not service:
+    servers = servers_in(hosts, SENTINEL_PORT)
+    if servers is None or not service:
         raise StoreMisconfiguredError(
             url.label,
             "does not name sentinels and a service",
             "write redis+sentinel://host1:26379,host2:26379,host3:26379/name",
         )
-    username, password = _credentials(credentials, url)
+    username, password = credentials_in(credentials, url)
     return common._replace(
-        sentinels=tuple(server for server in servers if server is not None),
+        sentinels=servers,
         service=service,
         db=_database(url, db),
         username=username,
@@ -118,6 +124,14 @@ def _parse_sentinels(url: StoreUrl, common: Address) -> Address:
         sentinel_username=url.options.get("sentinel_user", ""),
         sentinel_password=url.options.get("sentinel_password", ""),
     )
+
+
+def servers_in(text: str, port: int) -> tuple[Server, ...] | None:
+    """The servers in `host[:port],host[:port]`; None if they are malformed or named twice."""
+    found = [_server(each, port) for each in text.split(",")]
+    servers = tuple(server for server in found if server is not None)
+    is_valid = bool(text) and len(set(servers)) == len(found)
+    return servers if is_valid else None
 
 
 def _server(text: str, port: int) -> Server | None:
@@ -138,7 +152,7 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
         credentials, path = "", url.location.removeprefix("/")
     if not path:
         raise StoreMisconfiguredError(url.label, "names no socket", "write unix:///path/redis.sock")
-    username, password = _credentials(credentials, url)
+    username, password = credentials_in(credentials, url)
     return common._replace(
         path=f"/{path}",
         username=username,
@@ -147,7 +161,7 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
     )
 
 
-def _credentials(text: str, url: StoreUrl) -> tuple[str, Password]:
+def credentials_in(text: str, url: StoreUrl) -> tuple[str, Password]:
     """Split `user:password`; without a colon it is the user alone, as the label shows it."""
     username, _, password = text.partition(":")
     return username, url.password or password

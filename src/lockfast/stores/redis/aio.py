@@ -165,16 +165,15 @@ class AsyncWire:
     ) -> None:
         self._protocol = protocol
         self._on_close = on_close
-        self._connection: AsyncConnection | None = None
-        self._connecting: asyncio.Lock | None = None
+        self._link = AsyncLink(protocol.address)
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_ms / 1000
         protocol = self._protocol
-        connection = self._connection
+        connection = self._link.connection
         if connection is None or not connection.is_usable or connection.loop is not loop:
-            connection = await self._connected(loop, until_s)
+            connection = await self._link.connected(loop, until_s)
         packed = protocol.packed(command)
         bytes_max = protocol.bytes_max(command)
         found = await connection.request(packed, until_s, bytes_max)
@@ -197,23 +196,37 @@ class AsyncWire:
         packed = confirmation.packed(until_s - loop.time())
         return confirmation.judged(command, reply, await connection.request(packed, until_s))
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
+    def close(self) -> None:
+        self._on_close(self)
+        self._link.close()
+
+
+class AsyncLink:
+    """The connection of one event loop to one server, made when it is needed."""
+
+    def __init__(self, address: Address, *, probed: bool = True) -> None:
+        self._address = address
+        self._probed = probed
+        self.connection: AsyncConnection | None = None
+        self._connecting: asyncio.Lock | None = None
+
+    async def connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
         """Return the connection; the first task that needs it makes it for all."""
-        former = self._connection
+        former = self.connection
         if self._connecting is None or (former is not None and former.loop is not loop):
             self._connecting = asyncio.Lock()
-            self._drop()
-        label = self._protocol.address.label
+            self.close()
+        label = self._address.label
         try:
             async with asyncio.timeout_at(until_s), self._connecting:
-                if self._connection is None or not self._connection.is_usable:
-                    self._connection = await self._connect(loop, until_s)
-                return self._connection
+                if self.connection is None or not self.connection.is_usable:
+                    self.connection = await self._connect(loop, until_s)
+                return self.connection
         except TimeoutError as error:
             raise StoreUnavailableError(label, "could not be reached in time") from error
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
-        address = self._protocol.address
+        address = self._address
         if address.sentinels:
             from lockfast.stores.redis.sentinel import primary_of
 
@@ -233,10 +246,11 @@ class AsyncWire:
                 raise
             raise unreachable(address, error) from error
         try:
+            steps = handshake(address, probed=self._probed)
             replies = await asyncio.gather(
-                *[connection.request(packed, until_s) for packed in handshake(address)]
+                *[connection.request(packed, until_s) for packed in steps.values()]
             )
-            check_handshake(address, replies)
+            check_handshake(address, dict(zip(steps, replies, strict=True)))
         except BaseException as error:
             connection.abort()
             why = handshake_failed(address, error)
@@ -245,13 +259,9 @@ class AsyncWire:
             raise why from error
         return connection
 
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
         if connection is not None:
             # Its loop may be closed, and its transport with it.
             with contextlib.suppress(RuntimeError):
                 connection.loop.call_soon_threadsafe(connection.abort)
-
-    def close(self) -> None:
-        self._on_close(self)
-        self._drop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -39,42 +39,46 @@ EVICTING: Final = "allkeys-"
 # ── the handshake, the same for both APIs ────────────────────────────────────────────
 
 
-def handshake(address: Address, *, checked: bool = True) -> list[bytes]:
-    """Return the commands to send on a new connection.
+def handshake(address: Address, *, checked: bool = True, probed: bool = True) -> dict[str, bytes]:
+    """Return the commands to send on a new connection, by name.
 
     `checked`: with those that check the server. Every connection does so, not only the
     first: a failover or a change of the configuration may have put another server here.
+    `probed`: the server has the keys of the namespace, so check the rights to them as well.
     """
-    commands = []
+    commands: dict[str, bytes] = {}
     if address.username:
         password = plain(address.password, address.label)
-        commands.append(pack("AUTH", address.username, password))
+        commands["AUTH"] = pack("AUTH", address.username, password)
     elif address.password:
-        commands.append(pack("AUTH", plain(address.password, address.label)))
+        commands["AUTH"] = pack("AUTH", plain(address.password, address.label))
     if address.db:
-        commands.append(pack("SELECT", address.db))
+        commands["SELECT"] = pack("SELECT", address.db)
     if address.service:
-        commands.append(pack("ROLE"))
-    commands.append(pack("CLIENT", "SETNAME", "lockfast"))
+        commands["ROLE"] = pack("ROLE")
+    commands["SETNAME"] = pack("CLIENT", "SETNAME", "lockfast")
     if checked:
-        commands.append(pack("INFO", "memory"))
-        keys = keys_of(address.namespace)
-        channel = channel_of(address.namespace, "probe")
-        commands.append(pack("EVAL", probe().body, len(keys), *keys, channel))
+        commands["INFO"] = pack("INFO", "memory")
+        if probed:
+            commands["EVAL"] = packed_probe(address.namespace)
     return commands
 
 
-def check_handshake(address: Address, replies: Sequence[Any], *, checked: bool = True) -> None:
+def packed_probe(namespace: str) -> bytes:
+    """Return the command that tries all rights that are needed, without effect."""
+    keys = keys_of(namespace)
+    return pack("EVAL", probe().body, len(keys), *keys, channel_of(namespace, "probe"))
+
+
+def check_handshake(address: Address, replies: Mapping[str, Any]) -> None:
     """Raise unless the server accepted us and is safe for locks."""
-    required = list(replies)
-    info = required.pop(-2) if checked else None
-    # SETNAME only helps whoever reads CLIENT LIST; its failure is ignored.
-    required.pop(-2 if checked else -1)
-    if address.service:
-        _check_role(address, required[-2 if checked else -1])
-    for reply in required:
-        if isinstance(reply, Exception):
+    if "ROLE" in replies:
+        _check_role(address, replies["ROLE"])
+    for name, reply in replies.items():
+        # SETNAME only helps whoever reads CLIENT LIST, and INFO may be forbidden.
+        if isinstance(reply, Exception) and name not in ("SETNAME", "INFO"):
             raise translate(str(reply), address.label)
+    info = replies.get("INFO")
     if isinstance(info, str) and not address.allows_eviction:
         policy = info_field(info, "maxmemory_policy")
         if policy.startswith(EVICTING):
@@ -150,7 +154,9 @@ def handshake_failed(
 class Connection:
     """One stream of commands and replies, for one thread at a time."""
 
-    def __init__(self, address: Address, until_s: float, *, checked: bool = True) -> None:
+    def __init__(
+        self, address: Address, until_s: float, *, checked: bool = True, probed: bool = True
+    ) -> None:
         if address.sentinels:
             from lockfast.stores.redis.sentinel import primary_of
 
@@ -162,8 +168,9 @@ class Connection:
         except OSError as error:
             raise unreachable(address, error) from error
         try:
-            replies = self.exchange_all(handshake(address, checked=checked), until_s)
-            check_handshake(address, replies, checked=checked)
+            steps = handshake(address, checked=checked, probed=probed)
+            replies = self.exchange_all(list(steps.values()), until_s)
+            check_handshake(address, dict(zip(steps, replies, strict=True)))
         except BaseException as error:
             why = handshake_failed(address, error, self._alert())
             self.close()

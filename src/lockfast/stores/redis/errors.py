@@ -12,7 +12,7 @@ _NO_RIGHT: Final = ("does not allow this user a command that is needed", _RIGHTS
 _NO_COMMAND: Final = ("lacks a command that is needed", _RIGHTS)
 _CLUSTER: Final = (
     "is part of a cluster and does not serve this namespace",
-    "clusters are not supported: connect to a server that is not part of one",
+    "write redis+cluster://host1,host2,host3",
 )
 _DAMAGED: Final = "run `lockfast doctor --repair` on this URL"
 
@@ -48,12 +48,20 @@ _MISCONFIGURED: Final = {
     "CROSSSLOT": _CLUSTER,
     "SELECT is not allowed in cluster mode": _CLUSTER,
     "WRONGTYPE": ("has other data under our keys", "use another namespace"),
+    "cluster support disabled": (
+        "is not part of a cluster",
+        "write redis://host, or redis+sentinel:// if sentinels watch it",
+    ),
     "unknown command": _NO_COMMAND,
     "Unknown Redis command called from": _NO_COMMAND,
     "LOCKFAST is damaged": ("holds a damaged namespace", _DAMAGED),
     "LOCKFAST has schema": (
         "holds a namespace of another version of Lockfast",
         "use one version of Lockfast in a namespace, or another namespace",
+    ),
+    "LOCKFAST has shards": (
+        "holds a namespace that is spread over shards in another way",
+        "write shards= and shard_by= as the namespace has them, or use another namespace",
     ),
 }
 """Nothing was done, and a retry will not help."""

@@ -39,16 +39,17 @@ _RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Rights"'
 
 
 class RedisMaintenance(Maintenance):
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, in_cluster: bool = False) -> None:
         super().__init__(address.label)
         self._address = address
+        self._in_cluster = in_cluster
 
     def examine(self) -> Iterator[Diagnosis]:
         with self._connected() as connection:
-            yield from _Checkup(self._address, connection).findings()
+            yield from _Checkup(self._address, connection, self._in_cluster).findings()
 
     def repair(self) -> Iterator[Diagnosis]:
-        sessions, claims, lost = self._run(repair())
+        sessions, claims, lost = self._run(repair(self._address.layout))
         yield Diagnosis("repair", f"rebuilt {sessions} sessions and {claims} claims")
         if lost:
             advice = "their holders are told at their next keep-alive"
@@ -56,7 +57,7 @@ class RedisMaintenance(Maintenance):
             yield Diagnosis("repair", found, "note", advice)
 
     def reset(self) -> Iterator[Diagnosis]:
-        (sessions,) = self._run(reset())
+        (sessions,) = self._run(reset(self._address.layout))
         found = f"ended {sessions} sessions and deleted all their claims"
         yield Diagnosis("reset", found)
 
@@ -80,8 +81,9 @@ class RedisMaintenance(Maintenance):
 
 
 class _Checkup:
-    def __init__(self, address: Address, connection: Connection) -> None:
+    def __init__(self, address: Address, connection: Connection, in_cluster: bool) -> None:
         self._address = address
+        self._in_cluster = in_cluster
         self._connection = connection
 
     def findings(self) -> Iterator[Diagnosis]:
@@ -109,8 +111,8 @@ class _Checkup:
         found = f"{name} {version}, {mode}"
         if [int(part) for part in version.split(".")[:2] if part.isdecimal()] < OLDEST:
             return Diagnosis("server", found, "bad", "use Redis 6.2 or newer, or Valkey")
-        if mode == "cluster":
-            advice = "clusters are not supported; this server works only if it serves the slot"
+        if mode == "cluster" and not self._in_cluster:
+            advice = "it serves only a part of the keys; write redis+cluster://"
             return Diagnosis("server", found, "note", advice)
         return Diagnosis("server", found)
 
@@ -235,7 +237,7 @@ class _Checkup:
 
     def _namespace(self) -> Diagnosis:
         keys = keys_of(self._address.namespace)
-        script = script_of(Sessions)
+        script = script_of(Sessions, self._address.layout)
         reply = self._run("EVAL", script.body, len(keys), *keys, "", 1000)
         name = self._address.namespace
         if isinstance(reply, Exception):

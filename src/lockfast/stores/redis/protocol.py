@@ -52,12 +52,12 @@ class ScriptProtocol:
 
     def _call(self, kind: type, clock: str = "") -> tuple[str | bytes | int, ...]:
         keys: tuple[str | bytes, ...] = (*self.keys, clock) if clock else self.keys
-        return ("EVALSHA", script_of(kind).sha, len(keys), *keys)
+        return ("EVALSHA", script_of(kind, self.address.layout).sha, len(keys), *keys)
 
     def loading(self, command: Command) -> bytes:
         """Return what loads the command's script, for a server that does not have it."""
         kind: type = type(command)
-        return pack("SCRIPT", "LOAD", script_of(kind).body)
+        return pack("SCRIPT", "LOAD", script_of(kind, self.address.layout).body)
 
     @staticmethod
     def bytes_max(command: Command) -> int:

@@ -27,7 +27,10 @@ FOLDER: Final = Path(__file__).parent / "scripts"
 KEYS: Final = ("rows", "order", "due", "log")
 """All keys of a shard. Every script declares all of them and touches no other."""
 SCHEMA: Final = 1
-SHARDS: Final = 1
+ONE_SHARD: Final = 1
+"""The layout of a namespace without shards. A layout is the number of shards, plus
+BY_FIRST_SEGMENT if names are placed by their first segment."""
+BY_FIRST_SEGMENT: Final = 128
 
 _SHORTCUTS: Final = ("enter_free", "enter_last", "leave_alone", "leave_next", "passing")
 _WRITING: Final = ("shard", "order", "rows", "writing", "lines", "table")
@@ -81,8 +84,7 @@ def _conversion_strength() -> str:
 
 _DEFINITIONS: Final[dict[str, object]] = {
     "SCHEMA": SCHEMA,
-    "SHARDS": SHARDS,
-    "SCHEMA_SHARDS": SCHEMA + 256 * SHARDS,
+    "BY_FIRST_SEGMENT": BY_FIRST_SEGMENT,
     "CONFLICTS": _sets(CONFLICTS),
     "MODES_OF_KIND": _sets(MODES_OF_KIND),
     "CONVERSION_STRENGTH": _conversion_strength(),
@@ -161,13 +163,19 @@ def _text(part: str, definitions: Mapping[str, object]) -> str:
     return re.sub(r"\$([A-Z][A-Z_]*)", lambda name: str(definitions[name[1]]), source)
 
 
-def _make(parts: tuple[str, ...], definitions: Mapping[str, object] = _DEFINITIONS) -> Script:
+def _make(parts: tuple[str, ...], layout: int, **changed: object) -> Script:
     """Assemble a script: first the shortcuts, then each part as a function inside the one before.
 
     A function captures the outer variables it uses when it is made, but finds those of its
     own level by a search through all of them. With a hundred functions on one level that
     search took longer than what they did.
     """
+    definitions = {
+        **_DEFINITIONS,
+        "SHARDS": layout,
+        "SCHEMA_SHARDS": SCHEMA + 256 * layout,
+        **changed,
+    }
     ahead = "".join(_text(part, definitions) + "\n" for part in parts if part in _SHORTCUTS)
     texts = [_text(part, definitions) for part in parts if part not in _SHORTCUTS]
     whole = ahead + "\nreturn (function()\n".join(texts) + "\nend)()" * (len(texts) - 1)
@@ -176,28 +184,34 @@ def _make(parts: tuple[str, ...], definitions: Mapping[str, object] = _DEFINITIO
 
 
 @cache
-def script_of(kind: type) -> Script:
+def script_of(kind: type, layout: int = ONE_SHARD) -> Script:
     """Return the script that carries out commands of this type."""
-    return _make(_PARTS[kind])
+    return _make(_PARTS[kind], layout)
 
 
 @cache
 def probe() -> Script:
     """Return the script that uses every right the others need, without changing anything."""
-    return _make(("probe",))
+    return _make(("probe",), ONE_SHARD)
 
 
 @cache
-def repair() -> Script:
+def agreement(layout: int) -> Script:
+    """Return the script that records the layout of a namespace, or fails if it has another."""
+    return _make(("shard", "layout"), layout)
+
+
+@cache
+def repair(layout: int = ONE_SHARD) -> Script:
     """Return the script that rebuilds a damaged namespace from what is intact."""
     # Without "table": a Lua function may use at most 60 variables of the functions around it.
-    return _make((*_WRITING[:-1], "repair"), {**_DEFINITIONS, "REPAIRING": "true"})
+    return _make((*_WRITING[:-1], "repair"), layout, REPAIRING="true")
 
 
 @cache
-def reset() -> Script:
+def reset(layout: int = ONE_SHARD) -> Script:
     """Return the script that empties a namespace and keeps its tokens rising."""
-    return _make(("reset",))
+    return _make(("reset",), layout)
 
 
 def keys_of(namespace: str) -> tuple[bytes, ...]:

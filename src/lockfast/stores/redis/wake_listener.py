@@ -1,47 +1,29 @@
 """Wakes of one session: a subscription to its channel, on a connection of its own.
 
-Whoever can publish on the server could send anything to this channel. So a wake carries a
-code that only readers of the session's row can compute: SHA-1 over the session's secret, the
-message, and the secret again. The secret is what the session stores as its inbox; the scripts
-compute the code when they publish. Messages without the right code are ignored, and those with
-it come from a step of the store, so a grant is believed without another request.
-
 What was published before the subscription stood, or while it was broken, is lost. After each
 (re)connection the listener therefore reports WAKE_MISSED, and the keeper checks all claims.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-from lockfast.core.commands import (
-    WAKE_ENDED,
-    WAKE_EVENTS,
-    WAKE_GRANTED,
-    WAKE_LOOK,
-    WAKE_WANTED,
-    Blocker,
-    Wake,
-)
+from lockfast.core.commands import Blocker, Wake
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_MISSED, Deliver
 from lockfast.stores.reconnecting import ReconnectingListener
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import TOKEN_MAX
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import PENDING, ProtocolError, pack
 from lockfast.stores.redis.scripts import channel_of
+from lockfast.stores.redis.session_wakes import SessionWakes
 from lockfast.stores.stream import RECEIVE_BYTES
 
 READS_MAX: Final = 64
 """How often to read before the keeper gets on with its other duties."""
-_HINTS: Final = frozenset({WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
 class RedisWakeListener(ReconnectingListener[Connection]):
@@ -49,13 +31,13 @@ class RedisWakeListener(ReconnectingListener[Connection]):
 
     def __init__(self, address: Address, session: str, deliver: Deliver) -> None:
         super().__init__()
-        self.inbox = os.urandom(16).hex()
+        self._wakes = SessionWakes(session, deliver, confirmed=address.wait > 0)
+        self.inbox = self._wakes.inbox
         self._address = address
         # A server listens for all sessions; no namespace has characters of a pattern.
         self._subscribe_command = "SUBSCRIBE" if session else "PSUBSCRIBE"
         self._channel = channel_of(address.namespace, session or "*")
         self._session = session
-        self._deliver = deliver
         self._is_tls = address.tls is not None
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
@@ -121,52 +103,7 @@ class RedisWakeListener(ReconnectingListener[Connection]):
                 self._disconnect()  # a flood: nothing of ours is that large
         except (OSError, ProtocolError):
             self._disconnect()
-        return self._hear_all(messages)
-
-    def _hear_all(self, messages: Iterable[Any]) -> list[Wake]:
-        """Deliver what is believed of messages that arrived together; return the hints.
-
-        A script that grants a retained lock others wait for publishes both, the grant first.
-        The second is delivered first: a holder that has begun without knowing goes on until
-        this thread gets the GIL again, for hundreds of uses, and others get one each.
-        """
-        heard = [wake for wake in map(self._authentic, messages) if wake is not None]
-        for wake in heard:
-            if wake.what == WAKE_WANTED:
-                self._deliver(wake)
-        for wake in heard:
-            if wake.what == WAKE_GRANTED and not self._address.wait:
-                self._deliver(wake)
-        hints = [wake for wake in heard if wake.what in _HINTS]
-        if self._address.wait:
-            # A grant counts when replicas have it: have the keeper look, which asks them.
-            hints += [w._replace(what=WAKE_LOOK) for w in heard if w.what == WAKE_GRANTED]
-        return hints
-
-    def _authentic(self, message: Any) -> Wake | None:
-        """Return the wake in a message of a script of ours; None for any other message."""
-        if type(message) is not list or message[:1] not in (["message"], ["pmessage"]):
-            return None
-        text = message[-1]
-        if type(text) is not str:
-            return None
-        said, _, code = text.rpartition(" ")
-        try:
-            session, n, what, token = said.split(" ")
-            wake = Wake(self.inbox, session, int(n), what, int(token))
-        except ValueError:
-            return None
-        if not 0 <= wake.token <= TOKEN_MAX:
-            return None
-        if not hmac.compare_digest(code.encode(), self._code(said).encode()):
-            # Perhaps for a session that another server opened: a reason to look, no more.
-            return None if self._session else wake._replace(what=WAKE_LOOK, token=0)
-        return wake if self._session in (session, "") else None
-
-    def _code(self, said: str) -> str:
-        """As `wake_code` in writing.lua computes it."""
-        text = f"{self.inbox}{said}{self.inbox}".encode(errors="replace")
-        return hashlib.sha1(text, usedforsecurity=False).hexdigest()
+        return self._wakes.hear_all(messages)
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
         """Do nothing: processes on other machines cannot be watched."""

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from lockfast.core.commands import Command, Reply
-from lockfast.runtimes.platform import at_fork
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.errors import is_demoted, is_script_missing
+from lockfast.stores.redis.pool import ConnectionPool
 from lockfast.stores.redis.protocol import ScriptProtocol
-
-IDLE_MAX: Final = 32
-"""Connections kept for the next burst of callers."""
-
-_inherited: Final[list[Connection]] = []
-"""Connections of a parent process: neither used nor closed here."""
-
-_forks = 0
-"""How many forks lie between the first process and this one; cheaper to read than the pid."""
-
-
-def _after_fork_in_child() -> None:
-    global _forks
-    _forks += 1
-
-
-at_fork(after_in_child=_after_fork_in_child)
 
 
 class BlockingWire:
@@ -39,15 +21,16 @@ class BlockingWire:
     ) -> None:
         self._protocol = protocol
         self._on_close = on_close
-        self._idle: deque[Connection] = deque()
-        self._forks = _forks
-        self._closed = False
-        self.connections = 0
+        self._pool = ConnectionPool(protocol.address)
+
+    @property
+    def connections(self) -> int:
         """How many were made: a new one may lead to another server."""
+        return self._pool.connections
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         until_s = monotonic() + timeout_ms / 1000
-        connection = self._take(until_s)
+        connection = self._pool.take(until_s)
         try:
             found = self._exchange(connection, command, until_s)
             if not isinstance(found, Exception):
@@ -61,9 +44,9 @@ class BlockingWire:
             if is_demoted(str(found)):
                 connection.close()
             else:
-                self._put_back(connection)
+                self._pool.put_back(connection)
             raise self._protocol.error(found)
-        self._put_back(connection)
+        self._pool.put_back(connection)
         return reply
 
     def _confirmed(
@@ -81,13 +64,13 @@ class BlockingWire:
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
         """Return the script's answer as it is; for tests, which may set the clock."""
         until_s = monotonic() + timeout_ms / 1000
-        connection = self._take(until_s)
+        connection = self._pool.take(until_s)
         try:
             found = self._exchange(connection, command, until_s, clock)
         except BaseException:
             connection.close()
             raise
-        self._put_back(connection)
+        self._pool.put_back(connection)
         return found
 
     def _exchange(
@@ -104,32 +87,6 @@ class BlockingWire:
             )
         return found
 
-    def _take(self, until_s: float) -> Connection:
-        if self._forks != _forks:
-            _inherited.extend(self._idle)
-            self._idle = deque()
-            self._forks = _forks
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
-            if connection.stream.is_usable():
-                return connection
-            connection.close()
-        connection = Connection(self._protocol.address, until_s)
-        self.connections += 1
-        return connection
-
-    def _put_back(self, connection: Connection) -> None:
-        if self._closed or len(self._idle) >= IDLE_MAX:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
     def close(self) -> None:
-        self._closed = True
         self._on_close(self)
-        if self._forks == _forks:
-            while self._idle:
-                self._idle.pop().close()
+        self._pool.close()

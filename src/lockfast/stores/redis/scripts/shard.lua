@@ -53,9 +53,14 @@ local counters = call('HGET', ROWS, 'm')
 if counters and #counters >= COUNTERS_BYTES then
   local schema, shards
   token, position, due_ms, schema, shards = unpack_from(COUNTERS, counters)
-  if schema ~= SCHEMA or shards ~= SHARDS then
-    return redis.error_reply('LOCKFAST has schema ' .. schema .. ' in ' .. shards .. ' shards, not ' .. SCHEMA
-      .. ' in ' .. SHARDS)
+  if schema ~= SCHEMA then
+    return redis.error_reply('LOCKFAST has schema ' .. schema .. ', not ' .. SCHEMA)
+  elseif shards ~= SHARDS then
+    local function layout(code)
+      return 'shards=' .. code % $BY_FIRST_SEGMENT
+        .. (code < $BY_FIRST_SEGMENT and '&shard_by=name' or '&shard_by=first-segment')
+    end
+    return redis.error_reply('LOCKFAST has ' .. layout(shards) .. ', not ' .. layout(SHARDS))
   end
   if #counters > COUNTERS_BYTES then
     watchers, log_until_ms = unpack_from('<dd', counters, COUNTERS_BYTES + 1)
