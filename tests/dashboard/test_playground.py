@@ -10,6 +10,8 @@ from playwright.sync_api import Page
 from lockfast.playground.panel import make_panel
 from lockfast.playground.scene import Scene
 from lockfast.playground.story import STEPS
+from tests.dashboard import chromium
+from tests.dashboard.test_views import serious
 from tests.servers.lockserver import ServerThread
 
 Opener = Callable[..., Page]
@@ -19,7 +21,7 @@ Opener = Callable[..., Page]
 def scene() -> Iterator[Scene]:
     made = Scene(3)
     made.story.caption_s = 0.0
-    made.do("set", {"ttl": 0.6, "work": 0.2})
+    made.do("set", {"ttl": 2, "work": 0.2})
     yield made
     made.close()
 
@@ -78,7 +80,7 @@ def test_each_fault_of_a_worker(base: str, open_page: Opener, scene: Scene) -> N
     # The focus stays in the row when its button goes.
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Resume worker A"
     page.get_by_role("button", name="Resume worker A").click()
-    page.get_by_role("button", name="Cut worker A off").click()
+    page.get_by_role("button", name="Cut off worker A").click()
     page.get_by_role("button", name="Reconnect worker A").click()
     page.get_by_label("Clock of worker A").select_option("2 × too fast")
     page.wait_for_function("document.querySelector('[data-worker=A] select').value === '2'")
@@ -90,7 +92,7 @@ def test_each_fault_of_a_worker(base: str, open_page: Opener, scene: Scene) -> N
 
 def test_sliders_set_ttl_and_work(base: str, open_page: Opener, scene: Scene) -> None:
     page = open_page(base)
-    page.get_by_text("0.6 s").wait_for()
+    page.get_by_text("2.0 s").wait_for()
     page.get_by_label("TTL").fill("8")
     page.get_by_label("Work", exact=True).fill("3")
     page.get_by_label("workers check their lease").check()
@@ -111,3 +113,21 @@ def test_it_fits_a_telephone(base: str, open_page: Opener, scene: Scene, scheme:
     page.get_by_text("7 of 7.").wait_for()
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 360
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(base: str, open_page: Opener, scene: Scene, scheme: str) -> None:
+    """axe-core finds no serious violation, with workers in every state."""
+    scene.do("play", {})
+    page = open_page(base, color_scheme=scheme, bypass_csp=True)
+    page.add_script_tag(path=str(chromium.HOME / "axe.min.js"))
+    page.get_by_text("7 of 7.").wait_for()
+    scene.do("set", {"work": 20, "ttl": 30})
+    for worker in "AB":
+        scene.do("start", {"worker": worker})
+    page.get_by_label("Worker A", exact=True).get_by_text("holds the lock").wait_for()
+    assert serious(page) == []
+    scene.do("pause", {"worker": "A"})
+    scene.do("crash", {"worker": "B"})
+    page.get_by_label("Worker B", exact=True).get_by_text("crashed").wait_for()
+    assert serious(page) == []

@@ -56,7 +56,7 @@ def test_the_dashboard_shows_drawings_as_they_are() -> None:
     strips = [Strip(0, 1, 2, 3, True, False, "h"), Strip(1, 1, None, 3, False, True, "h")]
     scene = Scene(2)
     scene.story.caption_s = 0.0
-    scene.do("set", {"ttl": 0.6, "work": 0.1})
+    scene.do("set", {"ttl": 2, "work": 0.1})
     scene.do("play", {})
     assert scene.wait_for(lambda: not scene.story.playing, 60)
     drawn = [

@@ -13,7 +13,7 @@ from lockfast.playground.scene import Scene
 def scene() -> Iterator[Scene]:
     made = Scene(3)
     made.story.caption_s = 0.0
-    made.do("set", {"ttl": 0.6, "work": 0.1})
+    made.do("set", {"ttl": 2, "work": 0.1})
     yield made
     made.close()
     assert made.is_idle

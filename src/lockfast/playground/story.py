@@ -146,7 +146,9 @@ class Story:
         yield
         first.pause_before_write = True
         first.let_go()
-        self._until(lambda: first.faults.paused)
+        self._until(lambda: first.faults.paused or not first.alive)
+        if not first.faults.paused:
+            raise _Ended("A lost its lease before it was paused; choose a longer TTL and try again")
         yield
         self._until(lambda: second.stage is Stage.WORKING)
         yield

@@ -185,9 +185,9 @@ function workerCard(h, send, name, at) {
   const note = h("p", { class: "play-note dim" });
   const start = button(h, "Start", `Start worker ${name}`, () => act("start"));
   const pause = button(h, "Pause", `Pause worker ${name} now`, () => act("pause"));
-  const pauseLater = button(h, "Pause at write", `Pause worker ${name} before its next write, after its check`, () => act("pause_before_write"));
+  const pauseLater = button(h, "Pause at write", `Pause at write: worker ${name}, after its check`, () => act("pause_before_write"));
   const resume = button(h, "Resume", `Resume worker ${name}`, () => act("resume"));
-  const cut = button(h, "Cut off", `Cut worker ${name} off from the store`, () => act(cut.dataset.cut ? "reconnect" : "cut_off"));
+  const cut = button(h, "Cut off", `Cut off worker ${name} from the store`, () => act(cut.dataset.cut ? "reconnect" : "cut_off"));
   const crash = button(h, "Crash", `Crash worker ${name}`, () => act("crash"));
   const stop = button(h, "Stop", `Stop worker ${name}; it releases the lock`, () => act("stop"));
   const clock = h("select", { "aria-label": `Clock of worker ${name}`, onchange: () => act("clock", { rate: Number(clock.value) }) },
@@ -216,7 +216,7 @@ function workerCard(h, send, name, at) {
       put(note, worker.note);
       cut.dataset.cut = worker.cut_off ? "yes" : "";
       put(cut, worker.cut_off ? "Reconnect" : "Cut off");
-      cut.setAttribute("aria-label", worker.cut_off ? `Reconnect worker ${name} to the store` : `Cut worker ${name} off from the store`);
+      cut.setAttribute("aria-label", worker.cut_off ? `Reconnect worker ${name} to the store` : `Cut off worker ${name} from the store`);
       element.classList.toggle("cut-off", worker.cut_off);
       if (document.activeElement !== clock) clock.value = worker.rate;
     },
