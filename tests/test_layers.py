@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "otel": {"api", "errors", "events", "runtimes", "telemetry"},
     "logs": {"api", "events", "flow"},
     "aio": {"api", "errors", "flow"},
-    "": {"api", "errors", "flow"},
+    "": {"api", "errors", "flow", "telemetry"},
     # Beside them. The resource's side knows nothing of clients:
     "guards": {"errors", "core", "events", "process_observer", "runtimes"},
     # The public API, in a framework's clothes:

@@ -1,5 +1,7 @@
 """Lockfast: distributed locks with leases, fair queues and fencing tokens."""
 
+from typing import TYPE_CHECKING, Any
+
 from lockfast.api.blocking import (
     Changes,
     Client,
@@ -43,6 +45,10 @@ from lockfast.flow.groups import Leader, Member
 from lockfast.flow.holding import LeaseState
 from lockfast.flow.once import Outcome
 
+if TYPE_CHECKING:
+    from lockfast.flow.wait_graph import WaitGraph
+    from lockfast.telemetry.stats import Stats
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -76,6 +82,7 @@ __all__ = [
     "Semaphore",
     "SessionInfo",
     "StaleTokenError",
+    "Stats",
     "StoreError",
     "StoreMisconfiguredError",
     "StoreUnavailableError",
@@ -83,6 +90,7 @@ __all__ = [
     "Term",
     "Tree",
     "UnsupportedError",
+    "WaitGraph",
     "Watch",
     "WatchEvent",
     "WatchGapError",
@@ -91,3 +99,16 @@ __all__ = [
     "observe",
     "release_on_exit_signals",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what only few programs use: the types of `client.stats()` and `client.wait_graph()`."""
+    if name == "Stats":
+        from lockfast.telemetry.stats import Stats
+
+        return Stats
+    if name == "WaitGraph":
+        from lockfast.flow.wait_graph import WaitGraph
+
+        return WaitGraph
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

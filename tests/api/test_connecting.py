@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import etcd3gw  # type: ignore[import-untyped]
 import psycopg_pool
+import pydantic
 import pytest
 import redis
 import redis.asyncio
@@ -26,6 +28,7 @@ from lockfast import (
 from lockfast.stores.passwords import PasswordFile, plain
 from lockfast.stores.ready_clients import settings_of
 from lockfast.testing import ControlledStore
+from tests.servers.etcd import EtcdCluster
 from tests.servers.redis import RedisServer, free_port
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -246,6 +249,30 @@ def test_settings_of_postgresql_clients() -> None:
     assert settings_of(engine).url == "postgresql://u@h:1/d"
     socket = psycopg_pool.ConnectionPool("host=/run/pg dbname=d", open=False)
     assert settings_of(socket).url == "postgresql:///d?host=%2Frun%2Fpg"
+
+
+def test_a_ready_etcd_client_lends_its_settings() -> None:
+    with EtcdCluster(1) as node:
+        ready = etcd3gw.Etcd3Client("127.0.0.1", node.members[0].port)
+        with lockfast.connect(ready) as client, client.lock("a") as lease:
+            assert lease.token > 0
+    tls = etcd3gw.Etcd3Client(
+        "::1", protocol="https", ca_cert="/ca", cert_cert="/cert", cert_key="/key"
+    )
+    assert settings_of(tls).url == "etcds://[::1]:2379?ca=%2Fca&cert=%2Fcert&key=%2Fkey"
+
+
+def test_a_url_of_a_settings_object() -> None:
+    class Settings(pydantic.BaseModel):
+        locks: pydantic.AnyUrl
+        cache: pydantic.RedisDsn
+
+    settings = Settings.model_validate({"locks": "etcd://h:1", "cache": "redis://u:p@h:1/2"})
+    assert settings_of(settings.locks).url == "etcd://h:1"
+    with lockfast.connect(settings.cache) as client:
+        assert client.url == "redis://u:***@h:1/2"
+    with pytest.raises(UnsupportedError):
+        lockfast.connect(settings)
 
 
 def test_what_cannot_lend_settings_is_refused() -> None:

@@ -43,6 +43,10 @@ def settings_of(client: object) -> Found:
         return _of_libpq(client, {**given, "password": any_client.info.password})
     if "sqlalchemy" in libraries and hasattr(client, "url"):
         return _of_sqlalchemy(any_client)
+    if "etcd3gw" in libraries:
+        return _of_etcd3gw(any_client)
+    if libraries & {"pydantic", "pydantic_core"} and hasattr(client, "scheme"):
+        return Found(str(client), None)  # a URL in a settings object
     if libraries <= sys.stdlib_module_names:
         raise TypeError(f"a store URL must be a str, not {type(client).__name__}")
     raise _refused(client, "it is not a client whose settings are known")
@@ -99,6 +103,18 @@ def _of_sqlalchemy(engine: Any) -> Found:
     return _of_libpq(engine, {**given, "password": url.password, **url.query})
 
 
+def _of_etcd3gw(client: Any) -> Found:
+    """The client of etcd's JSON gateway, which Lockfast uses, too."""
+    verify, certificate = client.session.verify, client.session.cert
+    options = {"ca": verify} if isinstance(verify, str) else {} if verify else {"verify": "off"}
+    if certificate:
+        files = (certificate,) if isinstance(certificate, str) else certificate
+        options |= dict(zip(("cert", "key"), files, strict=False))
+    tls = client.protocol == "https"
+    place = f"{'etcds' if tls else 'etcd'}://{_host(client.host)}:{client.port}"
+    return Found(place + _query(options if tls else {}), None)
+
+
 def _of_libpq(client: object, given: Mapping[str, Any]) -> Found:
     values = {name: str(value) for name, value in given.items() if value not in (None, "")}
     password = values.pop("password", "")
@@ -130,5 +146,5 @@ def _refused(client: object, why: str) -> UnsupportedError:
         f"connecting with a {kind.__module__}.{kind.__qualname__}",
         why,
         "pass a store URL, a redis.Redis (blocking or asyncio), a psycopg connection or pool, "
-        "or a SQLAlchemy engine of PostgreSQL",
+        "a SQLAlchemy engine of PostgreSQL, or an etcd3gw client",
     )
