@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import etcd3gw  # type: ignore[import-untyped]
+import etcd3gw
 import psycopg_pool
 import pydantic
 import pytest

@@ -26,6 +26,9 @@ from lockfast.errors import StoreError
 from lockfast.flow.client import Core
 from lockfast.flow.ending import end_session
 
+INTERNAL: Final = "//"
+"""In the names of resources that clients keep for themselves, such as the outcomes of `once`. No
+user can give such a name, and no list shows them."""
 PAGE: Final = 500
 END_MS: Final = 60_000
 """How long to keep removing the claims of a revoked session, after the session has ended."""
@@ -132,10 +135,10 @@ async def list_locks(core: Core, kind: str, prefix: str) -> list[LockInfo]:
     after = ""
     while True:
         reply = await core.ask(Listing(kind, prefix, after, PAGE), ListingReply)
-        found += [lock_info(view) for view in reply.resources]
+        found += [lock_info(view) for view in reply.resources if INTERNAL not in view.name]
         if not reply.more:
             return found
-        after = found[-1].name
+        after = reply.resources[-1].name
 
 
 async def list_sessions(core: Core) -> list[SessionInfo]:

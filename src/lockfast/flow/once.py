@@ -9,7 +9,7 @@ from lockfast.core.commands import Place
 from lockfast.core.modes import EXCLUSIVE, ONCE
 from lockfast.errors import LockfastError, WatchGapError
 from lockfast.flow.acquire import acquire, release
-from lockfast.flow.admin import LockInfo, inspect
+from lockfast.flow.admin import INTERNAL, LockInfo, inspect
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.log import logger
@@ -111,8 +111,9 @@ async def _outcome_of_the_last(core: Core, found: LockInfo) -> Outcome | None:
 
 
 def _mark_of(name: str, token: int | None = None) -> str:
-    """Return the resource that is closed after a success; `//` is in no name of a user."""
-    return f"{name}//done" if token is None else f"{name}//done/{token}"
+    """Return the resource that is closed after a success."""
+    mark = f"{name}{INTERNAL}done"
+    return mark if token is None else f"{mark}/{token}"
 
 
 async def _mark(core: Core, window: Window, name: str, for_ms: int) -> None:
