@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,21 @@ def test_text_in_a_history_cannot_control_the_terminal(
     said = capsys.readouterr()
     assert (code, "FAILED" in said.out) == (1, True), said
     assert all(line.isprintable() for line in said.out.splitlines())
+
+
+def test_colours_tell_locks_apart_on_the_page(tmp_path: Path) -> None:
+    file, html = tmp_path / "history.jsonl", tmp_path / "history.html"
+    lines = []
+    for at, name in enumerate(("orders", "stock", "orders"), 1):
+        places = f'[{{"kind": "lock", "name": "{name}", "mode": "exclusive"}}]'
+        lines.append(ASK % (10 * at, at, f'"c{at}"', places))
+        lines.append(f'{{"at":{10 * at + 1},"op":{at},"got":"granted","token":{at}}}\n')
+    file.write_text("".join(lines))
+    main(["check", str(file), "--html", str(html)])
+    page = html.read_text(encoding="utf-8")
+    bars = re.findall(r'<rect class="s(\d)"[^>]*><title>c\d: (\w+), token', page)
+    assert len(bars) == 3
+    assert {name: series for series, name in bars} == {"orders": "0", "stock": "1"}
+    assert len(set(bars)) == 2
+    for name in ("orders", "stock"):
+        assert re.search(rf"</svg> \u2068{name}\u2069</li>", page)

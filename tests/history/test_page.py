@@ -36,7 +36,7 @@ def test_leases_held_at_the_same_time_are_drawn_one_below_the_other(
         for left, top, wide, high in bars[i + 1 :]:
             apart = x + width <= left + 2 or left + wide <= x + 2
             assert apart or y + height <= top + 0.2 or top + high <= y + 0.2
-    assert text.count('<li><svg width="26"') == 9
+    assert text.count('<li><svg width="26"') == 12  # nine kinds of marks, three locks
 
 
 def test_lanes_are_named_after_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

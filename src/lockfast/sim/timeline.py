@@ -13,6 +13,7 @@ from lockfast.drawing.shapes import (
     HATCH,
     SERIES,
     WAIT_SWATCH,
+    Colours,
     Scale,
     bar,
     cross,
@@ -20,6 +21,7 @@ from lockfast.drawing.shapes import (
     drawing,
     fault,
     hatched,
+    isolated,
     link,
     pause,
     time_axis,
@@ -70,7 +72,7 @@ def page(
     body = (
         f"<p>{escape(summary)}</p>"
         f'{verdict(said, good=not found)}<div class="scroll">{svg(entries)}</div>'
-        f"{legend(_SWATCHES)}<h2>The story</h2><pre>{story}</pre>"
+        f"{legend({**_lock_swatches(entries), **_SWATCHES})}<h2>The story</h2><pre>{story}</pre>"
     )
     return document(title, body)
 
@@ -127,6 +129,7 @@ def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
     noticed = {e["of"]: e["at"] for e in entries if e.get("ask") == "release"}
     short = short_tokens(entries)
     places, names = _places(grants, scale.end), names_of(entries)
+    series = _series_of(grants)
     for i, grant in enumerate(grants):
         row, rows = places[i]
         high = _BAR if rows == 1 else max(3.0, (_LANE - 6) / rows - 1)
@@ -140,12 +143,32 @@ def _leases(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
         by = names.get(grant.by, grant.by)
         hint = f"{by}: {grant.places[0].name}, token {grant.token}, {grant.why}"
         number = str(short[grant.token])
-        yield bar(i % SERIES, x, y, width, high, hint, number)
+        yield bar(series[i], x, y, width, high, hint, number)
         for start, stop in _only_believed(grant, grants, noticed.get(grant.op), scale.end):
             left, wide = scale.x(start), max(3.0, scale.x(stop) - scale.x(start))
             yield hatched(left, y, wide, high, hint)
         if high >= 12 and width <= 8 + 7 * len(number) and len(grants) <= 12:
             yield f'<text class="beside" x="{x + width + 3:.1f}" y="{y + 4}">{number}</text>'
+
+
+def _series_of(grants: Sequence[Grant]) -> list[int]:
+    """Return the colour of each grant: by its lock, or by its client if there is one lock."""
+    colours = Colours()
+    several = len({_lock_of(grant) for grant in grants}) > 1
+    return [colours.of(_lock_of(grant) if several else grant.by) for grant in grants]
+
+
+def _lock_of(grant: Grant) -> str:
+    return grant.places[0].name
+
+
+def _lock_swatches(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return a swatch for each lock, if there are several and each has a colour of its own."""
+    grants = grants_of(entries)
+    found = dict(zip(map(_lock_of, grants), _series_of(grants), strict=True))
+    if not 1 < len(found) <= SERIES:
+        return {}
+    return {isolated(name): bar(series, 0, 7, 26, 10) for name, series in found.items()}
 
 
 def _places(grants: Sequence[Grant], end: float) -> list[tuple[int, int]]:
