@@ -320,17 +320,27 @@ class _Exit(_Transaction):
             return [*deletes, *grant, *self._log(events, slot)]
 
         window = Range(prefix, k.end_of(prefix), WINDOW)
-        reads = [Range(k.EPOCH_KEY), Range(k.session_key(own.id)), Range(key), window]
         tokens = 0 if heir is None else 1
-        sent = await self._send(compares, writes, reads, (written, compared), tokens)
-        if not isinstance(sent, Committed):
-            return sent
+        sent = await self._send(compares, writes, [window], (written, compared), tokens)
+        if isinstance(sent, Known):
+            return self._assumed(sent) if sent.get(key) is not None else None
+        if sent is None:
+            return None
         own.saw(claim.n)
         own.left(claim.n)
         if heir is None:
             self._execution.context.busy.pop(prefix, None)
         wakes = self._granted(heir, sent) if heir is not None else []
         return Outcome(c.Done(), wakes, sent.answer.revision)
+
+    def _assumed(self, known: Known) -> Known:
+        """Add our session and the epoch as we remember them: the step compares what it uses."""
+        session = k.session_key(self._own.id)
+        record = k.encode(list(self._record))
+        known.kvs[session] = Kv(session, record, self._own.mod, 0, self._record.lease)
+        if self._execution.context.base_kv is not None:
+            known.kvs[k.EPOCH_KEY] = self._execution.context.base_kv
+        return known
 
     def _grant(self, heir: _Heir, prefix: str, slot: Slot) -> list[str]:
         """Make the heir a holder; if its session is not ours, leave word of it."""
