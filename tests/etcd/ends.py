@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import logging
 import threading
 from asyncio import FIRST_EXCEPTION
@@ -201,4 +202,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # As a module it is `__main__` here, and the processes must find its roles by name.
+    importlib.import_module("tests.etcd.ends").main()

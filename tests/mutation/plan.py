@@ -50,7 +50,16 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **{
             f"stores/etcd/{name}": _OF_ETCD
             for name in (
-                *("execution", "gateway", "journal", "layout", "owned", "plan", "reading"),
+                *(
+                    "batches",
+                    "execution",
+                    "gateway",
+                    "journal",
+                    "layout",
+                    "owned",
+                    "plan",
+                    "reading",
+                ),
                 *("requests", "sessions", "shortcuts", "steps", "view", "wire"),
             )
         },

@@ -16,7 +16,7 @@ BEHIND_ALL_NAMES = "\U0010ffff" * 129
 class Reading(Lines):
     """One method per read-only command."""
 
-    def _ended(self, session_id: str) -> c.Ended | None:
+    def ended_reply(self, session_id: str) -> c.Ended | None:
         """Return `Ended` if the session has ended, or None; changes nothing."""
         session = self.session(session_id)
         if session is None:
@@ -26,14 +26,14 @@ class Reading(Lines):
         return c.Ended(EXPIRED) if session.deadline_ms <= self.now_ms else None
 
     def look(self, command: c.Look) -> c.Reply:
-        ended = self._ended(command.session)
+        ended = self.ended_reply(command.session)
         if ended is not None:
             return ended
         claim = self.claim(command.session, command.n)
         return self.view(claim) if claim is not None else c.Gone(NOT_QUEUED)
 
     def claims(self, command: c.Claims) -> c.Reply:
-        ended = self._ended(command.session)
+        ended = self.ended_reply(command.session)
         if ended is not None:
             return ended
         prefix = r.claims_prefix(command.session)
@@ -41,14 +41,14 @@ class Reading(Lines):
         return c.ClaimsReply(tuple(self.claim_view(claim) for _, claim in found))
 
     def inspect(self, command: c.Inspect) -> c.Reply:
-        return self._resource_view(command.kind, command.name, command.waiting_max)
+        return self.resource_view(command.kind, command.name, command.waiting_max)
 
     def listing(self, command: c.Listing) -> c.Reply:
         start = r.resource_key(command.kind, max(command.prefix, command.after + "\x00"))
         stop = r.resource_key(command.kind, command.prefix + BEHIND_ALL_NAMES)
         found = self.rows.scan(start, stop, command.limit + 1)
         views = tuple(
-            self._resource_view(row.kind, row.name, 16) for _, row in found[: command.limit]
+            self.resource_view(row.kind, row.name, 16) for _, row in found[: command.limit]
         )
         return c.ListingReply(views, len(found) > command.limit)
 
@@ -106,7 +106,7 @@ class Reading(Lines):
             claim.wants,
         )
 
-    def _resource_view(self, kind: str, name: str, waiting_max: int) -> c.ResourceView:
+    def resource_view(self, kind: str, name: str, waiting_max: int) -> c.ResourceView:
         resource = self.resource(kind, name)
         holders = self.holders(resource, max(waiting_max, 16))
         waiting: list[Claim] = []

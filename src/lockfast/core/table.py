@@ -94,6 +94,30 @@ class Table(Reading):
         self.flush()
         return reply, self.wakes
 
+    def settle_apart(
+        self,
+        places: Sequence[c.Place],
+        now_ms: int,
+        wall_us: int,
+        joined: c.Look | None = None,
+    ) -> tuple[c.Reply, list[c.Wake]]:
+        """Settle resources outside any command: for stores whose claims vanish with a lease.
+
+        `joined` is a claim that the store has just queued at the only place, without the table.
+        The reply is its state, and it is not woken itself.
+        """
+        self.begin(now_ms, wall_us)
+        if now_ms >= self.meta.due_ms:
+            self._reap()
+        if joined is not None:
+            resource = self.resource(*places[0][:2])
+            if resource.waiting == 1:
+                self._tell_retaining(resource)
+        self.settle(places)
+        reply = self.look(joined) if joined is not None else c.Done()
+        self.flush()
+        return reply, [wake for wake in self.wakes if (wake.session, wake.n) != joined]
+
     # ── sessions ─────────────────────────────────────────────────────────────────────
 
     def _live(self, session_id: str) -> Session | c.Ended:

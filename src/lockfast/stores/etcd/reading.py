@@ -45,7 +45,7 @@ class Reader:
         own = self._own.get(session)
         names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
         known = await self._read(*map(Range, names))
-        over = self._reading(known)._ended(session)
+        over = self._reading(known).ended_reply(session)
         if over is not None:
             return over
         found: dict[int, list[str]] = {}
@@ -148,7 +148,7 @@ class Reader:
             for name in names:
                 with suppress(Missing):
                     if view.get(resource_key(kind, name)) is not None:
-                        found.append(reading._resource_view(kind, name, WAITING_SHOWN))
+                        found.append(reading.resource_view(kind, name, WAITING_SHOWN))
             if not view.wants:
                 return found
             wanted |= view.wants

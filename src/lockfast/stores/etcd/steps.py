@@ -173,10 +173,13 @@ class Step:
         table.moves_left = self._moves
         for place in self._places:
             view.resource(*place)
-        if isinstance(command, Settle | Joined):
-            reply, wakes = _settle(table, command, now_ms, wall_us)
+        if isinstance(command, Settle):
+            reply, wakes = table.settle_apart(command.places, now_ms, wall_us)
+        elif isinstance(command, Joined):
+            joined = c.Look(command.session, command.n)
+            reply, wakes = table.settle_apart(command.places, now_ms, wall_us, joined)
         elif isinstance(command, c.Look) and view.has_due:
-            _, wakes = _settle(table, Settle(()), now_ms, wall_us)
+            _, wakes = table.settle_apart((), now_ms, wall_us)
             reply = table.look(command)
         elif isinstance(command, c.Enter) and command.queue:
             lag_ms = self._lag(view)
@@ -307,25 +310,6 @@ class Step:
             bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
             pause_ms = 1 + execution.network.random_bits(8) % bound
             await execution.gateway.transport.pause(pause_ms)
-
-
-def _settle(
-    table: Table, command: Settle | Joined, now_ms: int, wall_us: int
-) -> tuple[Reply, list[Wake]]:
-    table.begin(now_ms, wall_us)
-    if now_ms >= table.meta.due_ms:
-        table._reap()
-    reply: Reply = c.Done()
-    if isinstance(command, Joined):
-        (resource,) = (table.resource(*place[:2]) for place in command.places)
-        if resource.waiting == 1:
-            table._tell_retaining(resource)
-    table.settle(command.places)
-    if isinstance(command, Joined):
-        reply = table.look(c.Look(command.session, command.n))
-    table.flush()
-    mine = (getattr(command, "session", ""), getattr(command, "n", 0))
-    return reply, [wake for wake in table.wakes if (wake.session, wake.n) != mine]
 
 
 async def settle(execution: Execution, places: Iterable[c.Place]) -> list[Wake]:
