@@ -14,9 +14,10 @@ from tests.servers.etcd import EtcdCluster
 
 
 @pytest.mark.parametrize("waiters", [1, 3])
-def test_holder_and_waiters_die_together(node: EtcdCluster, tmp_path: Path, waiters: int) -> None:
+def test_holder_and_waiters_die_together(tmp_path: Path, waiters: int) -> None:
     """After kill -9 nobody ends their sessions but etcd, and the next in line has the lock."""
-    assert len(list(die_together(tmp_path, node.url(), 5, waiters))) == 5
+    with EtcdCluster(1) as node:  # an old etcd may panic when a client dies
+        assert len(list(die_together(tmp_path, node, 5, waiters))) == 5
 
 
 def test_hundreds_of_tasks_of_one_client_are_served_in_order(node: EtcdCluster) -> None:
