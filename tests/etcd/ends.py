@@ -84,12 +84,12 @@ def die_together(
             doomed += [crew.start(wait, names) for _ in range(waiters)]
             client = crew.client(ttl=30)
             for name in names:
-                await_waiting(client, name, waiters)
+                await_waiting(cluster, client, name, waiters)
             threads = [threading.Thread(target=take, args=(client, name)) for name in names]
             for thread in threads:
                 thread.start()
             for name in names:
-                await_waiting(client, name, waiters + 1)
+                await_waiting(cluster, client, name, waiters + 1)
             for child in doomed:
                 child.process.kill()
             died_s, fell = monotonic(), False
@@ -112,8 +112,14 @@ def revive(cluster: EtcdCluster) -> bool:
     return True
 
 
-def await_waiting(client: lockfast.Client, name: str, count: int) -> None:
-    until(lambda: client.inspect(name).waiting_count == count, f"{count} wait for {name}")
+def await_waiting(cluster: EtcdCluster, client: lockfast.Client, name: str, count: int) -> None:
+    def is_so() -> bool:
+        revive(cluster)
+        with contextlib.suppress(lockfast.StoreUnavailableError):
+            return client.inspect(name).waiting_count == count
+        return False
+
+    until(is_so, f"{count} wait for {name}")
 
 
 def serve_tasks(url: str, waiters: int) -> list[int]:
