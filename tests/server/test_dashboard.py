@@ -172,6 +172,60 @@ def test_the_sweep_finds_what_the_log_did_not_tell(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_grant_while_the_snapshot_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event between the reading of the locks and that of the log is not missed."""
+    monkeypatch.setattr(reading, "SWEEP_S", 1e9)
+
+    async def run() -> None:
+        watched = Watched(f"memory://{tmp_path}")
+        read = watched.reader._read_everything
+
+        async def read_and_grant() -> None:
+            await read()
+            watched.reader._sweep_at_s = 1e12
+            opening = c.Open("s-1", 600_000, "owner")
+            place = c.Place("lock", "late", "exclusive")
+            await watched.service.send(c.Enter("s-1", 1, (place,), open=opening))
+
+        monkeypatch.setattr(watched.reader, "_read_everything", read_and_grant)
+        await shows(watched, ("lock", "late"))
+
+    asyncio.run(run())
+
+
+def test_a_store_without_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its locks are found by the sweep."""
+    monkeypatch.setattr(reading, "SWEEP_S", 0.1)
+
+    async def run() -> None:
+        watched = Watched(f"memory://{tmp_path}")
+        blind = watched.store.capabilities._replace(watch=False)
+        monkeypatch.setattr(watched.store, "capabilities", blind)
+        opening = c.Open("s-1", 600_000, "owner")
+        place = c.Place("lock", "a", "exclusive")
+        with watched.reader.viewing():
+            await watched.reader.ready()
+            await watched.service.send(c.Enter("s-1", 1, (place,), open=opening))
+            await shows(watched, ("lock", "a"))
+
+    asyncio.run(run())
+
+
+async def shows(watched: Watched, key: tuple[str, str]) -> None:
+    """Wait until the picture has a lock."""
+    try:
+        with watched.reader.viewing():
+            await watched.reader.ready()
+            until_s = time.monotonic() + WAIT_S
+            while key not in watched.reader.picture.locks:
+                assert time.monotonic() < until_s
+                await asyncio.sleep(0.02)
+    finally:
+        await watched.close()
+
+
 def test_deltas_are_kept_for_a_while() -> None:
     """A browser that missed more than is kept begins anew."""
     picture = Picture("epoch")

@@ -20,6 +20,7 @@ from lockfast.core import commands as c
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.errors import LockfastError, UnsupportedError
 from lockfast.flow.admin import watch_event
+from lockfast.flow.capabilities import require_supported
 from lockfast.server.dashboard.history import HISTORY_S, SLOT_S, History
 from lockfast.server.dashboard.picture import CLAIMS_SHOWN, Key, Picture
 from lockfast.server.event_log import EventLog, Gap
@@ -101,8 +102,10 @@ class Reader:
         self._sweeping = self._sweep()
         following: asyncio.Task[None] | None = None
         try:
-            following = asyncio.create_task(self._follow())
+            # Fix the position in the log first: events after it are applied to what is read then.
+            await self._retried(self._backfill)
             await self._retried(self._read_everything)
+            following = asyncio.create_task(self._follow())
             self._ready.set()
             while self._is_wanted:
                 await self._retried(self._keep_up)
@@ -152,7 +155,9 @@ class Reader:
     async def _follow(self) -> None:
         while True:
             try:
-                await self._backfill()
+                if self._position is None:
+                    await self._backfill()
+                    self._has_gap = True
                 async for events in self._log.follow(self._position):
                     now_ms = _wall_ms()
                     for event in events:
@@ -169,7 +174,6 @@ class Reader:
             except Gap:
                 self._position = None
                 self.history.clear()
-                self._has_gap = True
             except UnsupportedError:
                 return  # no log: the sweep alone finds out what changes
             except Exception as error:
@@ -181,7 +185,7 @@ class Reader:
 
     async def _backfill(self) -> None:
         """Read the past of the log into the history, or what it lacks since the last run."""
-        end = await self._service.send(c.Events(None))
+        end = await self._send(c.Events(None))
         if not isinstance(end, c.EventsReply):
             return
         begin = max(end.oldest - 1, end.end - BACKFILL_MAX)
@@ -189,7 +193,7 @@ class Reader:
             self.history.clear()
             self._position = max(0, begin)
         while True:
-            reply = await self._service.send(c.Events(self._position, EVENTS_PAGE))
+            reply = await self._send(c.Events(self._position, EVENTS_PAGE))
             if not isinstance(reply, c.EventsReply) or not reply.events:
                 break
             for event in reply.events:
@@ -239,7 +243,7 @@ class Reader:
     async def _read_page(self, kind: str, after: str) -> str | None:
         """Read a page of the listing; return where the next begins, None after the last."""
         asked = self.picture.events_seen
-        reply = await self._service.send(c.Listing(kind, "", after, PAGE))
+        reply = await self._send(c.Listing(kind, "", after, PAGE))
         if not isinstance(reply, c.ListingReply):
             return None
         now_ms = _wall_ms()
@@ -261,7 +265,7 @@ class Reader:
     async def _read_view(self, key: Key) -> None:
         asked = self.picture.events_seen
         self.picture.uncertain.pop(key, None)
-        reply = await self._service.send(c.Inspect(*key, CLAIMS_SHOWN))
+        reply = await self._send(c.Inspect(*key, CLAIMS_SHOWN))
         if isinstance(reply, c.ResourceView):
             self.picture.put_view(reply, _wall_ms(), asked)
 
@@ -270,7 +274,7 @@ class Reader:
         views: dict[str, c.SessionView] = {}
         after, more = "", True
         while more:
-            reply = await self._service.send(c.Sessions(after, SESSION_PAGE))
+            reply = await self._send(c.Sessions(after, SESSION_PAGE))
             if not isinstance(reply, c.SessionsReply) or not reply.sessions:
                 break
             views.update((view.session, view) for view in reply.sessions)
@@ -292,9 +296,13 @@ class Reader:
         return await asyncio.shield(known[1])
 
     async def _inspect(self, kind: str, name: str, waiting_max: int) -> c.ResourceView:
-        reply = await self._service.send(c.Inspect(kind, name, waiting_max))
+        reply = await self._send(c.Inspect(kind, name, waiting_max))
         assert isinstance(reply, c.ResourceView)
         return reply
+
+    async def _send(self, command: c.Command) -> c.Reply:
+        require_supported(self._service.store.capabilities, command)
+        return await self._service.send(command)
 
     # ── deltas ───────────────────────────────────────────────────────────────────────
 

@@ -24,7 +24,7 @@ let wanted = "";
 
 export function mount(element) {
   let paused = null;
-  const summary = h("p", { class: "dim summary", role: "status" });
+  const summary = h("p", { class: "dim summary" });
   const pause = h("button", { type: "button", "aria-pressed": false, onclick: toggle }, "Pause");
   const search = searchField("Search events", "Search events ( / )", wanted, (value) => { wanted = value; changed(); });
   const list = new List({ label: "Events, newest first", columns: COLUMNS, row: eventRow, empty: "" });

@@ -1,7 +1,7 @@
 // Who waits for whom, with deadlocks highlighted.
 
 import { api } from "../api.js";
-import { h, svg, text } from "../dom.js";
+import { h, put, svg, text } from "../dom.js";
 import { addressOf, duration, plural, titleOf } from "../format.js";
 import { live } from "../parts.js";
 
@@ -42,9 +42,9 @@ export function mount(element) {
   function show(found, isNew) {
     verdict.className = `verdict ${found.deadlocked ? "broken" : "good"}`;
     const more = found.leftOut ? ` ${plural(found.leftOut, "more wait")} not drawn.` : "";
-    verdict.textContent = found.deadlocked
+    put(verdict, found.deadlocked
       ? `Deadlock: ${plural(found.deadlocked, "actor")} wait for each other. The detector ends the wait of one of them unless it is turned off.${more}`
-      : found.svg ? `No deadlock.${more}` : "Nobody waits.";
+      : found.svg ? `No deadlock.${more}` : "Nobody waits.");
     if (!isNew) return;
     const focused = drawing.contains(document.activeElement) && document.activeElement.getAttribute("href");
     drawing.hidden = !found.svg;

@@ -49,7 +49,9 @@ export function mount(element, context, [kind = "lock", name = ""]) {
     counting = [];
     const free = !view.holders.length && !view.waiting.length;
     state.className = `verdict ${free ? "good" : view.waiting_count ? "waits" : "good"}`;
-    state.replaceChildren(...verdict(view, free));
+    const said = h("span", {}, ...verdict(view, free));
+    // Screen readers announce it when it is replaced, so only if it has changed.
+    if (said.textContent !== state.textContent) state.replaceChildren(said);
     const sessions = new Map(found.sessions.map((each) => [each[0], each]));
     fill(holders, view.holders.length, () => table(["Owner", "Mode", "Token", "Held for", "Lease left", "Session", "Value", "Metadata", ""], view.holders.map((claim) => [
       text(claim.owner), mode(view, claim), claim.token && kind !== "semaphore" ? String(claim.token) : "–",

@@ -32,7 +32,7 @@ const kept = { search: "", prefix: "", sort: "name", descending: false };
 
 export function mount(element) {
   const tree = new PrefixTree(kept.prefix, (prefix) => { kept.prefix = prefix; changed(); });
-  const summary = h("p", { class: "dim summary", role: "status" });
+  const summary = h("p", { class: "dim summary" });
   const search = searchField("Search locks and holders", "Search locks and holders ( / )", kept.search, (value) => { kept.search = value; changed(); });
   const list = new List({ label: "Locks in use", columns: COLUMNS.map((c) => ({ ...c, title: c.title.cloneNode?.(true) ?? c.title })), row, onSort, empty: "" });
   element.append(h("h1", { class: "unseen" }, "Locks"),

@@ -22,7 +22,7 @@ const KEYS = { owner: (s) => s.owner, lease: (s) => s.until, claims: (s) => s.cl
 const kept = { search: "", sort: "claims", descending: true };
 
 export function mount(element) {
-  const summary = h("p", { class: "dim summary", role: "status" });
+  const summary = h("p", { class: "dim summary" });
   const search = searchField("Search sessions", "Search owners, ids, metadata ( / )", kept.search, (value) => { kept.search = value; changed(); });
   const list = new List({ label: "Sessions", columns: COLUMNS, row, onSort, empty: "" });
   element.append(h("h1", { class: "unseen" }, "Sessions"),

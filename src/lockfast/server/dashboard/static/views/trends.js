@@ -44,7 +44,7 @@ const CHARTS = [
 ];
 
 export function mount(element) {
-  const note = h("p", { class: "dim summary", role: "status" });
+  const note = h("p", { class: "dim summary" });
   const grid = h("div", { class: "charts" });
   element.append(h("h1", { class: "unseen" }, "Trends"), note, grid);
   const charts = CHARTS.map((kind) => new Chart(kind, grid));

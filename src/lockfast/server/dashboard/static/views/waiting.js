@@ -20,7 +20,7 @@ const COLUMNS = [
 let wanted = "";
 
 export function mount(element) {
-  const summary = h("p", { class: "dim summary", role: "status" });
+  const summary = h("p", { class: "dim summary" });
   const search = searchField("Search waiting claims", "Search locks, waiters, holders ( / )", wanted, (value) => { wanted = value; changed(); });
   const list = new List({ label: "Waiting claims, longest first", columns: COLUMNS, row, empty: "" });
   element.append(h("h1", { class: "unseen" }, "Waiting"),
