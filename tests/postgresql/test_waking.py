@@ -84,7 +84,7 @@ def test_a_killed_listener_listens_again(server: PostgresServer) -> None:
     looked: list[str] = []
     while not looked:  # it notices, connects again, and looks for what it has missed
         looked = [wake.what for wake in run(listener.listen(2000))]
-    assert looked == ["look"]
+    assert looked == ["missed"]
     server.run("SELECT pg_notify(%s, %s)", channel, f"{secret} s 1 granted 17")
     while not believed:
         run(listener.listen(2000))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Knobs: TypeAlias = Mapping[str, Any]
 
-ALL: Final = frozenset(("memory", "etcd", "redis", "quorum", "sqlite"))
+ALL: Final = frozenset(("memory", "etcd", "postgresql", "quorum", "redis", "sqlite"))
 """Every store that worlds can use."""
 
 
@@ -249,6 +249,20 @@ def out_of_memory(world: World, rng: random.Random, knobs: Knobs) -> None:
     episodes(world, rng, knobs, begin)
 
 
+def backend_killed(world: World, rng: random.Random, knobs: Knobs) -> None:
+    """An administrator terminates backends of PostgreSQL, most of them in the middle of a step."""
+
+    def kill() -> None:
+        backends = list(world.postgresql.backends)
+        at_work = [backend for backend in backends if backend.tx or not backend.is_idle]
+        candidates = at_work if at_work and rng.random() < 0.9 else backends
+        if candidates:
+            candidates[rng.randrange(len(candidates))].terminate()
+
+    for _ in range(knobs["times"]):
+        world.later(rng.randrange(world.chaos_us), kill)
+
+
 # ── a cluster of etcd ────────────────────────────────────────────────────────────────
 
 
@@ -351,7 +365,7 @@ def _free_clocks(world: World) -> list[Host]:
     Leave out the store if it may lose state: then only the wall clocks of the store and its replica
     keep tokens rising.
     """
-    if world.forgets:
+    if world.mix.loses_state:
         return [client.host for client in world.clients]
     return list(world.hosts.values())
 
@@ -506,7 +520,9 @@ def disk_full(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 _TABLE: Final = frozenset(("memory",))
-_FORGETFUL: Final = frozenset(("memory", "redis"))
+_EMPTIED: Final = frozenset(("memory", "redis"))
+_FORGETFUL: Final = _EMPTIED | {"postgresql"}
+_POSTGRESQL: Final = frozenset(("postgresql",))
 _ETCD: Final = frozenset(("etcd",))
 _REDIS: Final = frozenset(("redis",))
 _QUORUM: Final = frozenset(("quorum",))
@@ -523,13 +539,14 @@ FAULTS: dict[str, Fault] = {
     "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
     "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
     "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}, stores=_SERVERS),
-    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _FORGETFUL),
+    "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _EMPTIED),
     "power_loss": Fault(
         power_loss, {"times": 1, "ms": (10, 300), "sync_ms": 100}, True, _FORGETFUL
     ),
     "failover": Fault(failover, {"times": 1, "ms": (10, 400), "lag_ms": 60}, True, _FORGETFUL),
     "slow": Fault(slow, {"times": 2, "ms": (50, 600), "each_ms": 8}),
     "out_of_memory": Fault(out_of_memory, {"times": 2, "ms": (20, 900)}, stores=_REDIS),
+    "backend_killed": Fault(backend_killed, {"times": 40}, stores=_POSTGRESQL),
     "leader_change": Fault(leader_change, {"times": 2, "ms": (50, 900)}, stores=_ETCD),
     "member_crash": Fault(member_crash, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),
     "member_cut_off": Fault(member_cut_off, {"times": 2, "ms": (50, 2200)}, stores=_ETCD),

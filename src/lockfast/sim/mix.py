@@ -91,9 +91,14 @@ class Mix:
 
     @property
     def forgets(self) -> bool:
-        """True if its store may lose acknowledged writes."""
-        if self.store == "redis" and "wall_jump" in self.faults:
-            return True  # A server measures TTLs by its wall clock.
+        """Return True if its store may grant a lock that is still held."""
+        if self.store in ("redis", "postgresql") and "wall_jump" in self.faults:
+            return True  # a server counts TTLs by its wall clock
+        return self.loses_state
+
+    @property
+    def loses_state(self) -> bool:
+        """Return True if a fault takes acknowledged writes from its store."""
         return any(FAULTS[name].forgets for name in self.faults)
 
     def __str__(self) -> str:

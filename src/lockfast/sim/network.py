@@ -6,10 +6,41 @@ from __future__ import annotations
 import random
 from bisect import insort
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
-from lockfast.sim.runtime import MS, Host, Kernel
+from lockfast.errors import StoreError
+from lockfast.sim.runtime import MS, Host, Kernel, SimSignal
 
 Deliver = Callable[[], None]
+RESET_US_MAX: Final = 40 * MS
+"""A broken connection is noticed within this, if it is noticed at all."""
+
+
+class PendingReply(SimSignal):
+    """A request under way, and what its client hears of it."""
+
+    __slots__ = ("error", "found")
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.found: Any = None
+        self.error: StoreError | None = None
+
+    def arrive(self, found: Any) -> None:
+        if not self._is_set:
+            self.found = found
+            self.set()
+
+    def fail(self, error: StoreError) -> None:
+        if not self._is_set:
+            self.error = error
+            self.set()
+
+    def fail_soon(self, error: StoreError) -> None:
+        kernel = self._host.kernel
+        late_us = 1 + kernel.random.randrange(RESET_US_MAX)
+        kernel.arrive(late_us, self._host, partial(self.fail, error))
 
 
 class Network:

@@ -47,7 +47,15 @@ def bug(name: str, *, promise: str, store: str = "memory") -> Callable[[Plant], 
 
 def bugs() -> list[Bug]:
     """All of them."""
-    from tests.sim.planted import etcd, flow, guards, redis, sqlite, table  # noqa: F401
+    from tests.sim.planted import (  # noqa: F401
+        etcd,
+        flow,
+        guards,
+        postgresql,
+        redis,
+        sqlite,
+        table,
+    )
 
     return list(_BUGS.values())
 

@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lockfast.core.commands import Command, Reply, Wake
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import WAKE_MISSED, Capabilities, Deliver, Store, WakeListener, Wire
+from lockfast.sim.network import PendingReply
 from lockfast.sim.redis.data import ReplyError as ModelError
 from lockfast.sim.redis.server import RedisServer, Subscription
-from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
+from lockfast.sim.runtime import MS, Crashed, Host, waiting
 from lockfast.sim.services import ObservedStore, OnReply, ServerService
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.errors import is_script_missing
@@ -85,32 +86,6 @@ class SimRedisStore:
         """There is no connection to close."""
 
 
-class _Call(SimSignal):
-    """Commands in flight, and their outcome."""
-
-    __slots__ = ("error", "found")
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self.found: Any = None
-        self.error: StoreError | None = None
-
-    def arrive(self, found: Any) -> None:
-        if not self._is_set:
-            self.found = found
-            self.set()
-
-    def fail(self, error: StoreError) -> None:
-        if not self._is_set:
-            self.error = error
-            self.set()
-
-    def fail_soon(self, error: StoreError) -> None:
-        kernel = self._host.kernel
-        late_us = 1 + kernel.random.randrange(RESET_US_MAX)
-        kernel.arrive(late_us, self._host, partial(self.fail, error))
-
-
 class SimRedisWire:
     """Sends the commands of one client, each on its own connection."""
 
@@ -148,7 +123,7 @@ class SimRedisWire:
         if server is not self._server:
             self._server = server
             self.connections += 1
-        call = _Call(host)
+        call = PendingReply(host)
         arrive = partial(self._receive, server, call, commands)
         if not network.carry(host, server.host, arrive) and network.chance(0.5):
             # It never arrived, and the client knows that nothing was done.
@@ -165,7 +140,7 @@ class SimRedisWire:
         raise call.error or OutcomeUnknownError(LABEL, f"no answer within {timeout_ms} ms")
 
     def _receive(
-        self, server: RedisServer, call: _Call, commands: Sequence[Sequence[bytes]]
+        self, server: RedisServer, call: PendingReply, commands: Sequence[Sequence[bytes]]
     ) -> None:
         if server.down:
             refused = StoreUnavailableError(LABEL, "connection refused")
@@ -173,7 +148,7 @@ class SimRedisWire:
         else:
             server.receive(commands, partial(self._reply, server, call))
 
-    def _reply(self, server: RedisServer, call: _Call, found: Any) -> None:
+    def _reply(self, server: RedisServer, call: PendingReply, found: Any) -> None:
         network = server.network
         broken = network.chance(network.reset)
         arrive = partial(call.arrive, _decoded(found))
@@ -227,7 +202,7 @@ class SimRedisWakeListener(RedisWakeListener):
         if now_ms < self._retry_at_ms:
             return False
         wait_ms = CONNECT_MS if until_ms is None else min(CONNECT_MS, max(1, until_ms - now_ms))
-        call = _Call(host)
+        call = PendingReply(host)
         network = server.network
         made = Subscription(host, self._channel.encode(), self._hear, self._break)
 

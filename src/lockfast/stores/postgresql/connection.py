@@ -128,16 +128,9 @@ class Connection:
                 self._wait(until_s, platform.POLLIN | platform.POLLOUT)
                 self._pg.consume_input()
             sent = True
-            results, refusal = self._receive(asked, until_s)
+            results, refusal = self._receive(statements, asked, until_s)
         except (OperationalError, OSError) as error:
-            if not sent and COMMIT not in statements:
-                # Without the end of the flight the server commits nothing.
-                raise StoreUnavailableError(
-                    self.address.label, f"lost the connection ({_words(error)})", "try again"
-                ) from error
-            raise OutcomeUnknownError(
-                self.address.label, f"did not answer ({_words(error)})", "try again"
-            ) from error
+            raise lost_connection(statements, sent, _words(error), self.address.label) from error
         if refusal is not None:
             raise refusal
         return results
@@ -161,7 +154,7 @@ class Connection:
         return asked
 
     def _receive(
-        self, asked: Sequence[bool], until_s: float
+        self, statements: Sequence[Statement], asked: Sequence[bool], until_s: float
     ) -> tuple[list[Result], StoreError | None]:
         """Read to the end of the flight: only then is the transaction committed."""
         results: list[Result] = []
@@ -178,17 +171,16 @@ class Connection:
                 code = result.error_field(pq.DiagnosticField.SQLSTATE)
                 if code is None:
                     raise OSError(result.get_error_message())
-                error = error or self._refusal(code.decode(), result)
+                message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+                answered = statements[: len(results)]
+                words = message.decode(errors="replace")
+                error = error or refusal(answered, code.decode(), words, self.address.label)
             elif is_statement and result.status == pq.ExecStatus.TUPLES_OK:
                 results.append(_rows_of(result))
             elif is_statement:
                 results.append([])
         self._used_s = monotonic()
         return results, error
-
-    def _refusal(self, code: str, result: pq.abc.PGresult) -> StoreError:
-        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
-        return translate(code, message.decode(errors="replace"), self.address.label)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────
 
@@ -228,6 +220,25 @@ class Connection:
 
     def close(self) -> None:
         self._pg.finish()
+
+
+def refusal(answered: Sequence[Statement], code: str, message: str, label: str) -> StoreError:
+    """The error for a flight that the server refused after it had answered some statements."""
+    error = translate(code, message, label)
+    if COMMIT in answered and isinstance(error, StoreUnavailableError):
+        # The backend was terminated between its commit and the end of the flight.
+        return OutcomeUnknownError(label, error.what, "try again")
+    return error
+
+
+def lost_connection(
+    statements: Sequence[Statement], sent: bool, words: str, label: str
+) -> StoreError:
+    """The error for a flight without an answer."""
+    if not sent and COMMIT not in statements:
+        # Without the end of the flight the server commits nothing.
+        return StoreUnavailableError(label, f"lost the connection ({words})", "try again")
+    return OutcomeUnknownError(label, f"did not answer ({words})", "try again")
 
 
 def _rows_of(result: pq.abc.PGresult) -> Result:

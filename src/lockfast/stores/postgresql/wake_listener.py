@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-import threading
 from collections.abc import Sequence
 from time import monotonic
 from typing import Final
@@ -24,7 +23,7 @@ from lockfast.core.commands import (
     Wake,
 )
 from lockfast.errors import StoreError
-from lockfast.ports import Deliver
+from lockfast.ports import WAKE_MISSED, Deliver
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.wire import ALL_SESSIONS, Server
 from lockfast.stores.reconnecting import ReconnectingListener
@@ -47,20 +46,13 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
         self._session = session
         self._deliver = deliver
         self._is_off = server.address.listen == "off"
-        self._has_looked = False
-        self._mutex = threading.Lock()
-        self._waiting: set[int] = set()
         server.attach(session, deliver)
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._start(until_s):
-            self._has_looked = False
-        # Notifications sent before the connection stood are lost, so check all claims. Not
-        # before the session is open: until then its keeper waits without a timeout.
-        if self._connection is not None and not self._has_looked and timeout_ms is not None:
-            self._has_looked = True
-            return self._looks()
+            # Notifications sent before the connection stood are lost: check all claims.
+            return [Wake(self.inbox, self._session, 0, WAKE_MISSED)]
         while True:
             heard, interrupted = self._wait(until_s)
             wakes = self._read() if heard else []
@@ -98,12 +90,6 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
         self._connected(connection, connection.fileno())
         return True
 
-    def _looks(self) -> list[Wake]:
-        """Return hints for the session itself, which may have ended, and for each waiting claim."""
-        with self._mutex:
-            numbers = [0, *sorted(self._waiting)]
-        return [Wake(self.inbox, self._session, n, WAKE_LOOK) for n in numbers]
-
     # ── receiving ────────────────────────────────────────────────────────────────────
 
     def _read(self) -> list[Wake]:
@@ -132,12 +118,7 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
             wakes.append(wake)
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Note which claims wait; processes on other machines cannot be watched."""
-        with self._mutex:
-            if blockers:
-                self._waiting.add(n)
-            else:
-                self._waiting.discard(n)
+        """Ignored: processes on other machines cannot be watched."""
 
     def close(self) -> None:
         self._server.detach(self._session)

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
@@ -88,13 +88,18 @@ class Server:
     def detach(self, session: str) -> None:
         self._listeners.pop(session, None)
 
-    def deliver(self, wakes: list[Wake]) -> None:
+    def deliver(self, wakes: Sequence[Wake]) -> None:
         """Hand wakes to the sessions of this client; the others were notified."""
         of_all = self._listeners.get(ALL_SESSIONS)
         for wake in wakes:
             deliver = self._listeners.get(wake.session, of_all)
             if deliver is not None:
                 deliver(wake)
+
+
+def hints(wakes: Sequence[Wake]) -> list[Wake]:
+    """The wakes of a command that failed: some of it may be committed, so have sessions look."""
+    return [w._replace(what=WAKE_LOOK) if w.what == WAKE_GRANTED else w for w in wakes]
 
 
 class BlockingWire:
@@ -143,10 +148,7 @@ class BlockingWire:
             reply = self._server.apply(connection, command, until_s, wakes, clock)
         except BaseException:
             connection.close()
-            # Some of it may have been committed: let those concerned look for themselves.
-            self._server.deliver(
-                [w._replace(what=WAKE_LOOK) if w.what == WAKE_GRANTED else w for w in wakes]
-            )
+            self._server.deliver(hints(wakes))
             raise
         if self._closed:
             connection.close()
