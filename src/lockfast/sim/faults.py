@@ -365,7 +365,7 @@ def _free_clocks(world: World) -> list[Host]:
     Leave out the store if it may lose state: then only the wall clocks of the store and its replica
     keep tokens rising.
     """
-    if world.mix.loses_state:
+    if world.mix.loses_state or (world.forgets and world.mix.store != "postgresql"):
         return [client.host for client in world.clients]
     return list(world.hosts.values())
 
