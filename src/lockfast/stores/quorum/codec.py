@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +28,28 @@ _NAMES: Final = {
 }
 
 
+_LOCK: Final = (
+    "HIGHEST", "USED", "SESSION", "N", "BALLOT", "ACTOR", "VALUE", "SINCE", "HOLD", "DELAY",
+    "SHUT", "SHUT_BY", "WAITING",
+)  # fmt: skip
+_SESSION: Final = (
+    "TTL", "OWNER", "METADATA", "INBOX", "PROCESS", "DEADLINE", "RENEWALS", "ENDED", "ENDED_MS",
+    "COUNT", "SUM",
+)  # fmt: skip
+_DEFINITIONS: Final[dict[str, object]] = {
+    "EXPIRED": EXPIRED,
+    "CLOSED": CLOSED,
+    **{name: place for place, name in enumerate(_LOCK, 1)},
+    **{name: place for place, name in enumerate(_SESSION, 1)},
+}
+"""What stands for `$NAME` in the script. The fields of rows are numbers there and not variables:
+each function of Lua would have to capture those that it uses."""
+
+
 @cache
 def script() -> bytes:
     source = (Path(__file__).parent / "node.lua").read_text(encoding="utf-8")
-    return source.replace("$EXPIRED", EXPIRED).replace("$CLOSED", CLOSED).encode()
+    return re.sub(r"\$([A-Z][A-Z_]*)", lambda name: str(_DEFINITIONS[name[1]]), source).encode()
 
 
 @cache
