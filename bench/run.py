@@ -47,6 +47,8 @@ def main() -> int:
         return _bloat(arguments)
     if arguments.what == "quorum":
         return _quorum(plan)
+    if arguments.what == "cluster":
+        return _cluster(arguments)
     return _embedded(arguments, plan)
 
 
@@ -82,6 +84,15 @@ def _redis(arguments: argparse.Namespace, plan: Plan) -> int:
         targets_redis,
         lambda found: [found.contention],
     )
+
+
+def _cluster(arguments: argparse.Namespace) -> int:
+    # Imported here: the other benchmarks need no Redis nodes.
+    from bench.cluster import run_cluster
+
+    _show_progress("a Redis Cluster of one node, and of three")
+    run_cluster(2.0 if arguments.quick else 10.0)
+    return 0
 
 
 def _quorum(plan: Plan) -> int:
@@ -201,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
             "postgresql",
             "bloat",
             "quorum",
+            "cluster",
             "retained",
             "observe",
             "server",
