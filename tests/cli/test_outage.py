@@ -9,10 +9,10 @@ from tests.servers.redis import free_port
 
 
 @pytest.mark.parametrize("scheme", ["redis", "etcd"])
-@pytest.mark.parametrize("options", [("--timeout", "0"), ("--no-wait", "--ttl", "1s")])
-def test_run_without_waiting_reports_it_in_one_line(
-    cli: Cli, scheme: str, options: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    "options", [("--timeout", "0"), ("--no-wait", "--ttl", "1s"), ("--timeout", "1s"), ()]
+)
+def test_run_reports_it_in_one_line(cli: Cli, scheme: str, options: tuple[str, ...]) -> None:
     url = f"{scheme}://127.0.0.1:{free_port()}"
     done = cli.run("run", "a", *options, "--url", url, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (69, "")
