@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import lockfast
 from bench.rounds import in_turn
@@ -21,6 +23,9 @@ from lockfast.stores.redis.resp import pack
 from tests.servers.redis import RedisServer
 
 PAIRS = 200
+CONTENDERS = 8
+CONTENTION_S = 3.0
+HOLD_S = 0.001
 NAMESPACE = "bench"
 TAKE = "redis.call('SET', KEYS[1], ARGV[1], 'PX', 30000) return redis.call('INCR', KEYS[2])"
 GIVE = "return redis.call('DEL', KEYS[1])"
@@ -75,6 +80,41 @@ def _time_us(pair: Callable[[], None]) -> float:
     return (time.perf_counter() - began) / PAIRS * 1e6
 
 
+class Share(NamedTuple):
+    """What one of several contenders got."""
+
+    grants: int
+    longest_s: float
+    """Its longest wait."""
+
+
+def _contend(url: str) -> list[Share]:
+    """Let clients contend for one lock. There is no queue, so fairness is measured."""
+    stop_s = time.monotonic() + CONTENTION_S
+
+    def work() -> Share:
+        grants, longest_s = 0, 0.0
+        with lockfast.connect(url, ttl=30) as client:
+            while (began_s := time.monotonic()) < stop_s:
+                with client.lock("contended"):
+                    longest_s = max(longest_s, time.monotonic() - began_s)
+                    grants += 1
+                    time.sleep(HOLD_S)
+        return Share(grants, longest_s)
+
+    with ThreadPoolExecutor(CONTENDERS) as pool:
+        return [each.result() for each in [pool.submit(work) for _ in range(CONTENDERS)]]
+
+
+def _print_shares(shares: list[Share]) -> None:
+    grants = [share.grants for share in shares]
+    print(
+        f"{CONTENDERS} contenders: {sum(grants) / CONTENTION_S:.0f} grants/s,"
+        f" {min(grants)} to {max(grants)} each,"
+        f" longest wait {max(share.longest_s for share in shares):.2f} s"
+    )
+
+
 def run_quorum(rounds: int) -> None:
     """Print the time of a pair: the floor, all nodes up, two nodes out."""
     with ExitStack() as stack:
@@ -97,10 +137,12 @@ def run_quorum(rounds: int) -> None:
         pair()
         for name, work in in_turn((("floor", floor.pair), ("lockfast", pair)), rounds):
             figures[name].append(_time_us(work))
+        shares = _contend(f"quorum+unix://{paths}?namespace={NAMESPACE}")
         servers[0].kill()
         stack.enter_context(servers[1].stopped())
         pair()
         figures["lockfast, one dead and one stopped"] = [_time_us(pair) for _ in range(rounds)]
+    _print_shares(shares)
     least = median(figures["floor"])
     for name, values in figures.items():
         print(f"{name:38} {median(values):8.0f} us a pair  {median(values) / least:5.2f} x floor")

@@ -7,7 +7,7 @@ from typing import Final
 
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 
-_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Rights"'
+_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Permissions"'
 _NO_RIGHT: Final = ("does not allow this user a command that is needed", _RIGHTS)
 _NO_COMMAND: Final = ("lacks a command that is needed", _RIGHTS)
 _CLUSTER: Final = (

@@ -35,7 +35,7 @@ REPAIR_S: Final = 120.0
 """A repair reads all claims of the namespace in one script."""
 OLDEST: Final = [6, 2]
 """The oldest version that the tests run on."""
-_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Rights"'
+_RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Permissions"'
 
 
 class RedisMaintenance(Maintenance):
