@@ -83,16 +83,28 @@ class OwnSession:
         with self.mutex:
             return n in self.claims or (self.row is not None and numbers.is_seen(self.row, n))
 
-    def doubt(self, claim: Claim, node: str) -> None:
-        """An enter of this claim is about to be sent."""
-        with self.mutex:
-            self.doubted.add(claim.n)
-            self.claims[claim.n] = OwnClaim(claim.places, node)
+    def doubt(self, claim: Claim, node: str) -> OwnClaim | None:
+        """An enter of this claim is about to be sent; None if the claim was left in the meantime.
 
-    def undoubt(self, n: int) -> None:
-        """The enter was not carried out."""
+        Whoever looks at the claim or leaves it from now on finds it in doubt, and reads on the
+        link after the enter whether that was carried out.
+        """
         with self.mutex:
-            if n in self.doubted:
+            if self.row is not None and numbers.is_seen(self.row, claim.n):
+                return None
+            self.doubted.add(claim.n)
+            doubted = self.claims[claim.n] = OwnClaim(claim.places, node)
+            return doubted
+
+    def known(self, n: int) -> tuple[OwnClaim | None, bool]:
+        """The claim of this number, and whether its enter is in doubt."""
+        with self.mutex:
+            return self.claims.get(n), n in self.doubted
+
+    def undoubt(self, n: int, claim: OwnClaim) -> None:
+        """The enter of `claim` was not carried out; another one may have been sent since."""
+        with self.mutex:
+            if n in self.doubted and self.claims.get(n) is claim:
                 self.doubted.discard(n)
                 self.claims.pop(n, None)
 
@@ -127,6 +139,12 @@ class OwnSession:
     def left(self, n: int) -> None:
         with self.mutex:
             self.claims.pop(n, None)
+
+    def missed(self, n: int, claim: OwnClaim | None) -> None:
+        """`claim` was not found: forget it, unless an enter was sent since it was looked for."""
+        with self.mutex:
+            if n not in self.doubted and self.claims.get(n) is claim:
+                self.claims.pop(n, None)
 
     def end(self, reason: str, by: str = "") -> None:
         with self.mutex:

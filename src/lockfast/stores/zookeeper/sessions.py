@@ -169,7 +169,9 @@ async def renew(
     context = requests.context
     now = instant or context.instant()
     paths = context.paths
-    claims = sorted(own.claims.items())
+    # Not those in doubt: the enter that is sent again finds out what became of the first.
+    with own.mutex:
+        claims = sorted(item for item in own.claims.items() if item[0] not in own.doubted)
     chosen = [item for item in claims if item[0] > own.proved_up_to][:PROVED_PER_RENEWAL]
     own.proved_up_to = chosen[-1][0] if len(chosen) == PROVED_PER_RENEWAL else 0
     alive = k.encode([own.renewals + 1, now.now_ms]).encode()

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, REVOKED, Place, Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.reasons import EXPIRED
+from lockfast.core.reasons import ALREADY_RELEASED, EXPIRED
 from lockfast.core.rows import Claim, Session, arrival_of, entered_of
 from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreMisconfiguredError, StoreUnavailableError
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.layout import Base, Entry, Paths
-from lockfast.stores.zookeeper.owned import OwnSession, OwnSessions
+from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession, OwnSessions
 from lockfast.stores.zookeeper.plan import Plan, Planner
 from lockfast.stores.zookeeper.transport import (
     BAD_VERSION,
@@ -154,11 +154,19 @@ class Requests:
     async def call(self, *requests: Request) -> Sequence[Answer]:
         found: list[Answer] = []
         for at in range(0, len(requests), READS_MAX):
-            left_ms = self.until_ms - self.context.network.now_ms()
-            if left_ms <= 0:
-                raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
-            flight = self.link.submit(requests[at : at + READS_MAX])
-            found += await self.wait(flight, left_ms)
+            found += await self.finish(self.submit(requests[at : at + READS_MAX]))
+        return found
+
+    def submit(self, requests: Sequence[Request]) -> Flight:
+        """Send requests, READS_MAX at most, without waiting."""
+        if self.until_ms <= self.context.network.now_ms():
+            raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
+        return self.link.submit(requests)
+
+    async def finish(self, flight: Flight) -> Sequence[Answer]:
+        """Wait for requests that were sent."""
+        left_ms = max(1, self.until_ms - self.context.network.now_ms())
+        found = await self.wait(flight, left_ms)
         for answer in found:
             if answer.error == NO_AUTH:
                 raise StoreMisconfiguredError(
@@ -193,6 +201,8 @@ class Step:
         """Sessions whose nodes were read, because they may have been ended."""
         self._locations: dict[ClaimId, tuple[Place, ...]] = {}
         self._conflicts = 0
+        self._met: OwnClaim | None = None
+        """The claim that the command is about, as its session knew it at first."""
         self._lag_ms = 0
         self.unsettled: list[Place] = []
         """Where more can be granted than one multi could."""
@@ -267,7 +277,9 @@ class Step:
             found = await read_session(self._requests, command.session, self._instant)
             self._sessions[command.session] = found
         is_known = own is not None and own.is_used(getattr(command, "n", 0))
-        is_doubted = own is not None and getattr(command, "n", 0) in own.doubted
+        # As it is before anything is read: a read does not show an enter that is sent after it.
+        n = getattr(command, "n", 0)
+        self._met, is_doubted = own.known(n) if own is not None else (None, False)
         if isinstance(command, c.Enter):
             if not is_known and not any(name in busy for name in names):
                 for name in names:
@@ -285,14 +297,11 @@ class Step:
                 self._loaded[name] = known[name].copy()
             return
         await self._load(names, fresh=isinstance(command, c.Inspect | Settle | Purge))
-        if own is not None and is_doubted:
-            await self._resolve_doubt(own, getattr(command, "n", 0))
+        if own is not None and self._met is not None and is_doubted:
+            await self._resolve_doubt(own, n, self._met)
 
-    async def _resolve_doubt(self, own: OwnSession, n: int) -> None:
+    async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
         """Find out whether an enter that got no answer was carried out."""
-        claim = own.claims.get(n)
-        if claim is None:
-            return
         name = claim.places[0][:2]
         if name not in self._loaded:
             await self._load([name])
@@ -303,7 +312,7 @@ class Step:
         if of in one.document.entries or of in one.taken:
             own.saw(n)
         else:
-            own.undoubt(n)
+            own.undoubt(n, claim)
 
     def _names(self) -> list[Name]:
         """The resources that the command surely concerns."""
@@ -501,15 +510,27 @@ class Step:
     ) -> Outcome | None:
         """The outcome if it was so; None if not."""
         operations = tuple(plan.operations)
-        entered = self._doubt(view, plan)
+        entered = self._entered(view, plan)
+        doubted: OwnClaim | None = None
         try:
-            (answer,) = await self._requests.call(Multi(operations))
+            if entered is None:
+                flight = self._requests.submit([Multi(operations)])
+            else:
+                own, n, node = entered
+                # Both at once: whoever leaves the claim has either done so before, which keeps it
+                # out, or finds it in doubt and reads after it on the same link.
+                with own.mutex:
+                    doubted = own.doubt(plan.claims[own.id, n], node)
+                    if doubted is None:
+                        return Outcome(c.Refused(c.WHY_FINISHED, ALREADY_RELEASED))
+                    flight = self._requests.submit([Multi(operations)])
+            (answer,) = await self._requests.finish(flight)
         except (StoreUnavailableError, LinkLostError):
-            if entered is not None:
-                entered[0].undoubt(entered[1])
+            if entered is not None and doubted is not None:
+                entered[0].undoubt(entered[1], doubted)
             raise
-        if entered is not None and answer.error:
-            entered[0].undoubt(entered[1])
+        if entered is not None and doubted is not None and answer.error:
+            entered[0].undoubt(entered[1], doubted)
         if answer.error:
             await self._learn(operations[answer.failed])
             return None
@@ -536,13 +557,12 @@ class Step:
         deliver_all(self._own, wakes)
         return Outcome(reply, wakes, events)
 
-    def _doubt(self, view: View, plan: Plan) -> tuple[OwnSession, int] | None:
-        """The claim that the multi stores anew: in doubt until there is an answer."""
+    def _entered(self, view: View, plan: Plan) -> tuple[OwnSession, int, str] | None:
+        """The claim that the multi stores anew, and its node."""
         for of, node in plan.nodes.items():
             own = self._own.get(of[0])
             if own is not None and of not in view.before:
-                own.doubt(plan.claims[of], node)
-                return own, of[1]
+                return own, of[1], node
         return None
 
     async def _learn(self, failed: Any) -> None:
@@ -614,7 +634,7 @@ class Step:
             own.left(command.n)
         is_gone = isinstance(command, c.Look) and isinstance(reply, c.Gone)
         if is_gone and (own.id, getattr(command, "n", 0)) not in view.before:
-            own.left(getattr(command, "n", 0))
+            own.missed(getattr(command, "n", 0), self._met)
 
     async def _conflict(self) -> None:
         self._conflicts += 1
