@@ -46,6 +46,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if not tail:
             subparser.error("there is no CMD after the --")
         arguments.argv = tail
+    if arguments.command in ("run", "doctor") and arguments.ttl is None:
+        arguments.ttl = _checked(subparser, settings.default_ttl)
+        _checked(subparser, lambda: settings.ttl_to_ms(arguments.ttl))
+    if arguments.command == "run":
         _check_run(subparser, arguments)
     if unknown:
         subparser.error(f"unrecognized arguments: {' '.join(map(label_of, unknown))}")
@@ -271,6 +275,12 @@ def _add_state_directory(parser: argparse.ArgumentParser) -> None:
 
 def _add_doctor_options(parser: Parser) -> None:
     parser.add_argument("where", nargs="?", metavar="URL", help="the store, instead of --url")
+    parser.add_argument(
+        "--ttl",
+        type=types.ttl,
+        metavar="S",
+        help="the TTL that clients use (default: LOCKFAST_TTL, else 30s)",
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--repair",
@@ -283,7 +293,8 @@ def _add_doctor_options(parser: Parser) -> None:
     action.add_argument(
         "--raise-epoch",
         action="store_true",
-        help="etcd, after a restore from a backup: lift tokens above all given before",
+        help="after a restore from a backup (etcd, PostgreSQL, ZooKeeper): lift tokens above all "
+        "given before",
     )
 
 
@@ -426,9 +437,6 @@ def _check_run(parser: Parser, arguments: argparse.Namespace) -> None:
         parser.error("--at-most is shorter than --at-least")
     if arguments.signal is not None and arguments.on_lost != "signal":
         parser.error("--signal needs --on-lost signal")
-    if arguments.ttl is None:
-        arguments.ttl = _checked(parser, settings.default_ttl)
-        _checked(parser, lambda: settings.ttl_to_ms(arguments.ttl))
     if arguments.grace is None:
         arguments.grace = min(10.0, arguments.ttl / 3)
     if arguments.grace > arguments.ttl / 2:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Final
 
+from lockfast.api.settings import ttl_to_ms
 from lockfast.cli import exit_codes
 from lockfast.cli.connection import url_of
 from lockfast.cli.formatting import table, write_fields, write_line
@@ -19,6 +20,7 @@ _VERDICTS: Final = {"good": "ok", "note": "note", "bad": "BAD"}
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the checks of a store; raises StoreMisconfiguredError if one of them is bad."""
     store = open_maintenance(parse_url(arguments.where or url_of(arguments)))
+    store.ttl_ms = ttl_to_ms(arguments.ttl)
     if arguments.dump:
         for line in store.dump():
             write_fields(line.split("\t"))

@@ -35,6 +35,9 @@ class Maintenance:
     closes its own connections, and raises StoreUnavailableError if it cannot get through.
     """
 
+    ttl_ms = 30_000
+    """The TTL of the clients that the store is examined for; some stores cannot serve every one."""
+
     def __init__(self, label: str) -> None:
         self.label = label
 

@@ -10,6 +10,7 @@ is connected without one.
 from __future__ import annotations
 
 import re
+import ssl
 from typing import Any, Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
@@ -46,13 +47,14 @@ CREATOR: Final = (Permission("auth", "", ALL_PERMISSIONS),)
 """Whoever is logged in as the user that created the node."""
 
 
-class TlsFiles(NamedTuple):
-    """What kazoo builds its TLS context from; paths of PEM files."""
+class Tls(NamedTuple):
+    """The options, from which kazoo builds a TLS context of its own, and the context itself."""
 
     ca: str | None
     cert: str | None
     key: str | None
     verify: bool
+    context: ssl.SSLContext
 
 
 class Address(NamedTuple):
@@ -67,7 +69,7 @@ class Address(NamedTuple):
     """Log in by SASL DIGEST-MD5; otherwise by ZooKeeper's own scheme `digest`."""
     acl: tuple[Permission, ...] = OPEN
     """The access control list of every node we create."""
-    tls: TlsFiles | None = None
+    tls: Tls | None = None
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
@@ -192,12 +194,10 @@ def _acl(url: StoreUrl, has_user: bool) -> tuple[Permission, ...]:
     return tuple(entries)
 
 
-def _tls(url: StoreUrl) -> TlsFiles | None:
-    # kazoo builds a context of its own from the files. Ours is thrown away: building it shows
-    # unreadable files when the URL is parsed, not at the first connection.
-    if tls_context(url, *TLS_SCHEMES) is None:
+def _tls(url: StoreUrl) -> Tls | None:
+    context = tls_context(url, *TLS_SCHEMES)
+    if context is None:
         return None
     cert = url.options.get("cert")
-    return TlsFiles(
-        url.options.get("ca"), cert, url.options.get("key", cert), url.flag("verify", True)
-    )
+    key = url.options.get("key", cert)
+    return Tls(url.options.get("ca"), cert, key, url.flag("verify", True), context)

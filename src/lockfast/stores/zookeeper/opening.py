@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.ports import Store
+from lockfast.stores.diagnosis import Diagnosis, Maintenance
 from lockfast.stores.registry import Face, StoreUrl
-from lockfast.stores.zookeeper.address import parse
+from lockfast.stores.zookeeper.address import Address, parse
 
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     address = parse(url)
-    try:
-        import kazoo  # noqa: F401
-    except ImportError:
-        raise StoreMisconfiguredError(
-            url.label, "needs kazoo, which is not installed", "pip install 'lockfast[zookeeper]'"
-        ) from None
+    _require_kazoo(url)
     from lockfast.stores.zookeeper import ZooKeeperStore
 
     if face == "asyncio":
@@ -25,3 +23,33 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     from lockfast.stores.zookeeper.network import KazooNetwork
 
     return ZooKeeperStore(url.label, address.root, KazooNetwork(address))
+
+
+def open_maintenance(url: StoreUrl) -> Maintenance:
+    _require_kazoo(url)
+    return ZooKeeperMaintenance(parse(url))
+
+
+def _require_kazoo(url: StoreUrl) -> None:
+    try:
+        import kazoo  # noqa: F401
+    except ImportError:
+        raise StoreMisconfiguredError(
+            url.label, "needs kazoo, which is not installed", "pip install 'lockfast[zookeeper]'"
+        ) from None
+
+
+class ZooKeeperMaintenance(Maintenance):
+    def __init__(self, address: Address) -> None:
+        super().__init__(address.label)
+        self._address = address
+
+    def examine(self) -> Iterator[Diagnosis]:
+        from lockfast.stores.zookeeper.checkup import examine
+
+        return examine(self._address, self.ttl_ms)
+
+    def raise_epoch(self) -> Iterator[Diagnosis]:
+        from lockfast.stores.zookeeper.checkup import raise_epoch
+
+        return raise_epoch(self._address)

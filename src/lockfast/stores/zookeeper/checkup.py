@@ -1,0 +1,261 @@
+"""`lockfast doctor` for ZooKeeper: is this ensemble safe for locks?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import monotonic, time_ns
+from typing import Any, Final
+
+from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.stores.diagnosis import Diagnosis
+from lockfast.stores.http.members import Member
+from lockfast.stores.zookeeper import layout
+from lockfast.stores.zookeeper.address import Address
+from lockfast.stores.zookeeper.layout import Paths
+from lockfast.stores.zookeeper.probe import (
+    NOT_SERVING,
+    READ_ONLY,
+    ProbeError,
+    Session,
+    Status,
+    status,
+)
+from lockfast.stores.zookeeper.sessions import link_timeout_ms
+
+ROUNDS: Final = 10
+TIMEOUT_S: Final = 5.0
+PROBE_S: Final = 2.0
+BUFFER_BYTES: Final = 1_000_000
+"""A little less than the default of jute.maxbuffer."""
+TIMEOUT_MS_MAX: Final = (1 << 31) - 1
+
+
+def examine(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
+    """Check everything without changing anything.
+
+    Raises StoreUnavailableError if there is no majority of the ensemble to be reached, and
+    StoreMisconfiguredError if it refuses us.
+    """
+    states = {member: _status(address, member) for member in address.members}
+    if not any(states.values()):
+        raise StoreUnavailableError(address.label, "no member answers", "check hosts and ports")
+    yield _version(states)
+    yield _endpoints(states)
+    with _client(address) as client:
+        yield _members(client)
+        yield from _session_limits(address, ttl_ms)
+        yield _nodes(client, address, states)
+        yield _round_trip(client, address)
+        yield _rights(client, address)
+        yield _namespace(client, address)
+
+
+def raise_epoch(address: Address) -> Iterator[Diagnosis]:
+    """Lift tokens above all given before a restore: to the microseconds of the wall clock."""
+    from kazoo.exceptions import BadVersionError, NoNodeError
+
+    node = Paths(address.root).base
+    with _client(address) as client:
+        while True:
+            _ask(client.sync_async(node))
+            try:
+                data, stat = _ask(client.get_async(node))
+            except NoNodeError:
+                yield Diagnosis("epoch", f"{address.root}: not used yet")
+                return
+            base = layout.base_from(address.label, data)
+            raised = base.raised(client.last_zxid, time_ns() // 1000)
+            try:
+                _ask(client.set_async(node, layout.encode(list(raised)).encode(), stat.version))
+            except BadVersionError:
+                continue  # a client that opened a session has just raised it
+            added = raised.value - base.value
+            yield Diagnosis("epoch", f"raised by {added}" if added > 0 else "is high enough")
+            return
+
+
+@contextmanager
+def _client(address: Address) -> Iterator[Any]:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+    from kazoo.handlers.threading import KazooTimeoutError
+
+    client = KazooClient(timeout=TIMEOUT_S, **address.client_options())
+    try:
+        client.start(timeout=TIMEOUT_S)
+        yield client
+    except KazooTimeoutError as error:
+        raise StoreUnavailableError(
+            address.label,
+            f"no member opened a session within {TIMEOUT_S:g} s",
+            "most members must run and reach each other; check user and certificates",
+        ) from error
+    except (AuthFailedError, NoAuthError) as error:
+        raise StoreMisconfiguredError(
+            address.label, "refuses this user or password", "check the URL and the nodes' ACLs"
+        ) from error
+    except KazooException as error:
+        raise StoreError(address.label, f"failed with {type(error).__name__}") from error
+    finally:
+        client.stop()
+        client.close()
+
+
+def _ask(pending: Any) -> Any:
+    return pending.get(timeout=TIMEOUT_S)
+
+
+def _status(address: Address, member: Member) -> Status | None:
+    try:
+        return status(address, member, PROBE_S)
+    except ProbeError:
+        return None
+
+
+def _version(states: dict[Member, Status | None]) -> Diagnosis:
+    found = sorted({state.version for state in states.values() if state and state.version})
+    text = f"ZooKeeper {', '.join(found)}" if found else "unknown"
+    if not found:
+        return Diagnosis("server", text, "note", "allow the four-letter word srvr to see it")
+    for version in found:
+        numbers = re.match(r"(\d+)\.(\d+)\.", version)
+        if numbers is None:
+            return Diagnosis("server", text, "note", "its version is not readable")
+        if (int(numbers[1]), int(numbers[2])) < (3, 5):
+            return Diagnosis("server", text, "bad", "use ZooKeeper 3.5 or newer")
+    return Diagnosis("server", text)
+
+
+def _endpoints(states: dict[Member, Status | None]) -> Diagnosis:
+    modes = {
+        str(member): "silent" if state is None else state.mode or "mode unknown"
+        for member, state in states.items()
+    }
+    found = ", ".join(f"{member} {mode}" for member, mode in modes.items())
+    if READ_ONLY in modes.values():
+        return Diagnosis("endpoints", found, "note", "read-only: cut off from the majority")
+    if {"silent", NOT_SERVING} & set(modes.values()):
+        return Diagnosis("endpoints", found, "note", "check those that do not serve clients")
+    return Diagnosis("endpoints", found)
+
+
+def _members(client: Any) -> Diagnosis:
+    """Count the members that vote, as the ensemble's own configuration has them."""
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        data = _ask(client.get_async("/zookeeper/config"))[0]
+    except NoNodeError:
+        data = b""
+    count = len(re.findall(rb"^server\.\d+=.*:participant", data, re.MULTILINE)) or 1
+    found = f"{count} voting"
+    if count < 3:
+        return Diagnosis("members", found, "note", "losing one loses the locks")
+    if count % 2 == 0:
+        return Diagnosis("members", found, "note", "an even number tolerates no more losses")
+    return Diagnosis("members", found)
+
+
+def _session_limits(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
+    """Compare the session timeouts that members grant with what a session of ours needs."""
+    for member in address.members:
+        try:
+            with Session(address, member, 1, PROBE_S) as shortest:
+                least_ms = shortest.timeout_ms
+            with Session(address, member, TIMEOUT_MS_MAX, PROBE_S) as longest:
+                most_ms, buffer = longest.timeout_ms, longest.accepts(BUFFER_BYTES)
+        except ProbeError:
+            continue
+        yield _timeouts(least_ms, most_ms, ttl_ms)
+        if buffer:
+            yield Diagnosis("jute.maxbuffer", f"at least {BUFFER_BYTES:,} bytes")
+        else:
+            yield Diagnosis(
+                "jute.maxbuffer",
+                f"less than {BUFFER_BYTES:,} bytes",
+                "note",
+                "long lines and large metadata may be refused; use the default of 1 MiB",
+            )
+        return
+
+
+def _timeouts(least_ms: int, most_ms: int, ttl_ms: int) -> Diagnosis:
+    found = f"{least_ms / 1000:g} to {most_ms / 1000:g} s"
+    needed_ms = link_timeout_ms(ttl_ms)
+    if needed_ms > most_ms:
+        return Diagnosis(
+            "session timeouts",
+            found,
+            "bad",
+            f"a TTL of {ttl_ms / 1000:g} s needs {needed_ms / 1000:g} s; raise maxSessionTimeout, "
+            f"or use a TTL of at most {most_ms * 3 // 4 / 1000:g} s",
+        )
+    if needed_ms < least_ms:
+        return Diagnosis(
+            "session timeouts",
+            found,
+            "note",
+            f"after a crash the locks of a session are free after {least_ms / 1000:g} s, "
+            f"not after the TTL of {ttl_ms / 1000:g} s; lower minSessionTimeout",
+        )
+    return Diagnosis("session timeouts", found)
+
+
+def _nodes(client: Any, address: Address, states: dict[Member, Status | None]) -> Diagnosis:
+    paths = Paths(address.root)
+    children = [_ask(client.exists_async(node)) for node in (paths.sessions, paths.resources)]
+    ours = [stat.numChildren if stat is not None else 0 for stat in children]
+    total = max(state.node_count if state is not None else -1 for state in states.values())
+    found = f"{total} in all" if total >= 0 else "unknown number in all"
+    return Diagnosis("nodes", f"{found}; {ours[0]} sessions, {ours[1]} resources of ours")
+
+
+def _round_trip(client: Any, address: Address) -> Diagnosis:
+    took_ms = []
+    for _ in range(ROUNDS):
+        sent_s = monotonic()
+        _ask(client.sync_async(address.root))
+        took_ms.append((monotonic() - sent_s) * 1000)
+    found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
+    return Diagnosis("round trip", f"{found}, to the leader")
+
+
+def _rights(client: Any, address: Address) -> Diagnosis:
+    """Try to create a node, in a transaction that cannot succeed."""
+    from kazoo.exceptions import NoAuthError
+
+    above = address.root
+    while above and _ask(client.exists_async(above)) is None:
+        above = above.rpartition("/")[0]
+    trial = client.transaction()
+    trial.create(f"{above}/lockfast-doctor", b"")
+    trial.check("/", TIMEOUT_MS_MAX)
+    if isinstance(_ask(trial.commit_async())[0], NoAuthError):
+        return Diagnosis(
+            "rights",
+            f"may not create nodes in {above or '/'}",
+            "bad",
+            "grant cdrw on it to this user, or create the chroot with such an ACL",
+        )
+    return Diagnosis("rights", f"may create nodes in {above or '/'}")
+
+
+def _namespace(client: Any, address: Address) -> Diagnosis:
+    from kazoo.exceptions import NoNodeError
+
+    root = address.root
+    try:
+        data = _ask(client.get_async(Paths(root).base))[0]
+    except NoNodeError:
+        return Diagnosis("namespace", f"{root}: not used yet")
+    try:
+        base = layout.base_from(address.label, data)
+    except StoreMisconfiguredError as error:
+        return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
+    except layout.UnreadableError as error:
+        found = f"{root}: has other data in it ({error})"
+        return Diagnosis("namespace", found, "bad", "use another namespace")
+    return Diagnosis("namespace", f"{root}: schema {base.schema}")
