@@ -41,6 +41,8 @@ def main() -> int:
         return _redis(arguments, plan)
     if arguments.what == "etcd":
         return _etcd(arguments, plan)
+    if arguments.what == "zookeeper":
+        return _zookeeper(arguments, plan)
     if arguments.what == "postgresql":
         return _postgresql(arguments, plan)
     if arguments.what == "bloat":
@@ -141,6 +143,20 @@ def _etcd(arguments: argparse.Namespace, plan: Plan) -> int:
     )
 
 
+def _zookeeper(arguments: argparse.Namespace, plan: Plan) -> int:
+    # Imported here: the other benchmarks need no ZooKeeper server.
+    from bench.zookeeper import report_zookeeper, run_zookeeper, targets_zookeeper
+
+    return _run(
+        arguments,
+        plan,
+        lambda: run_zookeeper(plan, arguments.without, _show_progress),
+        report_zookeeper,
+        targets_zookeeper,
+        lambda found: [found.contention],
+    )
+
+
 def _observe(arguments: argparse.Namespace) -> int:
     # Imported here: the other benchmarks need neither metrics nor traces.
     from bench.observe import ObservePlan, report_observe, run_observe
@@ -209,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
             "embedded",
             "redis",
             "etcd",
+            "zookeeper",
             "postgresql",
             "bloat",
             "quorum",
@@ -227,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         choices=sorted(
             {kind.name for kind in LOCKS}
-            | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "tooz"}
+            | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "kazoo", "tooz"}
             | {"pals", "sqlalchemy-dlock", "pg_advisory_lock", "row with a state"}
         ),
         help="leave a contestant out (may be repeated)",
