@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Protocol
 
 from chaos import shim
-from chaos.targets import Cluster, Etcd, Quorum, Target
+from chaos.targets import Cluster, Etcd, Quorum, Target, ZooKeeper
+from tests.servers.etcd import EtcdCluster
 from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
 from tests.servers.sentinel import wait_until
 
@@ -127,8 +128,9 @@ def wipe(scene: Scene) -> None:
 
 def _restart(scene: Scene, *, wiped: bool) -> None:
     target = scene.target
-    # A member of an etcd cluster that lost its data cannot come back as itself: all of them go.
-    whole = isinstance(target, Etcd) and (wiped or scene.rng.random() < 0.5)
+    # A member of a cluster that lost its data gets them back from the others (ZooKeeper) or cannot
+    # come back as itself (etcd): all of them go.
+    whole = isinstance(target, Etcd | ZooKeeper) and (wiped or scene.rng.random() < 0.5)
     struck = list(range(len(target.nodes))) if whole else target.struck(scene.rng)
     for i in struck:
         scene.note("killed, data lost" if wiped else "server killed", _lane(scene, i))
@@ -142,22 +144,30 @@ def _restart(scene: Scene, *, wiped: bool) -> None:
 
 
 def leader(scene: Scene) -> None:
-    assert isinstance(scene.target, Etcd)
-    cluster, how = scene.target.cluster, scene.rng.choice(("moved", "killed", "stopped"))
-    first = cluster.leader()
+    target = scene.target
+    assert isinstance(target, Etcd | ZooKeeper)
+    # ZooKeeper's leader cannot be asked to move.
+    ways = ("moved", "killed", "stopped") if isinstance(target, Etcd) else ("killed", "stopped")
+    how = scene.rng.choice(ways)
     scene.note(f"leader {how}", "store")
-    if how == "moved":
-        other = scene.rng.choice([member for member in cluster.members if member is not first])
-        whose = other.call("/v3/maintenance/status", {})["header"]["member_id"]
-        first.call("/v3/maintenance/transfer-leadership", {"targetID": whose})
+    if isinstance(target, Etcd) and how == "moved":
+        _move_leader(target.cluster, scene.rng)
     elif how == "killed":
+        first = target.cluster.leader()
         first.kill()
-        scene.wait(scene.rng.uniform(0.2, 0.8) * scene.target.ttl)
+        scene.wait(scene.rng.uniform(0.2, 0.8) * target.ttl)
         first.start()
     else:
-        with first.stopped():
-            scene.wait(scene.rng.uniform(0.3, 1.0) * scene.target.ttl)
-    scene.wait(0.3 * scene.target.ttl)
+        with target.cluster.leader().stopped():
+            scene.wait(scene.rng.uniform(0.3, 1.0) * target.ttl)
+    scene.wait(0.3 * target.ttl)
+
+
+def _move_leader(cluster: EtcdCluster, rng: random.Random) -> None:
+    first = cluster.leader()
+    other = rng.choice([member for member in cluster.members if member is not first])
+    whose = other.call("/v3/maintenance/status", {})["header"]["member_id"]
+    first.call("/v3/maintenance/transfer-leadership", {"targetID": whose})
 
 
 def promote(scene: Scene) -> None:
@@ -270,8 +280,8 @@ def _server(target: Target) -> str:
     return "" if target.nodes else "it has no server"
 
 
-def _etcd(target: Target) -> str:
-    return "" if isinstance(target, Etcd) else "it has no leader"
+def _led(target: Target) -> str:
+    return "" if isinstance(target, Etcd | ZooKeeper) else "it has no leader"
 
 
 def _cluster(target: Target) -> str:
@@ -302,7 +312,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "freeze": Fault(freeze, "SIGSTOP of a server", _server),
     "restart": Fault(restart, "kill -9 of a server, which comes back with its data", _server),
     "wipe": Fault(wipe, "kill -9 of a server, which comes back without its data", _server),
-    "leader": Fault(leader, "the leader is moved, killed or stopped", _etcd),
+    "leader": Fault(leader, "the leader is moved, killed or stopped", _led),
     "promote": Fault(promote, "a primary is killed or stopped, its replica promoted", _cluster),
     "reshard": Fault(reshard, "slots move to other nodes, connections are cut", _cluster),
     "disk": Fault(disk, "no file grows", _disk),

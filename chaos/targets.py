@@ -26,6 +26,7 @@ from tests.servers.postgresql import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
+from tests.servers.zookeeper import ZooKeeperEnsemble
 
 NOTHING: Final[frozenset[str]] = frozenset()
 FORGETS: Final = frozenset(["exclusion", "order"])
@@ -272,6 +273,44 @@ class Etcd(Target):
         return int(self.cluster.leader().call("/v3/kv/range", everything).get("count", 0))
 
 
+class ZooKeeper(Target):
+    """Three members; the wall clock that matters is that of the clients."""
+
+    name = "zookeeper"
+    ttl = 3.0
+
+    def start(self) -> None:
+        self.cluster = self.stack.enter_context(ZooKeeperEnsemble(3))
+        self.nodes = self.cluster.members
+        self.proxies = [
+            self.stack.enter_context(Proxy(("127.0.0.1", member.port)))
+            for member in self.cluster.members
+        ]
+        self.workers_have_shim = self.add_shim(self.directory / "nothing") is not None
+
+    def url(self, namespace: str) -> str:
+        places = ",".join(proxy.address for proxy in self.proxies)
+        return f"zookeeper://{places}?namespace={namespace}"
+
+    def direct_url(self, namespace: str) -> str:
+        return self.cluster.url(namespace)
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        if fault == "wipe":
+            return FORGETS
+        # Places in the queue go by the clients' wall clocks.
+        return frozenset(["order"]) if fault == "clock" else NOTHING
+
+    def lacks(self, fault: str) -> str:
+        return "its servers keep their files in memory here" if fault == "disk" else ""
+
+    def wipe(self, node: int) -> None:
+        self.cluster.members[node].wipe()
+
+    def rows(self) -> int | None:
+        return self.cluster.leader().counters().get("zk_znode_count")
+
+
 class Quorum(Target):
     """Five Redis servers without persistence; faults hit one or two of them at a time."""
 
@@ -404,5 +443,6 @@ class Server(Target):
 
 
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
-    kind.name: kind for kind in (Memory, Sqlite, Redis, Cluster, Postgresql, Etcd, Quorum, Server)
+    kind.name: kind
+    for kind in (Memory, Sqlite, Redis, Cluster, Postgresql, Etcd, ZooKeeper, Quorum, Server)
 }

@@ -11,17 +11,23 @@ from tests.crashpoints.story import Story, points
 from tests.servers.etcd import EtcdCluster
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
+from tests.servers.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.timeout(3600)
 _names = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["redis", "etcd"])
+@pytest.fixture(scope="module", params=["redis", "etcd", "zookeeper"])
 def stage(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Proxy]]:
     """The address of a server, that of the proxy before it, and the proxy."""
     if request.param == "redis":
         with RedisServer() as server, Proxy(server.socket) as proxy:
             yield f"unix://{server.socket}", f"redis://{proxy.address}", proxy
+    elif request.param == "zookeeper":
+        with ZooKeeperEnsemble() as ensemble:
+            (member,) = ensemble.members
+            with Proxy(("127.0.0.1", member.port)) as proxy:
+                yield f"zookeeper://{member.address}", f"zookeeper://{proxy.address}", proxy
     else:
         with EtcdCluster(1) as node:
             port = node.members[0].port

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import threading
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,17 +18,14 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.address import parse
 from lockfast.stores.registry import parse_url
-from tests.etcd import roles
 from tests.measuring import Measured
-from tests.processes.crew import Child, Crew, crew_in, now_ms, until
+from tests.processes.contest import PATIENCE_S, PROCESSES, Contest, hold_until_lost
+from tests.processes.crew import Crew, crew_in, now_ms, until
 from tests.servers.etcd import EtcdCluster, EtcdMember
 
 TTL = 3.0
-PROCESSES = 8
 GRANTS = 24
 """As many are to be seen before the harm and after it."""
-PATIENCE_S = 120.0
-"""Only a failing test waits that long."""
 
 
 @pytest.fixture
@@ -44,103 +40,6 @@ def crew(tmp_path: Path, cluster: EtcdCluster) -> Iterator[Crew]:
     for crew in crew_in(tmp_path):
         crew.url = cluster.url("crew")
         yield crew
-
-
-def visits(book: str) -> Iterator[tuple[int, int, int]]:
-    """Those who held when they went: where they came and went, and their tokens."""
-    came: dict[int, int] = {}
-    for at, line in enumerate(book.splitlines()):
-        word, token, *verdict = line.split()
-        if word == "in":
-            assert int(token) not in came, f"token {token} was given twice"
-            came[int(token)] = at
-        elif verdict == ["held"]:
-            yield came[int(token)], at, int(token)
-
-
-def judge(book: str) -> int:
-    """See that nobody came while another held, and that tokens rise in the order of entry.
-
-    Whoever says `held` as it goes has held all the time since it came, so all others came
-    before or after. Returns how many there were.
-    """
-    found = sorted(visits(book))
-    for (_, gone, token), (came, _, next_token) in pairwise(found):
-        assert gone < came, f"{next_token} came while {token} was inside"
-        assert token < next_token, f"{next_token} came after {token}"
-    return len(found)
-
-
-class Contest:
-    """Processes that compete, and what they say and write down."""
-
-    def __init__(self, crew: Crew, cluster: EtcdCluster) -> None:
-        self._cluster = cluster
-        self._book = crew.directory / "entries"
-        self._children = [
-            crew.start(roles.compete, "orders/42", TTL, str(self._book)) for _ in range(PROCESSES)
-        ]
-        for child in self._children:
-            child.hears("ready")
-        self._held = 0
-
-    def see_everybody(self, grants: int) -> float:
-        """Until so many held, each at least once; returns when all had, in milliseconds."""
-        waiting, upto, all_ms = set(self._children), self._held + grants, 0.0
-
-        def enough() -> bool:
-            nonlocal all_ms
-            self._cluster.revive()
-            for child in self._children:
-                while child.is_talking(0.0):
-                    if self._hear(child) == "held":
-                        waiting.discard(child)
-            all_ms = all_ms or (0.0 if waiting else now_ms())
-            return self._held >= upto and not waiting
-
-        try:
-            until(enough, f"{grants} grants, of everybody", within=PATIENCE_S)
-        except AssertionError as error:
-            error.add_note(self._cluster.describe())
-            raise
-        return all_ms
-
-    def hear_all(self) -> None:
-        """What was said so far."""
-        for child in self._children:
-            while child.is_talking(0.0):
-                self._hear(child)
-
-    def _hear(self, child: Child) -> str:
-        word = child.hears_anything().split()[0]
-        self._held += word == "held"
-        return word
-
-    def end(self) -> None:
-        """Nothing that was said is missing in the book, and all of it is as promised."""
-        for child in self._children:
-            child.tell("stop")
-        for child in self._children:
-            while self._hear(child) != "done":
-                pass
-        assert judge(self._book.read_text()) == self._held
-
-
-@pytest.mark.parametrize(
-    ("book", "wrong"),
-    [
-        ("in 1|in 2|out 1 held|out 2 held", "2 came while 1"),
-        ("in 2|out 2 held|in 1|out 1 held", "1 came after 2"),
-        ("in 1|out 1 held|in 1|out 1 held", "given twice"),
-    ],
-)
-def test_the_judge_sees(book: str, wrong: str) -> None:
-    with pytest.raises(AssertionError, match=wrong):
-        judge(book.replace("|", "\n"))
-
-
-def test_the_judge_forgives_those_who_know_that_they_have_lost() -> None:
-    assert judge("in 1\nin 2\nout 2 held\nout 1 lost") == 1
 
 
 def kill_the_leader(cluster: EtcdCluster) -> contextlib.AbstractContextManager[None]:
@@ -171,7 +70,7 @@ def test_one_member_less_and_eight_processes_go_on(
         harmed = cluster.leader() if harm is kill_the_leader else cluster.followers()[0]
         others = [member for member in cluster.members if member is not harmed]
         crew.url = cluster.url("crew", harmed, *others)
-    contest = Contest(crew, cluster)
+    contest = Contest(crew, cluster, TTL)
     contest.see_everybody(GRANTS)
     with harm(cluster):
         harmed_ms = now_ms()
@@ -193,7 +92,7 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
     crew: Crew, cluster: EtcdCluster
 ) -> None:
     """Acquires fail by their timeout, holders are told by their deadline, then all recovers."""
-    holder = crew.start(roles.hold_until_lost, "orders/42", TTL)
+    holder = crew.start(hold_until_lost, "orders/42", TTL)
     (token,) = holder.hears("held")
     client = crew.client(ttl=TTL)
     client.lock("warm-up").acquire().release()

@@ -188,6 +188,9 @@ class ZooKeeperMember:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._data.parent,
             )  # fmt: skip
 
+    def is_started(self) -> bool:
+        return self._process is not None
+
     def kill(self) -> None:
         """As `kill -9`."""
         process, self._process = self._process, None
@@ -318,6 +321,15 @@ class ZooKeeperEnsemble:
 
     def describe(self) -> str:
         return "\n".join(member.describe() for member in self.members)
+
+    def start_killed(self) -> None:
+        """Start the members that were killed; they go on with the data they have."""
+        for member in self.members:
+            if not member.is_started():
+                member.start()
+
+    def revive(self) -> None:
+        """No bug is known that makes a member end."""
 
     def leader(self) -> ZooKeeperMember:
         give_up_s = monotonic() + START_S
