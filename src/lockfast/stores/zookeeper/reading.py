@@ -9,7 +9,7 @@ from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Session
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.steps import Requests, Step, load_all, read_session
+from lockfast.stores.zookeeper.steps import Requests, Step, load_all, read_session, settle
 from lockfast.stores.zookeeper.transport import Children, Get, Sync
 from lockfast.stores.zookeeper.view import Instant
 
@@ -83,6 +83,10 @@ class Reader:
             step = Step(self._requests, c.Inspect(command.kind, name, 16), self._instant)
             reply = (await step.run()).reply
             assert isinstance(reply, c.ResourceView)
-            if reply.holder_count or reply.waiting_count or step.is_closed:
+            if reply.holder_count or reply.waiting_count or reply.closed_ms:
                 views.append(reply)
+            elif step.is_closed and not self._instant.by_server:
+                views.append(reply)  # to compare: the table shows it until a step opens it
+            elif step.is_closed:
+                await settle(self._requests, [c.Place(command.kind, name, "")])
         return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)

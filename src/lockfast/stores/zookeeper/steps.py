@@ -99,8 +99,9 @@ class Context:
         """The base of tokens as last read, and its version."""
         self.zxid = 0
         """The last that was heard of."""
-        self.offset_ms = 0
-        """How far the server's clock is ahead of our wall clock, at least."""
+        self.offset_ms = network.wall_us() // 1000 - network.now_ms()
+        """How far the leader's clock is ahead of ours, which never jumps; at first a guess."""
+        self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
         """Resources as our own last step there left them."""
         self.busy: OrderedDict[Name, None] = OrderedDict()
@@ -109,13 +110,13 @@ class Context:
         """Where claims of other processes were met, to find them by number."""
 
     def instant(self) -> Instant:
-        wall_us = self.network.wall_us()
-        return Instant(wall_us // 1000 + self.offset_ms, wall_us)
+        return Instant(self.network.now_ms() + self.offset_ms, self.network.wall_us())
 
     def heard(self, stat: Stat) -> None:
         """Take over what the answer to a write says of the server's clock."""
+        self.has_heard = True
         self.zxid = max(self.zxid, stat.mzxid)
-        self.offset_ms = stat.mtime_ms - self.network.wall_us() // 1000
+        self.offset_ms = stat.mtime_ms - self.network.now_ms()
 
     def met(self, one: Loaded) -> None:
         for of, entry in one.document.entries.items():
@@ -219,6 +220,10 @@ class Step:
         """
         await self._begin()
         while True:
+            if not is_consistent(self._loaded):
+                await self._load(list(self._loaded), fresh=True)
+                await self._conflict()
+                continue
             view = self._view()
             try:
                 reply, wakes = self._decide(view)
@@ -648,6 +653,20 @@ class Step:
         if self._conflicts > 2:
             bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
             await self._requests.pause(1 + network.random_bits(8) % bound)
+
+
+def is_consistent(loaded: dict[Name, Loaded]) -> bool:
+    """Whether claims of several places agree in all documents, which are read one by one."""
+    for one in loaded.values():
+        for of, entry in one.document.entries.items():
+            for place in entry.claim.places if len(entry.claim.places) > 1 else ():
+                other = loaded.get(place[:2])
+                if other is None or other is one:
+                    continue
+                copy = other.document.entries.get(of)
+                if copy is None or copy.claim != entry.claim:
+                    return False
+    return True
 
 
 def _resolve(value: Any, resolved: Callable[[int], int]) -> Any:

@@ -15,7 +15,7 @@ from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.reading import Reader
 from lockfast.stores.zookeeper.steps import Context, Outcome, Requests, Step, Wait, settle
-from lockfast.stores.zookeeper.transport import LinkLostError
+from lockfast.stores.zookeeper.transport import LinkLostError, Multi, Set
 from lockfast.stores.zookeeper.view import Instant
 
 OF_OWN_SESSIONS = (
@@ -64,7 +64,11 @@ class ZooKeeperWire:
     async def common(self, until_ms: int) -> Requests:
         """Requests on the link that belongs to no session of ours."""
         link = await self.links.common(self._wait, until_ms)
-        return Requests(self.context, link, self._wait, self._pause, until_ms)
+        requests = Requests(self.context, link, self._wait, self._pause, until_ms)
+        if not self.context.has_heard:
+            # Only the answer to a write tells what the leader's clock says.
+            await requests.call(Multi((Set(self.context.paths.root, b""),)))
+        return requests
 
     async def _step(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
         if not isinstance(command, OF_OWN_SESSIONS):
