@@ -1,9 +1,9 @@
-"""A cluster in virtual time: members, their leader, leases that run out, watches that lag.
+"""A cluster in virtual time: members, a leader, leases that expire, watches that lag.
 
-All members share one state, because etcd's log has one order. A member is told apart by how far
-it has come: a serializable read and a watch see no more than that. Everything else goes through
-the leader. Without a leader requests are parked; when the next one is elected, some of them are
-carried out, some are not, and of some it stays unknown.
+All members share one state, because etcd's log has one order. Members differ only in how far they
+have applied it: a serializable read and a watch see no further. All other requests go through the
+leader. Without a leader, requests are parked; the next election executes some of them, drops
+others, and leaves the outcome of the rest unknown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lockfast.sim.network import Network
 from lockfast.sim.runtime import MS, Host
 
 REQUEST_TIMEOUT_US: Final = 7_000 * MS
-"""After this long a member gives up a request that has not been agreed on."""
+"""A member gives up a request that has not been committed after this long."""
 ELECTION_US: Final = 1_000 * MS
-"""A new leader adds this to every lease, for the time in which nobody could renew."""
+"""A new leader adds this to every lease, for the time in which no renewal was possible."""
 REVOKE_EVERY_US: Final = 500 * MS
-"""A leader looks for leases whose TTL is over this often."""
+"""How often the leader looks for leases whose TTL has expired."""
 SYNC_EVERY_US: Final = 100 * MS
-"""A member sends their past to new watches this often."""
+"""How often a member sends past events to new watches."""
 
 Answer = Callable[[int, Json], None]
 """Takes the status and the body of a reply."""
@@ -41,14 +41,14 @@ class Request:
         self, host: Host, path: str, body: Json, headers: Sequence[str], answer: Answer
     ) -> None:
         self.host = host
-        """Where it comes from."""
+        """The client's host."""
         self.path = path
         self.body = body
         self.headers = headers
         self.answer = answer
 
     def header(self, name: str) -> str:
-        """The value of a header line, or nothing."""
+        """Return the value of a header line; "" if it is missing."""
         for line in self.headers:
             found, _, value = line.partition(":")
             if found.strip().lower() == name:
@@ -57,7 +57,7 @@ class Request:
 
 
 class Stream:
-    """The open answer to a watch: lines that arrive in order, until the connection breaks."""
+    """The open response to a watch: lines that arrive in order until the connection breaks."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Stream:
         self._open = True
 
     def push(self, lines: Iterator[Json]) -> None:
-        """Send lines, behind all that were sent before."""
+        """Send lines after everything sent before."""
         for line in lines:
             if not self._open:
                 return
@@ -86,8 +86,8 @@ class Stream:
     def _carry(self, line: Json) -> None:
         network, member = self._member.cluster.network, self._member
         if network.loses(member.host, self._host):
-            # What is lost is sent again until the connection counts as broken; the client
-            # learns of that at once, or by silence.
+            # TCP retransmits a lost line until the connection counts as broken; the client learns
+            # of the break at once, or only from the silence.
             self.break_off(told=network.chance(0.5))
             return
         kernel = network.kernel
@@ -99,12 +99,12 @@ class Stream:
             self._deliver(line)
 
     def fail(self, error: EtcdError) -> None:
-        """End it with an error, said on its last line."""
+        """End the stream with an error as its last line."""
         self.push(iter((error.line(),)))
         self.break_off(told=True)
 
     def break_off(self, *, told: bool) -> None:
-        """End it; the client may be told, after all that is on its way."""
+        """End the stream; if `told`, the client learns of it after everything in flight."""
         if not self._open:
             return
         self._member.streams.pop(self, None)
@@ -118,7 +118,7 @@ class Stream:
             self._ended()
 
     def close(self) -> None:
-        """The client has closed it."""
+        """Close the stream at the client's request."""
         self._open = False
         self._member.streams.pop(self, None)
 
@@ -132,15 +132,15 @@ class Member:
         self.number = number
         self.down = False
         self.isolated = False
-        """It cannot reach the others."""
+        """It cannot reach the other members."""
         self.lag_us = 0
-        """How long after the leader it applies what was agreed on."""
+        """How long after the leader it applies a commit."""
         self.applied = cluster.state.mvcc.revision
         self.streams: dict[Stream, None] = {}
         """In the order in which they were opened."""
 
     def fill(self, header: Json | None) -> None:
-        """Complete a header as this member does."""
+        """Add this member's fields to a header."""
         if header is not None:
             header["cluster_id"] = "14841639068965178418"
             header["member_id"] = str(10276657743932975437 + self.number)
@@ -149,7 +149,7 @@ class Member:
     # ── requests ─────────────────────────────────────────────────────────────────────
 
     def receive(self, request: Request) -> None:
-        """Carry out a request, or have the leader do so."""
+        """Answer a local read; propose any other request to the leader."""
         cluster = self.cluster
         try:
             cluster.check_token(request)
@@ -168,13 +168,13 @@ class Member:
             header.setdefault("revision", str(self.applied))
             self.fill(header)
         if self.lag_us and self.cluster.leader is not self:
-            # It answers when it has applied the request, too.
+            # A lagging follower replies only when it has applied the request.
             self.cluster.network.kernel.after(self.lag_us, partial(request.answer, status, body))
         else:
             request.answer(status, body)
 
     def open_stream(self, request: Request, stream: Stream, bodies: Sequence[Json]) -> None:
-        """Begin to watch."""
+        """Create the watches of a stream, or fail it if it requires a leader and there is none."""
         stream.wants_leader = request.header("grpc-metadata-hasleader") == "true"
         if stream.wants_leader and not self.has_leader():
             stream.fail(no_leader())
@@ -196,7 +196,7 @@ class Member:
         return self.cluster.leader is not None and not self.isolated
 
     def advance(self, revision: int) -> None:
-        """Apply all up to a revision, and tell those who watch."""
+        """Apply the log up to a revision, and send its events to the watches."""
         if self.down or self.isolated:
             return
         while self.applied < revision:
@@ -216,7 +216,7 @@ class Member:
         self.advance(self.cluster.state.mvcc.revision)
 
     def cut_off(self) -> None:
-        """The others do not hear it any more; clients do."""
+        """Separate this member from the others; clients still reach it."""
         self.isolated = True
         self.cluster.notice_no_leader(self)
 
@@ -226,7 +226,7 @@ class Member:
 
 
 class Cluster:
-    """Several members, of which one leads most of the time."""
+    """Several members with one leader, except during elections."""
 
     def __init__(
         self,
@@ -236,26 +236,26 @@ class Cluster:
     ) -> None:
         self.network = network
         self._observe = observe
-        """Told of every request that was carried out, and of what became of it."""
+        """Called with every executed request and its reply."""
         self.state = State()
         self.term = 2
         self._chance = hosts[0].kernel.random
         self.members = [Member(self, host, number) for number, host in enumerate(hosts)]
         self.leader: Member | None = self.members[0]
         self._clock = hosts[0].clock
-        """That of the leader, or of the last one."""
+        """The clock of the current leader, or of the last one."""
         self.gateway = Gateway(self.state, lambda: self._clock.local_us())
         self.gateway.on_grant = self._watch_over
         self.slow_us = 0
-        """How long each request takes, one after the other."""
+        """How long each request takes; requests are executed one at a time."""
         self._free_us = 0
         self.password = ""
-        """Of the user `root`; without one nobody is asked who it is."""
+        """The password of the user `root`; "" disables authentication."""
         self._tokens: set[str] = set()
         self._tokens_given = 0
         self._parked: list[tuple[Member, Request]] = []
         self._expiring: dict[int, list[tuple[Member, Request]]] = {}
-        """Keep-alives of leases that are over and not yet revoked."""
+        """Keep-alives of leases that have expired but are not yet revoked."""
 
     def draw(self, below: int) -> int:
         return self._chance.randrange(below)
@@ -271,11 +271,11 @@ class Cluster:
             raise EtcdError(UNAUTHENTICATED, "etcdserver: invalid auth token")
 
     def forget_tokens(self) -> None:
-        """Every client has to say again who it is."""
+        """Invalidate all tokens, so that every client has to authenticate again."""
         self._tokens.clear()
 
     def propose(self, member: Member, request: Request) -> None:
-        """Carry out a request on the common state, when there is a leader to do so."""
+        """Execute a request on the shared state; park it while the member has no leader."""
         if not member.has_leader():
             parked = (member, request)
             self._parked.append(parked)
@@ -296,7 +296,7 @@ class Cluster:
     def _carry_out(self, member: Member, request: Request, *, answer: bool = True) -> None:
         body = request.body
         if request.path == KEEP_ALIVE and self._is_expiring(number(body, "ID")):
-            # The leader answers when it has revoked the lease.
+            # The leader replies once it has revoked the lease.
             self._expiring[number(body, "ID")].append((member, request))
             return
         try:
@@ -322,7 +322,7 @@ class Cluster:
         return {"header": {}, "token": token}
 
     def _spread(self) -> None:
-        """Let every member learn of what was agreed on, some of them later."""
+        """Send the latest revision to every member; lagging ones apply it later."""
         revision = self.state.mvcc.revision
         for member in self.members:
             if member.lag_us and member is not self.leader:
@@ -331,7 +331,7 @@ class Cluster:
                 member.advance(revision)
 
     def lag(self, late_us: Mapping[Member, int]) -> None:
-        """Have members apply what is agreed on later than the leader."""
+        """Set how long after the leader each member applies commits."""
         for member in self.members:
             member.lag_us = late_us.get(member, 0)
             if not member.lag_us:
@@ -346,7 +346,7 @@ class Cluster:
         return True
 
     def _watch_over(self, lease_id: int) -> None:
-        """Look at a lease when its TTL may be over."""
+        """Check a lease when its TTL may have expired."""
         left_us = max(0, self.gateway.left_us(lease_id))
         wait_us = self._clock.ticks_for(left_us) + self.draw(REVOKE_EVERY_US)
         self.network.kernel.after(wait_us, partial(self._look_at, lease_id))
@@ -366,13 +366,13 @@ class Cluster:
     # ── leaders ──────────────────────────────────────────────────────────────────────
 
     def depose(self) -> None:
-        """The leader steps down; nothing is agreed on until there is another."""
+        """Remove the leader; nothing is committed until another one is elected."""
         self.leader = None
         for member in self.members:
             self.notice_no_leader(member)
 
     def notice_no_leader(self, member: Member) -> None:
-        """Within some elections a member ends the watches that want a leader."""
+        """End the watches that require a leader if the member has none a few elections later."""
 
         def end_watches() -> None:
             if member.has_leader() or member.down:
@@ -384,7 +384,7 @@ class Cluster:
         self.network.kernel.after(self.draw(3 * ELECTION_US), end_watches)
 
     def elect(self) -> None:
-        """One of the members that others can reach becomes the leader."""
+        """Elect one of the reachable members, if they are a majority and there is no leader."""
         able = [member for member in self.members if not member.down and not member.isolated]
         if self.leader is not None or 2 * len(able) <= len(self.members):
             return
@@ -402,7 +402,7 @@ class Cluster:
             self._decide(member, request)
 
     def _decide(self, member: Member, request: Request) -> None:
-        """What becomes of a request that no leader has answered."""
+        """Draw the outcome of a request that no leader has answered."""
         if not member.has_leader():
             self.propose(member, request)
             return
@@ -418,7 +418,7 @@ class Cluster:
     # ── what happens to it ───────────────────────────────────────────────────────────
 
     def disband(self) -> None:
-        """Let go of everything."""
+        """Drop all streams and parked requests."""
         for member in self.members:
             member.streams.clear()
         self._parked.clear()
@@ -426,7 +426,7 @@ class Cluster:
         del self.gateway
 
     def heal(self) -> None:
-        """Every member runs, hears the others, and is up to date."""
+        """Start and reconnect every member, bring it up to date, and elect a leader."""
         self.slow_us = 0
         self.state.no_space = False
         for member in self.members:

@@ -1,4 +1,4 @@
-"""The gateway's paths: which request of the state machine each of them is."""
+"""The gateway's paths, and the request of the state machine that each stands for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WATCH: Final = "/v3/watch"
 
 
 class Gateway:
-    """Carries out requests one by one. `now_us` is the clock that leases are counted by."""
+    """Executes requests one at a time. `now_us` is the clock that lease TTLs are measured by."""
 
     def __init__(self, state: State, now_us: Callable[[], int]) -> None:
         self.state = state
@@ -36,22 +36,22 @@ class Gateway:
         self.on_grant: Callable[[int], None] = lambda lease_id: None
 
     def call(self, path: str, body: Json) -> Json:
-        """Carry out a request; raises EtcdError."""
+        """Execute a request and return its reply. Raises EtcdError."""
         handler = self._paths.get(path)
         if handler is None:
             raise EtcdError(NOT_FOUND, "Not Found")
         return handler(body)
 
     def read(self, path: str, body: Json, revision: int) -> Json:
-        """Carry out a serializable read as a member that has come as far as a revision."""
+        """Execute a serializable read as a member that has applied the log up to a revision."""
         return self.state.range(body, revision) if path == RANGE else self.state.txn(body, revision)
 
     def left_us(self, lease_id: int) -> int:
-        """What is left of a lease's TTL; negative when it is over and not yet revoked."""
+        """Return the rest of a lease's TTL; negative if it has expired but is not yet revoked."""
         return self.state.leases[lease_id].expires_us - self._now_us()
 
     def refresh(self, lease_id: int, more_us: int = 0) -> None:
-        """Let a lease's TTL start anew."""
+        """Restart a lease's TTL."""
         lease = self.state.leases[lease_id]
         lease.expires_us = self._now_us() + lease.ttl_s * 1_000_000 + more_us
 
@@ -87,7 +87,7 @@ class Gateway:
 
 
 def is_local_read(path: str, body: Json) -> bool:
-    """Whether a member answers by itself, from what it has applied so far."""
+    """Return whether a member answers from its own applied state, without the leader."""
     if path == RANGE:
         return bool(body.get("serializable"))
     return path == TXN and only_reads(body) and is_serializable(body)

@@ -1,7 +1,7 @@
 """Keys and their revisions, as etcd keeps them.
 
-Every transaction that changes something has a revision of its own. Old revisions stay readable,
-and the log of changes stays watchable, until they are compacted.
+Every transaction that changes something creates a revision. Old revisions stay readable, and the
+log of changes stays watchable, until they are compacted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Kv(NamedTuple):
     create: int
     mod: int
     version: int
-    """How often it was written since it was created; 0: this transaction deleted it."""
+    """How often it was written since its creation; 0: this transaction deleted it."""
     value: bytes = b""
     lease: int = 0
 
@@ -44,22 +44,22 @@ class Mvcc:
         self.revision = 1
         """The revision of the last transaction that changed something."""
         self.compacted = -1
-        """Older revisions than this are no longer kept."""
+        """Revisions older than this have been compacted."""
         self.live: dict[bytes, Kv] = {}
         self._live_order: list[bytes] = []
         self._versions: dict[bytes, list[Kv]] = {}
-        """Of every key what transactions made of it, the oldest first."""
+        """The versions of every key, oldest first."""
         self._order: list[bytes] = []
         """All keys of `_versions`, in order."""
         self._log: list[tuple[Event, ...]] = []
-        """The changes of the revisions 2, 3, …; compacted ones are empty."""
+        """The changes of revisions 2, 3, …; compacted ones are empty."""
         self._changes: list[Event] = []
-        """Those of the transaction under way."""
+        """The changes of the current transaction."""
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     def range(self, start: bytes, stop: bytes, revision: int = 0) -> list[Kv]:
-        """One key (`stop` is empty) or a range of them; as of a revision, 0: now."""
+        """Return one key (empty `stop`) or a range of keys, as of a revision; 0: now."""
         if revision and revision < self._writing():
             return list(self._range_at(start, stop, revision))
         if not stop:
@@ -71,7 +71,7 @@ class Mvcc:
     def part(
         self, start: bytes, stop: bytes, revision: int, limit: int, *, tail: bool
     ) -> tuple[list[Kv], int]:
-        """The first keys of a range, or the last ones, and how many there are; 0: all of them."""
+        """Return the first keys of a range (or the last), and its size; limit 0: all keys."""
         if not stop or not limit or (revision and revision < self._writing()):
             found = self.range(start, stop, revision)
             return found, len(found)
@@ -95,21 +95,21 @@ class Mvcc:
                     break
 
     def _writing(self) -> int:
-        """The revision that a read inside the transaction under way sees."""
+        """Return the revision that a read inside the current transaction sees."""
         return self.revision + 1 if self._changes else self.revision
 
     def visible(self) -> int:
-        """The revision of what a read sees now, inside a transaction or outside."""
+        """Return the revision that a read sees now, inside or outside a transaction."""
         return self._writing()
 
     def changes(self, revision: int) -> tuple[Event, ...]:
-        """What the transaction with this revision changed; the first one is of nobody."""
+        """Return the changes of the transaction with this revision; revision 1 has none."""
         return self._log[revision - 2] if revision >= 2 else ()
 
     # ── writing: any number of puts and deletes, then `end` ──────────────────────────
 
     def put(self, key: bytes, value: bytes, lease: int) -> Kv | None:
-        """Write one key; returns what was there."""
+        """Write one key and return its former version."""
         former = self.live.get(key)
         revision = self.revision + 1
         if former is None:
@@ -122,7 +122,7 @@ class Mvcc:
         return former
 
     def delete(self, start: bytes, stop: bytes) -> list[Kv]:
-        """Delete one key or a range; returns what was there."""
+        """Delete one key or a range and return what was deleted."""
         found = self.range(start, stop)
         revision = self.revision + 1
         for kv in found:
@@ -141,18 +141,18 @@ class Mvcc:
         self._changes.append(Event(kv, former))
 
     def end(self) -> None:
-        """End the transaction: what it changed has a revision now."""
+        """End the transaction; if it changed something, that becomes a new revision."""
         if self._changes:
             self.revision += 1
             self._log.append(tuple(self._changes))
             self._changes = []
 
     def compact(self, revision: int) -> None:
-        """Forget what was overwritten or deleted before this revision."""
+        """Discard what was overwritten or deleted up to this revision."""
         for old in range(max(2, self.compacted), revision):
             self._log[old - 2] = ()
         if revision >= 2:
-            # A key that this very revision deleted is gone as well, and its deletion with it.
+            # If this very revision deleted a key, its deletion is discarded as well.
             kept = tuple(event for event in self._log[revision - 2] if not event.deleted)
             self._log[revision - 2] = kept
         self.compacted = revision
@@ -172,7 +172,7 @@ def _span(order: list[bytes], start: bytes, stop: bytes) -> tuple[int, int]:
 
 
 def within(key: bytes, start: bytes, stop: bytes) -> bool:
-    """Whether a range, or a single key without `stop`, contains a key."""
+    """Return whether a range, or a single key without `stop`, contains a key."""
     if not stop:
         return key == start
     return start <= key and (stop == INFINITY or key < stop)

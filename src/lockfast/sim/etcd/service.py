@@ -1,4 +1,4 @@
-"""Worlds of etcd: the shipped store over a modelled cluster of three."""
+"""Simulated worlds with etcd: the shipped store over a modelled cluster of three members."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBERS: Final = 3
 
 
 class EtcdService:
-    """Three members, and clients with the store that ships."""
+    """Three members, and clients that use the shipped store."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -59,5 +59,5 @@ class EtcdService:
 
 
 def open_etcd(host: Host, cluster: Cluster) -> Store:
-    """The shipped store on a host, with the modelled cluster as its network."""
+    """Return the shipped store on a host, with the modelled cluster as its network."""
     return EtcdStore(Address(LABEL), SimEtcdNetwork(host, cluster))

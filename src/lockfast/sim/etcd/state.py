@@ -98,7 +98,7 @@ def _duplicate() -> EtcdError:
 
 
 class Lease:
-    """What keys can be bound to."""
+    """A lease that keys can be attached to."""
 
     __slots__ = ("expires_us", "id", "keys", "ttl_s")
 
@@ -107,33 +107,33 @@ class Lease:
         self.ttl_s = ttl_s
         self.keys: set[bytes] = set()
         self.expires_us = 0
-        """When its TTL is over, by the leader's clock."""
+        """When its TTL expires, by the leader's clock."""
 
 
 class _Path(NamedTuple):
-    """The branch that the comparisons of a transaction lead to."""
+    """The branch of a transaction that its comparisons select."""
 
     succeeded: bool
     operations: list[Json]
     nested: list[_Path]
-    """For each nested transaction of the branch, in order."""
+    """One for each nested transaction of the branch, in order."""
 
 
 class State:
-    """The state machine that the log of a cluster is applied to."""
+    """The state machine that a cluster's log is applied to."""
 
     def __init__(self, lease_ttl_min_s: int = 1) -> None:
         self.mvcc = Mvcc()
         self.leases: dict[int, Lease] = {}
         self.no_space = False
-        """The alarm NOSPACE is raised: nothing that takes space is carried out."""
+        """The NOSPACE alarm is active: requests that need space are refused."""
         self._lease_ttl_min_s = lease_ttl_min_s
         self._next_lease = 7_587_000_000_000_000_001
 
     # ── keys ─────────────────────────────────────────────────────────────────────────
 
     def range(self, body: Json, revision: int = 0) -> Json:
-        """Read; at a revision if the member that is asked has come no further."""
+        """Return the keys of a range; `revision` is how far a lagging member has come."""
         check_range(body)
         self._check_revision(body, revision or self.mvcc.revision)
         return self._range(body, revision)
@@ -141,7 +141,7 @@ class State:
     def put(self, body: Json) -> Json:
         check_put(body)
         self._check_space()
-        # By itself a put is refused for its lease first, in a transaction for its key.
+        # A plain put checks its lease first; a put inside a transaction checks its key first.
         self._check_lease(body)
         self._check_put(body)
         answer = self._put(body)
@@ -155,7 +155,7 @@ class State:
         return answer
 
     def txn(self, body: Json, revision: int = 0) -> Json:
-        """A transaction; one that only reads may be asked of a member that lags behind."""
+        """Execute a transaction; a read-only one may run at the revision of a lagging member."""
         check_txn(body)
         if self.no_space and _puts(body):
             self._check_space()
@@ -195,7 +195,7 @@ class State:
         return lease
 
     def revoke(self, lease_id: int) -> None:
-        """End a lease; its keys are gone in one revision."""
+        """Revoke a lease and delete its keys in one revision. Raises EtcdError if it is unknown."""
         lease = self.leases.get(lease_id)
         if lease is None:
             raise lease_not_found()
@@ -205,7 +205,7 @@ class State:
         self.mvcc.end()
 
     def time_to_live(self, lease_id: int, left_s: int, *, keys: bool) -> Json:
-        """How much of its TTL a lease has left, which only its leader knows."""
+        """Return the reply for a lease; the leader, which counts its TTL, passes `left_s`."""
         lease = self.leases.get(lease_id)
         answer: Json = {"ID": str(lease_id)} if lease_id else {}
         if lease is None:
@@ -214,7 +214,7 @@ class State:
             answer["TTL"] = str(left_s)
         answer["grantedTTL"] = str(lease.ttl_s)
         if keys and lease.keys:
-            # In no particular order: the server walks through a hash map.
+            # In no particular order: the server iterates over a hash map.
             answer["keys"] = [coded(key) for key in sorted(lease.keys, reverse=True)]
         return answer
 
@@ -255,7 +255,7 @@ class State:
         return _Path(succeeded, operations, nested)
 
     def _holds(self, body: Json, revision: int) -> bool:
-        """Whether all keys of a comparison fulfil it; no key counts as one of zeros."""
+        """Return whether all keys of a comparison satisfy it; a missing key compares as zeros."""
         target = choice(body, "target", _TARGETS)
         result = choice(body, "result", _RESULTS)
         found = self.mvcc.range(octets(body, "key"), octets(body, "range_end"), revision)
@@ -298,7 +298,7 @@ class State:
         limit = number(body, "limit")
         order, sort = choice(body, "sort_order", _ORDERS), choice(body, "sort_target", _SORTS)
         bounds = [number(body, bound) for bound in _BOUNDS] if not _BOUNDED.isdisjoint(body) else []
-        # Of a long range by key, only its head or its tail is looked at.
+        # A limited range in key order reads only its head or its tail.
         is_part = limit > 0 and not sort and not any(bounds)
         head, tail = limit + 1, order == _ORDERS["DESCEND"]
         found, count = self.mvcc.part(start, stop, revision, head if is_part else 0, tail=tail)
@@ -308,12 +308,12 @@ class State:
         if body.get("count_only"):
             return answer
         if limit > 0 and not order and not any(bounds):
-            # The server reads one more than it was asked for, then sorts.
+            # The server reads one more than requested, then sorts.
             found = found[: limit + 1]
         if any(bounds):
             found = [kv for kv in found if _is_within(kv, bounds)]
         if order or sort:
-            # Those that are equal stay in the order of their keys, in both directions.
+            # Equal entries stay in key order, in both directions.
             found.sort(key=_SORT_KEYS[sort], reverse=order == _ORDERS["DESCEND"])
         if 0 < limit < len(found):
             found = found[:limit]
@@ -407,7 +407,7 @@ def check_delete(body: Json) -> None:
 
 
 def check_txn(body: Json) -> None:
-    """Refuse a malformed transaction, one that is too large, or that writes a key twice."""
+    """Refuse a transaction that is malformed, too large, or writes a key twice."""
     _check_size(body, OPERATIONS_MAX)
     _check_writes(body.get("success", ()))
     _check_writes(body.get("failure", ()))
@@ -449,10 +449,10 @@ _Spans = list[tuple[bytes, bytes]]
 
 
 def _check_writes(operations: list[Json]) -> tuple[set[bytes], _Spans]:
-    """Refuse a key that is written twice; returns the keys put and the ranges deleted.
+    """Refuse a key that is written twice; return the keys put and the ranges deleted.
 
-    A put conflicts with what its own level deletes and with earlier siblings, not with a delete
-    of a later sibling: so does the server's own check.
+    As in the server, a put conflicts with deletes on its own level and with earlier siblings, but
+    not with a delete of a later sibling.
     """
     deleted: _Spans = [
         (octets(body, "key"), octets(body, "range_end"))
@@ -463,7 +463,7 @@ def _check_writes(operations: list[Json]) -> tuple[set[bytes], _Spans]:
         then_put, then_deleted = _check_writes(body.get("success", []))
         else_put, else_deleted = _check_writes(body.get("failure", []))
         _check_apart(then_put, put, deleted)
-        # What only one of the two branches writes cannot collide with the other.
+        # Only one of the two branches runs, so they cannot conflict with each other.
         _check_apart(else_put, put, deleted)
         put |= then_put | else_put
         deleted += then_deleted + else_deleted
@@ -481,7 +481,7 @@ def _check_apart(keys: set[bytes], put: set[bytes], deleted: _Spans) -> None:
 
 
 def _covers(key: bytes, start: bytes, stop: bytes) -> bool:
-    # In this check the end "\0" is a plain key and does not stand for all that follows.
+    # In this check the end "\0" is a plain key and does not mean "to the last key".
     return key == start if not stop else start <= key < stop
 
 
@@ -490,7 +490,7 @@ def _of_kind(operations: list[Json], name: str) -> Iterator[Json]:
 
 
 def _puts(body: Json) -> bool:
-    """Whether a transaction has a put anywhere."""
+    """Return whether a transaction contains a put on any path."""
     return any(
         "request_put" in operation
         or ("request_txn" in operation and _puts(operation["request_txn"]))
@@ -500,7 +500,7 @@ def _puts(body: Json) -> bool:
 
 
 def only_reads(body: Json) -> bool:
-    """Whether a transaction changes nothing on any path."""
+    """Return whether a transaction changes nothing on any path."""
     return all(
         "request_range" in operation
         or ("request_txn" in operation and only_reads(operation["request_txn"]))
@@ -510,7 +510,7 @@ def only_reads(body: Json) -> bool:
 
 
 def is_serializable(body: Json) -> bool:
-    """Whether a transaction that only reads may be answered by one member by itself."""
+    """Return whether one member may answer a read-only transaction from its own state."""
     return all(
         bool(operation.get("request_range", {}).get("serializable"))
         for branch in ("success", "failure")
@@ -519,7 +519,7 @@ def is_serializable(body: Json) -> bool:
 
 
 def _requests(path: _Path) -> Iterator[tuple[str, Json]]:
-    """Every operation on the path taken, in order."""
+    """Yield every operation on the path taken, in order."""
     nested = iter(path.nested)
     for operation in path.operations:
         ((name, body),) = operation.items()

@@ -1,10 +1,11 @@
-"""The etcd store's port to its network, with the modelled cluster behind it.
+"""The etcd store's network port, connected to the modelled cluster.
 
-What the shipped network promises is what this one does: a call goes to one member after the other
-until one can be reached; a call whose reply is late or lost has an unknown outcome; a watch is a
-stream that arrives in order until it breaks, which the client may not notice.
+It keeps the promises of the shipped network: a call tries one member after the other until it
+reaches one; a call whose reply is late or lost has an unknown outcome; a watch is a stream that
+arrives in order until it breaks, which the client may not notice.
 
-HTTP over TCP delivers a request at most once. So requests are lost and late here, never doubled.
+HTTP over TCP delivers a request at most once, so requests here may be lost or late but never
+duplicated.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
 
 LABEL: Final = "etcd://simulated"
 RESET_US_MAX: Final = 40 * MS
-"""A broken connection is noticed within this, if it is noticed at all."""
+"""If the client notices a broken connection at all, it does so within this time."""
 ATTEMPTS: Final = 3
 ATTEMPT_MS_MIN: Final = 100
 ATTEMPT_MS_MAX: Final = 1500
 
 
 class _Members:
-    """Which member the client speaks to; shared by all its connections."""
+    """The member that a client talks to; shared by all its connections."""
 
     def __init__(self, cluster: Cluster, first: int) -> None:
         self.cluster = cluster
@@ -42,14 +43,14 @@ class _Members:
         return self.cluster.members[self._current]
 
     def suspect(self, member: Member) -> None:
-        """This one failed: ask the next one from now on."""
+        """Count a failure of this member; if it is the current one, switch to the next."""
         self.failures[member] += 1
         if member is self.current:
             self._current = (self._current + 1) % len(self.cluster.members)
 
 
 class _Call(SimSignal):
-    """One request on its way, and what is heard of it."""
+    """One request in flight, and its reply or error."""
 
     __slots__ = ("error", "reply")
 
@@ -69,14 +70,14 @@ class _Call(SimSignal):
             self.set()
 
     def fail_soon(self, error: StoreError) -> None:
-        """A broken connection is noticed after a while."""
+        """Fail after a random delay, as a client notices a broken connection."""
         kernel = self._host.kernel
         late_us = 1 + kernel.random.randrange(RESET_US_MAX)
         kernel.arrive(late_us, self._host, partial(self.fail, error))
 
 
 class SimTransport:
-    """Requests of one client."""
+    """Sends the requests of one client."""
 
     def __init__(self, host: Host, members: _Members) -> None:
         self._host = host
@@ -114,7 +115,7 @@ class SimTransport:
         request = Request(host, path, body, headers, partial(self._reply, member, call))
         arrive = partial(self._receive, member, call, request)
         if not network.carry(host, member.host, arrive) and network.chance(0.5):
-            # It never arrived, and the client knows: nothing was done.
+            # The request never arrived and the client knows it: nothing was executed.
             call.fail_soon(StoreUnavailableError(LABEL, "the connection broke"))
         call._waiter = task
         task.wake_after(timeout_ms * MS, host.clock)
@@ -170,11 +171,11 @@ class SimTransport:
         return self._host.signal()
 
     def close(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
 
 
 class SimWatcher:
-    """One watch at a time, on one member."""
+    """Follows one stream of watches at a time, on one member."""
 
     def __init__(self, host: Host, members: _Members) -> None:
         self._host = host
@@ -191,7 +192,7 @@ class SimWatcher:
         members, host = self._members, self._host
         member = self._member = members.current
         self._failures = members.failures[member]
-        # Connecting takes a round trip, and shows whether somebody is there.
+        # Connecting takes a round trip, and shows whether the member is up.
         connected = _Call(host)
         network = members.cluster.network
         if network.carry(host, member.host, partial(self._connect, member, connected)):
@@ -268,7 +269,7 @@ class SimWatcher:
 
 
 class SimEtcdNetwork:
-    """Everything outside of one client's store: the cluster, this host's clocks and chance."""
+    """Everything outside one client's store: the cluster, the host's clocks and randomness."""
 
     def __init__(self, host: Host, cluster: Cluster) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""The watches of one stream: what each line of the gateway's answer says."""
+"""The watches of one stream, and the lines of the gateway's response."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lockfast.sim.etcd.mvcc import INFINITY, Mvcc, within
 from lockfast.sim.etcd.wire import EtcdError, Json, event_json, number, octets
 
 NONE: Final = -1
-"""The id of answers that belong to no watch."""
+"""The watch id of responses that belong to no watch."""
 
 
 class Watch:
-    """One range that is watched from a revision on."""
+    """One range, watched from a revision on."""
 
     __slots__ = ("filters", "id", "key", "next", "prev_kv", "stop", "synced")
 
@@ -24,12 +24,12 @@ class Watch:
         self.filters = frozenset(body.get("filters", ()))
         self.prev_kv = bool(body.get("prev_kv"))
         self.next = next_revision
-        """The first revision that has not been looked at yet."""
+        """The first revision not yet examined."""
         self.synced = synced
-        """It is told at once; until then its past is sent when the member gets round to it."""
+        """It gets events as they are applied; until then, the member sends past events later."""
 
     def events(self, mvcc: Mvcc, upto: int) -> list[Json]:
-        """What happened up to a revision, each event once."""
+        """Return the events up to a revision; each event is returned once."""
         found = [
             event_json(event, prev_kv=self.prev_kv)
             for revision in range(self.next, upto + 1)
@@ -50,7 +50,7 @@ class Watches:
         self._next_id = 0
 
     def ask(self, body: Json, revision: int) -> Iterator[Json]:
-        """Answer a request of a client, at a member that has come as far as a revision."""
+        """Answer a client's request, at a member that has applied the log up to a revision."""
         if "create_request" in body:
             yield self._create(body["create_request"], revision)
         elif "cancel_request" in body:
@@ -58,7 +58,7 @@ class Watches:
             if self._watches.pop(watch_id, None) is not None:
                 yield _line(revision, watch_id, canceled=True)
         elif "progress_request" in body:
-            # It says nothing about watches that have not been sent their past yet.
+            # This promises nothing for watches that have not yet received their past events.
             yield _line(revision, NONE)
         else:
             raise EtcdError(3, f"no watch request: {sorted(body)}")
@@ -87,7 +87,7 @@ class Watches:
         return any(not watch.synced for watch in self._watches.values())
 
     def catch_up(self, revision: int) -> Iterator[Json]:
-        """Send their past to watches that began in it."""
+        """Send past events to watches that started at an earlier revision."""
         for watch in list(self._watches.values()):
             if watch.synced:
                 continue
@@ -102,7 +102,7 @@ class Watches:
                 yield _line(revision, watch.id, events=events)
 
     def tell(self, revision: int) -> Iterator[Json]:
-        """Send one more revision, in turn, to those that have all before it."""
+        """Send the events of the next revision to the watches that are up to date."""
         for watch in self._watches.values():
             if watch.synced and watch.next <= revision:
                 events = watch.events(self._mvcc, revision)

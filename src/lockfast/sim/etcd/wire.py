@@ -1,4 +1,4 @@
-"""The gateway's JSON: protocol buffers with int64 as text, bytes in base64, and no defaults."""
+"""The gateway's JSON: protocol buffers with int64 as text, bytes in base64, defaults left out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EtcdError(Exception):
         return {"error": self.message, "code": self.code, "message": self.message}
 
     def line(self) -> Json:
-        """As the last line of a stream."""
+        """Return the error as the last line of a stream."""
         return {
             "error": {
                 "grpc_code": self.code,
@@ -58,7 +58,7 @@ REASON_OF: Final = {
 
 
 def number(body: Json, name: str) -> int:
-    """An int64, as text or as a number; 0 if it is left out."""
+    """Return an int64 given as text or as a number; 0 if it is missing."""
     found = body.get(name, 0)
     try:
         value = int(found)
@@ -70,7 +70,7 @@ def number(body: Json, name: str) -> int:
 
 
 def octets(body: Json, name: str) -> bytes:
-    """Bytes; none if they are left out."""
+    """Return bytes given in base64; b"" if they are missing."""
     found = body.get(name)
     if not found:
         return b""
@@ -81,7 +81,7 @@ def octets(body: Json, name: str) -> bytes:
 
 
 def choice(body: Json, name: str, names: Mapping[str, int]) -> int:
-    """One of an enumeration, by name or number; the first if it is left out."""
+    """Return a value of an enumeration, given by name or number; 0 if it is missing."""
     found = body.get(name, 0)
     value = names.get(found, -1) if isinstance(found, str) else int(found)
     if value not in names.values():
@@ -92,7 +92,7 @@ def choice(body: Json, name: str, names: Mapping[str, int]) -> int:
 def known(body: Json, allowed: frozenset[str], what: str) -> None:
     """Refuse fields that the message does not have.
 
-    The gateway ignores them; here a misspelled field must not go unnoticed.
+    The real gateway ignores them; the model must not hide a misspelled field.
     """
     if not body.keys() <= allowed:
         field = next(iter(body.keys() - allowed))
