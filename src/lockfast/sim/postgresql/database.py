@@ -1,10 +1,10 @@
-"""Tables, sequences and transactions, and what of them is on disk.
+"""Tables, sequences and transactions, and which part of them is on disk.
 
 A transaction sees what was committed when a statement began, and its own changes. Its changes
-become visible to others when it commits. A commit that waits for the disk makes everything
-before it durable; one that does not may be undone by a crash, with all that followed it.
-Sequences are not transactional: they are written to the log 32 values ahead, and after a crash
-they go on behind what the log says.
+become visible to others when it commits. A commit that waits for the disk makes everything before
+it durable; a crash may undo one that does not wait, and every later one. Sequences are not
+transactional: they are logged 32 values ahead, and after a crash they continue after the last
+logged value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lockfast.stores.postgresql.schema import VERSION, creation
 Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[Any, ...]
 Yields: TypeAlias = Request | None
-"""What a step yields: a lock that it asks for, or None between two statements."""
+"""What a step yields: the lock it requests, or None between two statements."""
 LOGGED_AHEAD: Final = 32
-"""How many values of a sequence one record of the log covers."""
+"""How many values of a sequence one log record covers."""
 
 
 class SqlError(Exception):
-    """The server's refusal of a statement."""
+    """An error with which the server refuses a statement."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -34,7 +34,7 @@ class SqlError(Exception):
 
 
 class Table:
-    """The columns of a table and its primary key, as tables.sql has them."""
+    """The columns of a table and its primary key, parsed from tables.sql."""
 
     def __init__(self, name: str, body: str) -> None:
         self.name = name
@@ -64,13 +64,13 @@ class Sequence:
     def __init__(self) -> None:
         self.last = 0
         self.logged = 0
-        """Where it goes on after a crash, once the log is on disk,"""
+        """The value in the log: a sequence continues after it once the log is on disk."""
         self.durable = 0
-        """and as far as it is."""
+        """The part of `logged` that is on disk."""
 
     @property
     def last_value(self) -> int:
-        """As the server shows it, also before the first value was drawn."""
+        """Return the value that the server shows, which is 1 before the first draw."""
         return max(1, self.last)
 
     def next(self) -> int:
@@ -89,14 +89,14 @@ class Sequence:
 
 
 class Database:
-    """What was committed."""
+    """The committed data."""
 
     def __init__(self, wall_us: int) -> None:
         self.tables: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
         self.sequences = {"tokens": Sequence(), "arrivals": Sequence()}
         self.timeline = 1
         self._volatile: list[list[tuple[str, Key, Row | None]]] = []
-        """Commits that are not on disk yet: the rows that each replaced."""
+        """Commits that are not on disk yet: for each, the rows that it replaced."""
         first = self.sequences["tokens"].last_value
         self.tables["meta"][(True,)] = {
             "single": True,
@@ -124,18 +124,18 @@ class Database:
             self._volatile.append(replaced)
 
     def flush(self) -> None:
-        """Write the log to disk."""
+        """Flush the log to disk."""
         self._volatile.clear()
         for sequence in self.sequences.values():
             sequence.durable = sequence.logged
 
     @property
     def volatile(self) -> int:
-        """How many commits are not on disk."""
+        """The number of commits that are not on disk."""
         return len(self._volatile)
 
     def recover(self, lost: int) -> None:
-        """Start after a crash that lost the last commits that were not on disk."""
+        """Recover from a crash that lost the last `lost` commits that were not on disk."""
         for replaced in reversed(self._volatile[len(self._volatile) - lost :]):
             for name, key, row in reversed(replaced):
                 if row is None:
@@ -147,7 +147,7 @@ class Database:
             self.sequences[name] = sequence.recovered(sequence.durable)
 
     def copy(self) -> Database:
-        """What a standby has that has received the log up to now."""
+        """Return the state of a standby that has received the whole log."""
         found = Database.__new__(Database)
         found.tables = {name: dict(rows) for name, rows in self.tables.items()}
         found.sequences = {
@@ -158,7 +158,7 @@ class Database:
         return found
 
     def promoted(self) -> Database:
-        """A standby or a restored backup that takes writes: on a timeline of its own."""
+        """Return a standby or restored backup that has been promoted: it starts a new timeline."""
         found = self.copy()
         found.timeline += 1
         return found
@@ -174,12 +174,12 @@ class Transaction:
             self._tables = {name: dict(rows) for name, rows in database.tables.items()}
         self.changes: dict[tuple[str, Key], Row | None] = {}
         self.notices: dict[tuple[str, str], None] = {}
-        """Sent at the commit, each once."""
+        """Notifications, sent once each at commit."""
         self.is_durable = True
-        """Its commit waits for the disk."""
+        """The commit waits for the disk."""
         self.has_drawn = False
         self.idle_s: int | None = None
-        """The server ends it when it has been idle for so long."""
+        """The server ends the connection after this long idle in the transaction."""
 
     def get(self, table: str, *key: Any) -> Row | None:
         if self.changes and (table, key) in self.changes:
@@ -197,7 +197,7 @@ class Transaction:
         return [row for row in both.values() if row is not None]
 
     def locked(self, table: str, key: Key) -> Generator[Yields, Any, Row | None]:
-        """Lock a row and return what it is now, which another may have changed before."""
+        """Lock a row and return its current state, which may have changed while this waited."""
         yield Request((table, *key))
         return self.get(table, *key)
 
@@ -209,7 +209,7 @@ class Transaction:
         self.changes[table, key] = row
 
     def update(self, table: str, key: Key, **columns: Any) -> Generator[Yields, Any, Row | None]:
-        """Change some columns of a row if it is there; returns it as it is then."""
+        """Change some columns of a row and return the row as changed; None if it does not exist."""
         row = yield from self.locked(table, key)
         if row is None:
             return None

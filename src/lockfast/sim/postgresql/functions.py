@@ -1,7 +1,7 @@
 """The functions of functions.sql in Python: the same statements, in the same order.
 
-Each is a generator over a transaction. It yields the locks that it waits for and None between
-two statements, where other transactions may commit. Arguments and results are those of the SQL
+Each is a generator over a transaction. It yields the locks that it waits for, and None between two
+statements, where other transactions may commit. Arguments and results are those of the SQL
 functions; `json` arguments arrive as text.
 """
 
@@ -32,7 +32,7 @@ RESOURCE_COLUMNS: Final = (
     "converting", "size", "closed_ms", "retained",
 )  # fmt: skip
 FINISHED: Final = ("[]", "finished", "", "", 0, 0, 0, 0, 0, 0, 0, 1, None, 0, 0, "", "", "", 0, 0)
-"""The columns of a claim of which only the number is left."""
+"""The columns of a claim of which only the number remains."""
 
 Found: TypeAlias = list[tuple[Any, ...]]
 Run: TypeAlias = Generator[Yields, Any, Found]
@@ -90,7 +90,7 @@ def reaper_key(namespace: str) -> tuple[str, ...]:
 
 
 def locking(namespace: str, session: str, *resource: str) -> Generator[Yields, Any, None]:
-    """The locks of a short path."""
+    """Request the locks of a shortcut."""
     yield Request(gate(), is_shared=True)
     yield Request(session_key(namespace, session), is_shared=True)
     if resource:
@@ -224,7 +224,7 @@ def load_claims(call: Call, namespace: str, claims: str, sessions: str) -> Run:
 
 
 def line_of(tx: Transaction, namespace: str, kind: str, name: str, line: str) -> list[Row]:
-    """The rows of one line in order."""
+    """Return the rows of one line in order."""
     rows = [
         row
         for row in tx.rows("lines")

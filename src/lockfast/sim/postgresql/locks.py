@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """A lock that a step asks for; it yields this and is sent whether it was granted."""
+    """A lock that a step yields to request it; the step receives whether it was granted."""
 
     key: Hashable
     is_shared: bool = False
@@ -29,11 +29,11 @@ class _Lock:
 
     def __init__(self) -> None:
         self.holders: dict[object, bool] = {}
-        """Owner to whether its hold is shared."""
+        """For each owner, whether its lock is shared."""
         self.queue: list[_Waiter] = []
 
     def blockers(self, owner: object, is_shared: bool, place: int) -> Iterator[object]:
-        """Who must end, or be granted, before this request can be."""
+        """Yield the owners that must release, or be granted, before this request can be granted."""
         for holder, holds_shared in self.holders.items():
             if holder is not owner and not (is_shared and holds_shared):
                 yield holder
@@ -51,7 +51,7 @@ class Locks:
         self._waiting: dict[object, Hashable] = {}
 
     def take(self, owner: object, request: Request) -> bool:
-        """Grant a lock now, or return False."""
+        """Grant a lock now and return True, or return False if it conflicts."""
         key, is_shared, _ = request
         lock = self._locks.get(key)
         if lock is None:
@@ -65,12 +65,12 @@ class Locks:
         return True
 
     def wait(self, owner: object, request: Request, granted: Callable[[], None]) -> None:
-        """Queue for a lock that `take` refused; `granted` is called once, or never."""
+        """Queue for a lock that `take` refused; `granted` is called at most once."""
         self._locks[request.key].queue.append(_Waiter(owner, request.is_shared, granted))
         self._waiting[owner] = request.key
 
     def give_up(self, owner: object) -> None:
-        """Leave the queue in which the owner waits, if any."""
+        """Remove the owner from the queue in which it waits, if any."""
         key = self._waiting.pop(owner, None)
         if key is not None:
             lock = self._locks[key]
@@ -78,7 +78,7 @@ class Locks:
             self._serve(key)
 
     def release(self, owner: object) -> None:
-        """Release everything at the end of a transaction."""
+        """Release all locks of an owner and leave its queue, at the end of a transaction."""
         self.give_up(owner)
         for key in self._held.pop(owner, ()):
             lock = self._locks[key]
@@ -86,7 +86,7 @@ class Locks:
             self._serve(key)
 
     def is_deadlocked(self, owner: object) -> bool:
-        """Whether the owner waits, through others, for itself."""
+        """Return whether the owner is part of a cycle of waiting transactions."""
         seen: set[int] = set()
         ahead = list(self._blockers_of(owner))
         while ahead:

@@ -1,7 +1,7 @@
-"""A PostgreSQL server on a host: backends that carry out flights, notifications, and its faults.
+"""A PostgreSQL server on a host: backends that execute flights, notifications, and faults.
 
-A flight is carried out statement by statement. Between two statements, and while it waits for a
-lock or for the disk, other backends go on, and its own can be terminated.
+A flight is executed statement by statement. Between two statements, and while a flight waits for a
+lock or for the disk, other backends run, and its own backend can be terminated.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from lockfast.stores.postgresql.connection import (
 from lockfast.stores.postgresql.steps import BEGIN_READING
 
 DEADLOCK_MS: Final = 1000
-"""After so long a waiting transaction looks whether it waits for itself."""
+"""A transaction that has waited this long for a lock checks for a deadlock."""
 PREEMPTED: Final = 0.01
-"""How often a backend loses the processor between two statements,"""
+"""The probability that a backend is preempted between two statements."""
 PREEMPTED_US: Final = 4 * MS
-"""and for how long at most."""
+"""The longest preemption."""
 FLUSH_US: Final = (50, 900)
-"""What it takes to write the log to disk."""
+"""The shortest and longest time to flush the log to disk."""
 
 
 class Answer(NamedTuple):
-    """What a client hears of a flight."""
+    """What a client receives for a flight."""
 
     results: list[Result]
-    """Of the statements that were carried out,"""
+    """The results of the statements that were executed."""
     error: SqlError | None = None
-    """and why the next one was not."""
+    """The error of the next statement."""
 
 
 Tell: TypeAlias = Callable[[Answer], None]
@@ -61,7 +61,7 @@ class Backend:
         self._hear = hear
         self._broken = broken
         self.channel = ""
-        """Where it listens."""
+        """The channel it listens on."""
         self.tx: Transaction | None = None
         self.ended = False
         self._is_explicit = False
@@ -70,11 +70,11 @@ class Backend:
         self._results: list[Result] = []
         self._tell: Tell | None = None
         self._commits = False
-        """It is in the middle of a commit, in which it cannot be terminated."""
+        """A commit is in progress, during which the backend cannot be terminated."""
         self._is_doomed = False
         self._client_is_gone = False
         self._waits = 0
-        """Counts waits, so that what ends one cannot end another."""
+        """Counts waits, so that a late event of one wait cannot end another."""
 
     # ── flights ──────────────────────────────────────────────────────────────────────
 
@@ -83,7 +83,7 @@ class Backend:
         return self._run is None
 
     def begin(self, statements: Sequence[Statement], tell: Tell) -> None:
-        """Carry out a flight."""
+        """Start a flight; `tell` receives its answer."""
         assert self._run is None, "a connection has one flight at a time"
         self._tell = tell
         self._results = []
@@ -132,7 +132,7 @@ class Backend:
         self._server.notify(notices)
 
     def roll_back(self) -> None:
-        """End the transaction, which has been committed or is undone."""
+        """End the transaction and release its locks; discard what is not committed."""
         tx, self.tx = self.tx, None
         self._is_explicit = self._reads_only = False
         if tx is not None:
@@ -141,7 +141,7 @@ class Backend:
     # ── going on ─────────────────────────────────────────────────────────────────────
 
     def _go_on(self, wait: int, sent: object) -> None:
-        """Run until the flight ends or waits; not if the wait is over already."""
+        """Run until the flight ends or waits; do nothing if `wait` has already ended."""
         if wait != self._waits or self._run is None:
             return
         server = self._server
@@ -232,13 +232,13 @@ class Backend:
     # ── its end ──────────────────────────────────────────────────────────────────────
 
     def hang_up(self) -> None:
-        """The client has closed the connection: noticed when its answer is sent, or while idle."""
+        """Note that the client has closed the connection; a busy backend notices later."""
         self._client_is_gone = True
         if self.is_idle:
             self.end()
 
     def terminate(self) -> None:
-        """As pg_terminate_backend; a commit that has begun is completed first."""
+        """Terminate, as by pg_terminate_backend; a commit in progress is completed first."""
         if self._commits:
             self._is_doomed = True
         elif self._run is not None:
@@ -248,7 +248,7 @@ class Backend:
             self.end()
 
     def crash(self) -> None:
-        """End with the server. A commit that was on its way to disk may have got there."""
+        """End with the server. A commit in progress may or may not have reached the disk."""
         if self._commits and self.tx is not None and self._server.random.random() < 0.5:
             self._server.database.commit(self.tx.changes, is_durable=True)
         self._tell = None
@@ -310,7 +310,7 @@ class PostgresServer:
     # ── what happens to it ───────────────────────────────────────────────────────────
 
     def crash(self) -> None:
-        """Kill it: connections break, and commits that were not on disk may be lost."""
+        """Crash: break all connections, and perhaps lose commits that are not on disk."""
         if self.down:
             return
         self.down = True
@@ -323,11 +323,11 @@ class PostgresServer:
         self.down = False
 
     def sync(self) -> None:
-        """Send the standby, or the archive, everything up to now."""
+        """Replicate everything so far to the standby, or to the archive."""
         self._standby = self.database.copy()
 
     def forget_unsynced(self) -> None:
-        """Restore the archive, which begins a new timeline."""
+        """Crash and restore the archive, which starts a new timeline."""
         self.crash()
         self.database = self._standby.promoted()
 
@@ -335,6 +335,6 @@ class PostgresServer:
         raise AssertionError("a server without the schema is misconfigured until it is created")
 
     def promote(self, host: Host) -> PostgresServer:
-        """The standby, as primary, with what it has received."""
+        """Crash this server and return its standby, promoted with what it has received."""
         self.crash()
         return PostgresServer(host, self.network, self._standby.promoted())

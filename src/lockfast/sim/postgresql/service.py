@@ -1,9 +1,9 @@
 """Connections to the modelled server, and the store of a simulated client.
 
-The shipped code blocks while a flight is under way; a simulated task cannot. So a command is run
-with the answers that have arrived so far, and when it asks for one more, it is abandoned, the
-flight is sent in virtual time, and the command is run again from its beginning. The store's
-steps depend on nothing but the answers, so each run repeats the one before.
+The shipped code blocks while a flight is in progress; a simulated task cannot. So a command runs
+with the answers that have arrived so far. When it needs another one, the run is abandoned, the
+flight is sent in virtual time, and the command runs again from its beginning. The store's steps
+depend only on the answers, so each run repeats the one before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LABEL: Final = "postgresql://simulated"
 RETRANSMIT_US: Final = (200 * MS, 1000 * MS)
-"""When what was lost on its way is sent again."""
+"""After how long a lost message is sent again."""
 RETRY_MS: Final = 50
 CONNECT_MS: Final = 1000
 
@@ -46,7 +46,7 @@ Report = Callable[[str, str], None]
 
 
 class PostgresService(ServerService[PostgresServer]):
-    """One server, perhaps with a standby that lags behind."""
+    """One server, optionally with a lagging standby."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, PostgresServer(world.host("store"), world.network))
@@ -67,7 +67,7 @@ class PostgresService(ServerService[PostgresServer]):
 
 
 class SimConnection:
-    """A TCP connection with a backend at its end. What is sent arrives in order, or breaks it."""
+    """A TCP connection to a backend. Messages arrive in order, or the connection breaks."""
 
     def __init__(self, host: Host, server: PostgresServer, hear: Callable[[str], None]) -> None:
         self._host = host
@@ -76,13 +76,13 @@ class SimConnection:
         self._backend: Backend | None = None
         self._pending: PendingReply | None = None
         self._arrival_us = {True: 0, False: 0}
-        """When the last message arrives there, and here."""
+        """When the last message arrives, at the server (True) and at the client (False)."""
         self.broken = False
-        """The client knows that it is closed."""
+        """The client knows that the connection is closed."""
         self.on_broken: Callable[[], None] = lambda: None
 
     async def open(self, timeout_ms: int) -> None:
-        """Raises StoreUnavailableError."""
+        """Connect to the server. Raises StoreUnavailableError."""
         pending = self._pending = PendingReply(self._host)
         self._send(True, self._accept)
         await pending.wait(timeout_ms)
@@ -99,7 +99,7 @@ class SimConnection:
         self._send(False, partial(self._arrive, self._backend is not None))
 
     async def exchange(self, statements: Sequence[Statement], timeout_ms: int) -> list[Result]:
-        """Send a flight and wait for its answer; raises what the shipped connection would."""
+        """Send a flight and return its results; raises what the shipped connection would raise."""
         if self.broken:
             raise lost_connection(statements, False, "server closed the connection", LABEL)
         pending = self._pending = PendingReply(self._host)
@@ -120,7 +120,7 @@ class SimConnection:
         return results
 
     def _receive(self, statements: Sequence[Statement]) -> None:
-        """At the server."""
+        """Start a flight that has arrived at the server."""
         backend = self._backend
         if backend is None or backend.ended or self._server.down:
             error = lost_connection(statements, True, "connection reset by peer", LABEL)
@@ -139,7 +139,7 @@ class SimConnection:
             self._break()
 
     def _loses(self, deliver: Callable[[], None]) -> bool:
-        """Send something to the client; True if it is lost, and the connection breaks with it."""
+        """Send a message to the client; return True if its loss breaks the connection."""
         return not self._send(False, deliver) and self._server.network.chance(0.5)
 
     # ── at the client ────────────────────────────────────────────────────────────────
@@ -155,12 +155,12 @@ class SimConnection:
         self.on_broken()
 
     def _break(self) -> None:
-        """The server's end is closed; the client learns of it, unless that is lost too."""
+        """Close the server's end; the client learns of it unless that message is lost too."""
         error = OutcomeUnknownError(LABEL, "closed the connection", "try again")
         self._send(False, partial(self._fail, error))
 
     def close(self) -> None:
-        """Close the client's end; the server learns of it some time."""
+        """Close the client's end; the server learns of it eventually."""
         self.broken = True
         if not self._send(True, self._hang_up):
             least, most = RETRANSMIT_US
@@ -173,7 +173,7 @@ class SimConnection:
             self._backend.hang_up()
 
     def _send(self, to_server: bool, deliver: Callable[[], None]) -> bool:
-        """Carry a message after those before it; False if it is lost."""
+        """Send a message after those before it; return False if it is lost."""
         network, server = self._server.network, self._server.host
         source, target = (self._host, server) if to_server else (server, self._host)
         network.messages += 1
@@ -187,14 +187,14 @@ class SimConnection:
 
 
 class _Unanswered(BaseException):
-    """A command needs the answer to one more flight."""
+    """A command needs the answer to another flight."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
         self.statements = statements
 
 
 class _Answered:
-    """A connection as a command sees it: the answers that have arrived so far."""
+    """A connection that replays the answers received so far."""
 
     def __init__(self, answers: Sequence[list[Result] | StoreError]) -> None:
         self.address = Address(LABEL, ())
@@ -212,7 +212,7 @@ class _Answered:
 
 
 class SimServer(Server):
-    """The shipped `Server`, with a channel from the host's own randomness."""
+    """The shipped `Server`, with a channel drawn from the host's randomness."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(Address(LABEL, ()))
@@ -220,7 +220,7 @@ class SimServer(Server):
 
 
 class SimPostgresStore:
-    """The store of a client, over the modelled network; `find` says where the server is."""
+    """The store of a client, over the modelled network; `find` returns the current server."""
 
     capabilities = Capabilities()
 
@@ -241,11 +241,11 @@ class SimPostgresStore:
         return SimPostgresWakeListener(self._host, self._find, self._server, session, deliver)
 
     def close(self) -> None:
-        """Its wires are closed one by one."""
+        """Do nothing: each wire is closed separately."""
 
 
 class SimPostgresWire:
-    """As the shipped BlockingWire: each command on a connection that no other uses then."""
+    """Like the shipped BlockingWire: each command has a connection to itself while it runs."""
 
     def __init__(self, host: Host, find: Find, server: SimServer, report: Report) -> None:
         self._host = host
@@ -255,7 +255,7 @@ class SimPostgresWire:
         self._idle: list[SimConnection] = []
         self._closed = False
         self.connections = 0
-        """How many were made: a new one may lead to another server."""
+        """How many connections were opened; a new one may reach another server."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         until_ms = self._host.now_ms() + timeout_ms
@@ -286,7 +286,7 @@ class SimPostgresWire:
             except _Unanswered as asked:
                 statements = asked.statements
             except (AssertionError, LookupError, ValueError) as error:
-                # The table cannot make sense of its rows.
+                # The rows are inconsistent.
                 self._report("consistent", f"{type(command).__name__}: {error!r}")
                 raise StoreUnavailableError(LABEL, "its rows contradict each other") from None
             left_ms = max(1, until_ms - self._host.now_ms())
@@ -316,7 +316,7 @@ class SimPostgresWire:
 
 
 class SimPostgresWakeListener(PostgresWakeListener):
-    """The shipped listener's judgement of notifications, over a modelled connection."""
+    """The shipped listener's handling of notifications, over a modelled connection."""
 
     def __init__(
         self, host: Host, find: Find, server: SimServer, session: str, deliver: Deliver
@@ -354,7 +354,7 @@ class SimPostgresWakeListener(PostgresWakeListener):
         return wakes
 
     async def _reaches(self, until_ms: int | None) -> bool:
-        """Connect and listen; False if nobody answers, or it is too early."""
+        """Connect and listen; return False if that fails or if no retry is due yet."""
         now_ms = self._host.now_ms()
         if now_ms < self._retry_at_ms:
             return False

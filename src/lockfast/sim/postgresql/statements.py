@@ -1,7 +1,7 @@
-"""An interpreter for the SQL that the store sends: calls of functions, and statements on one table.
+"""An interpreter for the store's SQL: calls of functions, and statements on one table.
 
-It reads the shipped text. A statement that it does not know is an error of the model, not of the
-store. A prepared statement is a generator over a transaction, as functions are.
+It parses the shipped text. A statement that it does not know is an error of the model, not of the
+store. A prepared statement is a generator over a transaction, like the functions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 @lru_cache
 def prepare(sql: str) -> Prepared:
-    """What a statement does."""
+    """Return the generator function that executes a statement."""
     for pattern, make in _STATEMENTS:
         found = re.fullmatch(pattern, sql, re.DOTALL)
         if found is not None:
@@ -61,7 +61,7 @@ def _values(text: str) -> list[Value]:
 
 
 def _condition(text: str) -> Condition:
-    """The conjunction of a WHERE clause."""
+    """Return the test for a WHERE clause, a conjunction."""
     tests: list[tuple[str, Callable[[Any, Any], bool], Value]] = []
     for part in text.split(" AND "):
         words = re.sub(r"^[cs]\.", "", part.strip()).split(maxsplit=2)
@@ -128,7 +128,7 @@ def _insert(table: str, given: str, conflict: str | None, changes: str | None) -
 def _matching(
     call: Call, table: str, matches: Condition, values: Values
 ) -> Generator[Yields, Any, list[Key]]:
-    """Lock the rows that match, and return the keys of those that still do."""
+    """Lock the rows that match, and return the keys of those that still match then."""
     yield None
     found = []
     for candidate in [row for row in call.tx.rows(table) if matches(row, values)]:
@@ -215,7 +215,7 @@ _EXPRESSIONS: Final[dict[str, Callable[[Call, Row], tuple[Any, ...]]]] = {
     " WHERE c.namespace = s.namespace AND c.session = s.id"
     " AND c.state IN ('holding', 'waiting'))": _show_session,
 }
-"""Lists of columns that are more than names."""
+"""Select lists that are more than column names."""
 
 _STATEMENTS: Final[list[tuple[str, Callable[..., Prepared]]]] = [
     (r"SELECT lockfast\.draw_token\(\$1\)", lambda: _draw_token),
@@ -246,7 +246,7 @@ _STATEMENTS: Final[list[tuple[str, Callable[..., Prepared]]]] = [
 
 
 def as_result(found: Found) -> list[tuple[str | None, ...]]:
-    """Rows as they arrive at a client."""
+    """Return rows as a client receives them: every value as text."""
     return [tuple(_as_text(value) for value in row) for row in found]
 
 
