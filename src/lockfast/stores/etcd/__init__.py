@@ -1,9 +1,9 @@
-"""The etcd store: everything of a session lives and dies with its lease.
+"""The etcd store: every key of a session is bound to the session's lease.
 
 **The invariant.** No key about a session outlives the session's etcd lease, and no stored number
 summarises other keys, so nothing ever needs repair. A claim is one key per place, under the lease
 of its session, in the queue of its resource (`layout.py` lists all keys). Holders, waiting claims
-and reservations have prefixes of their own. A waiting key contains the claim's rank, so a range
+and reservations have separate prefixes. A waiting key contains the claim's rank, so a range
 with a limit is the head of the queue and the range's count is its length. When a lease ends, etcd
 deletes all its keys in one revision, by consensus, and the dead client is out of every queue.
 
@@ -13,7 +13,7 @@ the request.
 
 **Two paths.** The common cases are four fixed transactions, sent without reading first
 (`shortcuts.py`): take a free lock, give it back, join the queue of a lock that is held, hand over
-to a known heir. Everything else, and whatever a fixed transaction found different, takes the
+to a known heir. Everything else, and any command whose fixed transaction failed, takes the
 general path (`steps.py`): read ranges at one revision, let the lock table (`core.table`) decide
 over rows derived from them (`view.py`), and commit the difference (`plan.py`). A transaction that
 fails in either path reads in the same request what the next attempt needs.
@@ -23,8 +23,8 @@ What each transaction compares, and why that suffices:
   - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. So no
     claim holds it, waits for it or keeps it closed.
   - *Join a queue*: own session's key, that some claim holds the lock, that there is no
-    reservation, that no claim is behind the new one. A claim in the queue is always correct, and
-    whoever removes the last holder finds it.
+    reservation, that no claim is behind the new one. A claim in the queue is always correct: the
+    client that removes the last holder finds it.
   - *Give back a lock*: own key, and that nothing was written at the resource since the grant.
   - *Hand over*: own key; that nothing was written since the grant, up to the last known heir; the
     first heir's key and session; the epoch. Additions and changes fail the comparison. A deletion
@@ -33,10 +33,10 @@ What each transaction compares, and why that suffices:
     witnesses of a deadlock, the sessions that get a key, the epoch.
   - *End a session*: its key, and its renewals if the command names them.
 
-So nothing that a client remembers has to be true. A grant tells the new holder who is next
+So a client's memory may be out of date. A grant tells the new holder who is next
 (`Word.heirs`), so that it can hand over without a read. The list is complete at the grant, since
-the granting transaction compares the queue up to the last heir named; whatever is written later
-fails the comparison of the hand-over that relies on it.
+the granting transaction compares the queue up to the last heir named; any later write fails the
+comparison of the hand-over that relies on it.
 
 **Ending a session** first deletes its key, in a transaction that leaves a tombstone with the
 reason. Every enter compares that key's revision and every grant its presence, so from then on no
@@ -83,12 +83,12 @@ from lockfast.stores.etcd.wire import EtcdWire
 
 
 def lease_seconds(span_ms: int) -> int:
-    """The TTL of a lease that lasts at least this long; etcd counts in whole seconds."""
+    """Return the TTL in seconds for a lease of at least `span_ms`; etcd counts whole seconds."""
     return max(1, ceil(span_ms / 1000))
 
 
 class EtcdStore:
-    """A client's way to a cluster."""
+    """A client's access to one etcd cluster."""
 
     capabilities = Capabilities(several=SEVERAL_MAX)
 

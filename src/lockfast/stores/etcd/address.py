@@ -18,12 +18,12 @@ OPTIONS: Final = ("prefix", "ca", "cert", "key", "verify")
 
 
 class Address(NamedTuple):
-    """A cluster, the credentials for it, and the prefix of our keys."""
+    """The members of a cluster, the credentials, and the key prefix."""
 
     label: str
     members: tuple[Member, ...] = (Member("localhost", PORT),)
     root: str = f"{PREFIX}/{DEFAULT_NAMESPACE}/"
-    """The prefix of all keys of the namespace."""
+    """The prefix of every key in the namespace."""
     username: str = ""
     password: Password = ""
     tls: ssl.SSLContext | None = None
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse(url: StoreUrl) -> Address:
-    """The address in a URL; raises StoreMisconfiguredError if it is malformed."""
+    """Return the address in a store URL. Raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
     credentials, _, place = url.location.rpartition("@")
     username, _, password = credentials.partition(":")

@@ -9,7 +9,7 @@ from lockfast.stores.http.asynchronous import AsyncPool
 
 
 class AsyncHttpNetwork(HttpNetwork):
-    """As HttpNetwork, with callers that are tasks of an event loop."""
+    """An HttpNetwork whose callers are tasks of an event loop."""
 
     def caller_transport(self) -> Transport:
         return HttpTransport(self.members, AsyncPool(self.members), LoopSignal)

@@ -1,12 +1,12 @@
-"""Requests that travel together.
+"""Combine the transactions of concurrent callers into one request.
 
-While one request of a wire is under way, the transactions asked for meanwhile wait, and leave
-together in the next request, nested: one Raft entry and one fsync for all of them. Each has its
-own comparisons and its own outcome. They share a revision, so each is given its own `Slot` of it.
+While a request of a wire is in flight, new transactions wait. They are sent together in the next
+request, nested: one Raft entry and one fsync for all of them. Each has its own comparisons and its
+own outcome. They share a revision, so each has its own `Slot` of it.
 
-etcd evaluates all comparisons of a request before it carries out any operation, so transactions
-that travel together do not see each other: two of them could take the same free lock. Therefore
-no transaction travels with one that writes what it compares or writes.
+etcd evaluates all comparisons of a request before it executes any operation, so transactions of one
+request do not see each other: two of them could take the same free lock. A transaction is therefore
+never batched with one that writes what it compares or writes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from lockfast.stores.etcd.transport import Network
 
 TOGETHER_MAX: Final = 48
 SIZE_MAX: Final = 64
-"""Of a transaction that may travel with others: etcd counts nested operations together."""
+"""The largest transaction that may be batched: etcd counts nested operations together."""
 
 Request: TypeAlias = Callable[[str, int, bool], Awaitable[Answer]]
-"""Sends a transaction, until an instant, again and again if it is repeatable."""
+"""Send a transaction until an instant, with retries if it is repeatable."""
 
 
 class Slot(NamedTuple):
-    """Which part of a request a transaction has to itself."""
+    """The part of a request that belongs to one transaction."""
 
     order: int = 0
     tokens: int = 0
-    """How many tokens the transactions before it in the request give."""
+    """How many tokens the transactions before it in the request allocate."""
 
 
 class Proposal(NamedTuple):
-    """A transaction to be sent."""
+    """A transaction to send."""
 
     body: Callable[[Slot], str]
     size: int
@@ -48,17 +48,17 @@ class Proposal(NamedTuple):
     """Scopes (`layout.scope_of`) of the keys that it may put or delete."""
     tokens: int = 0
     compares: frozenset[str] = frozenset()
-    """Scopes of what it compares."""
+    """Scopes of the keys that it compares."""
 
 
 class Committed(NamedTuple):
-    """What became of a proposal."""
+    """The result of a proposal."""
 
     answer: Answer
     slot: Slot
 
     def token(self, epoch: int, position: int = 0) -> int:
-        """The token that it gave, or one of them by its position."""
+        """Return the token that the transaction allocated, or the one at `position`."""
         return epoch + self.slot.tokens + position + STRIDE * self.answer.revision
 
 
@@ -68,12 +68,12 @@ class _Item:
     until_ms: int
     signal: Signal
     leads: list[_Item] | None = None
-    """The batch this item's caller is to send."""
+    """The batch that this item's caller must send."""
     outcome: Committed | BaseException | None = field(default=None)
 
 
 class Batches:
-    """One queue of transactions, of which one batch is under way at a time."""
+    """A queue of transactions; at most one batch is in flight."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Batches:
         self._is_sending = False
 
     async def send(self, proposal: Proposal, until_ms: int) -> Committed:
-        """Carry out one transaction, perhaps in one request with those of other callers."""
+        """Execute one transaction, possibly in the same request as those of other callers."""
         if not self._together:
             return await self._send_alone(proposal, until_ms)
         item = _Item(proposal, until_ms, self._make_signal())
@@ -131,14 +131,15 @@ class Batches:
                 if item in self._waiting:
                     self._waiting.remove(item)
                 batch, item.leads = item.leads, None
-            if batch is not None:  # we were to send: let another do it
+            if batch is not None:  # this caller was to send the batch: another must
                 with self._mutex:
                     self._waiting[:0] = [other for other in batch if other is not item]
                 self._appoint()
             raise
 
     async def _lead(self, batch: list[_Item]) -> None:
-        """Send a batch, tell everybody its outcome, and appoint who sends the next one."""
+        """Send a batch, signal its outcome to every caller, and choose the sender of the next
+        batch."""
         try:
             await self._send(batch)
         except Exception as error:
@@ -188,7 +189,7 @@ class Batches:
                 await self._send_together(batch)
                 return
             except (DuplicateKeyError, LeaseGoneError):
-                pass  # of one of them: nothing was done, and each is sent for itself
+                pass  # one of them failed and nothing was executed: send each separately
         for item in batch:
             try:
                 item.outcome = await self._send_alone(item.proposal, item.until_ms)

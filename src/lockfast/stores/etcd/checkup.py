@@ -25,14 +25,17 @@ TIMEOUT_MS: Final = 5000
 QUOTA_BYTES: Final = 2 * 1024**3
 """etcd's default."""
 INCONSISTENT: Final = ("3.5.0", "3.5.1", "3.5.2")
-"""A crash under load may leave members that differ, says etcd's own post-mortem."""
+"""After a crash under load, members may disagree, according to etcd's post-mortem."""
 PANICS_BEFORE: Final[dict[tuple[int, ...], int]] = {(3, 4): 23, (3, 5): 7}
-"""A client that gives up during a read-only transaction makes the member panic (etcd's #14110)."""
+"""A client that abandons a read-only transaction makes the member panic (etcd's #14110)."""
 
 
 def examine(address: Address, *, raises_epoch: bool = False) -> Iterator[Diagnosis]:
-    """Check everything; raises StoreUnavailableError or StoreMisconfiguredError if the cluster
-    cannot be reached or refuses us."""
+    """Run all checks.
+
+    Raises StoreUnavailableError if the cluster cannot be reached, StoreMisconfiguredError if it
+    refuses the client.
+    """
     store = EtcdStore(address)
     try:
         yield from _Checkup(address, store).findings(raises_epoch)
@@ -41,7 +44,7 @@ def examine(address: Address, *, raises_epoch: bool = False) -> Iterator[Diagnos
 
 
 async def raise_epoch(execution: Execution) -> int:
-    """Make all tokens at least the wall clock's microseconds; returns how much was added."""
+    """Raise the epoch until tokens reach the wall clock's microseconds; return the increase."""
     keys = execution.keys
     while True:
         (stored,), revision = await execution.read_keys(k.EPOCH_KEY)
@@ -55,7 +58,7 @@ async def raise_epoch(execution: Execution) -> int:
 
 
 def _list_in(reply: Json, name: str) -> list[Json]:
-    """A list of objects in a reply; etcd leaves out what is empty."""
+    """Return a list of objects from a reply; etcd omits empty lists."""
     found = reply.get(name, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise StoreError("etcd", f"sent {name}={str(found)[:60]!r}, which is not a list")
@@ -79,7 +82,7 @@ class _Checkup:
         alarms = self._alarms()
         yield alarms
         if alarms.verdict == "bad":
-            return  # it may refuse even to be read
+            return  # the cluster may reject even reads
         yield self._round_trip()
         yield self._namespace()
         if raises_epoch:
@@ -156,7 +159,7 @@ class _Checkup:
         return Diagnosis("database", found)
 
     def _alarms(self) -> Diagnosis:
-        # etcd 3.4 answers `{}`, without even a header, when there are none.
+        # Without alarms, etcd 3.4 answers `{}`, without even a header.
         alarms = _list_in(self._ask("/v3/maintenance/alarm", action="GET"), "alarms")
         if alarms:
             found = ", ".join(sorted({str(alarm.get("alarm")) for alarm in alarms}))

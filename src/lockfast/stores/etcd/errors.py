@@ -1,4 +1,4 @@
-"""What etcd's error replies mean to a caller."""
+"""Translate etcd's error replies into exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockfast.stores.etcd.transport import Json
 
 
 class CompactedError(Exception):
-    """The revision asked for is no longer kept; `revision` is the oldest that is."""
+    """The requested revision has been compacted; `revision` is the oldest available one."""
 
     def __init__(self, revision: int = 0) -> None:
         self.revision = revision
@@ -22,19 +22,19 @@ class CompactedError(Exception):
 
 
 class LeaseGoneError(Exception):
-    """The request names an etcd lease that is over; nothing was done."""
+    """The request names an etcd lease that has expired; nothing was executed."""
 
 
 class LeaseExistsError(Exception):
-    """An etcd lease with this id exists already."""
+    """An etcd lease with this ID already exists."""
 
 
 class DuplicateKeyError(Exception):
-    """Two transactions of one request write the same key; nothing was done."""
+    """Two transactions of one request write the same key; nothing was executed."""
 
 
 class TokenRefusedError(Exception):
-    """The authentication token is not valid, or no longer."""
+    """The authentication token is invalid or has expired."""
 
 
 _ELSEWHERE: Final = {
@@ -45,7 +45,7 @@ _ELSEWHERE: Final = {
     "raft: stopped": ("is stopping", "retry shortly"),
     "connection refused": ("is starting or stopping", "retry shortly"),
 }
-"""Nothing was done; another member may be able to."""
+"""Not executed; another member may be able to serve the request."""
 
 _IN_DOUBT: Final = {
     "etcdserver: request timed out": (
@@ -58,7 +58,7 @@ _IN_DOUBT: Final = {
     "error reading from server": ("closed the connection", "retry"),
     "context canceled": ("cancelled the request", "retry"),
 }
-"""It may have been done."""
+"""The request may have been executed."""
 
 _MISCONFIGURED: Final = {
     "authentication failed": ("refused the user or password", "check the URL"),
@@ -71,11 +71,11 @@ _MISCONFIGURED: Final = {
     "request is too large": ("refused a request for its size", "raise --max-request-bytes"),
     "Not Found": ("has no JSON gateway", "use etcd 3.4 or newer with its gateway enabled"),
 }
-"""It will never work like this."""
+"""Retrying cannot help."""
 
 
 def error_of(label: str, reply: Json) -> Exception | None:
-    """The error that a reply reports, or None; the server's own words stand in parentheses."""
+    """Return the error that a reply reports, or None. The server's message is in parentheses."""
     if "error" not in reply and not ("code" in reply and "message" in reply):
         return None
     said = _message(reply)

@@ -1,4 +1,4 @@
-"""One command being executed: what every step of it needs, and the requests that several use."""
+"""The state of one command in execution, and the requests that several commands use."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Answer, Known, Kv
 from lockfast.stores.etcd.transport import Json
 
 READS_MAX: Final = 100
-"""Ranges that one request reads."""
+"""The maximum number of ranges per request."""
 BUSY_MAX: Final = 10_000
 
 
 class Instant(NamedTuple):
-    """What the clocks say."""
+    """A reading of the clocks."""
 
     now_ms: int
     wall_us: int
     by_lease: bool = True
-    """Sessions and closings end with their leases, whatever clocks say. Tests that compare the
-    store with the table set this to False and end leases by their own clock."""
+    """Whether sessions and closings end with their leases, regardless of clocks. Tests that compare
+    the store with the lock table set this to False and end leases by their own clock."""
 
 
 class Outcome(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     reply: Reply
     wakes: Sequence[Wake] = ()
@@ -38,20 +38,22 @@ class Outcome(NamedTuple):
 
 
 class Context:
-    """What all commands of one store object share. None of it needs to be true: whatever relies
-    on it compares it."""
+    """State shared by all commands of one store object.
+
+    None of it has to be up to date: each transaction compares what it relies on.
+    """
 
     def __init__(self, own: OwnSessions, lease_s: Callable[[int], int]) -> None:
         self.own = own
         self.lease_s = lease_s
-        """The TTL of a lease for a span of milliseconds."""
+        """Return the lease TTL in seconds for a span in milliseconds."""
         self.remembering: tuple[int, int] | None = None
         """The lease for tombstones, and when it was granted."""
         self.base: Base | None = None
         self.base_kv: Kv | None = None
-        """The base of tokens as last read, and as it is stored."""
+        """The base of tokens as last read, and its stored form."""
         self.busy: dict[str, int] = {}
-        """Resources that are held, as far as we know, and how many waited there."""
+        """Resources believed to be held, and the number of claims waiting there."""
 
     def met(self, prefix: str, waiting: int) -> None:
         if len(self.busy) > BUSY_MAX:
@@ -59,7 +61,7 @@ class Context:
         self.busy[prefix] = waiting
 
     def deliver(self, wakes: Iterable[Wake]) -> None:
-        """Wake the sessions of this process, after the commit."""
+        """Wake sessions of this process; call after the commit."""
         for wake in wakes:
             session = self.own.get(wake.session)
             if session is not None and session.deliver is not None:
@@ -82,7 +84,7 @@ class Execution:
         self.instant = self.look()
 
     def look(self) -> Instant:
-        """The instant now."""
+        """Return the current instant."""
         if self._given is not None:
             return self._given
         wall_us = self.network.wall_us()
@@ -92,7 +94,7 @@ class Execution:
         return self.network.now_ms() >= self.until_ms
 
     async def read(self, wanted: Iterable[Range]) -> Known:
-        """Read everything wanted at one revision."""
+        """Read all these ranges at one revision."""
         ranges, known = list(wanted), Known()
         for at in range(0, len(ranges), READS_MAX):
             part = ranges[at : at + READS_MAX]
@@ -101,14 +103,14 @@ class Execution:
         return known
 
     async def read_keys(self, *names: str) -> tuple[list[Kv | None], int]:
-        """Single keys, and the revision they were read at."""
+        """Read single keys; return them and the revision they were read at."""
         known = await self.read(map(Range, names))
         return [known.get(name) for name in names], known.revision
 
     async def commit(
         self, writes: list[str], compares: Sequence[str] = (), reads: Sequence[str] = ()
     ) -> Answer:
-        """Carry out one transaction that gives no token, in a request of its own."""
+        """Execute one transaction that allocates no token, in its own request."""
         return await self.gateway.commit(writes, compares, self.until_ms, reads)
 
     async def call(self, path: str, **fields: Any) -> Json:
@@ -120,11 +122,11 @@ class Execution:
             try:
                 await self.call(GRANT, ID=str(lease), TTL=str(ttl_s))
             except LeaseExistsError:
-                continue  # a retry met its own first try, or another's: take a new one
+                continue  # the ID is taken, perhaps by our own first attempt: draw another
             return lease
 
     async def keys_of_lease(self, lease: int) -> list[str]:
-        """The keys under a lease; none if it is over."""
+        """Return the keys under a lease; none if it has expired."""
         try:
             reply = await self.call(TIME_TO_LIVE, ID=str(lease), keys=True)
             return [self.keys.plain(key) for key in reply.get("keys", ())]
@@ -134,7 +136,7 @@ class Execution:
             raise self.keys.malformed(error) from None
 
     async def locate(self, session: str, n: int) -> Location | None:
-        """Where a claim of any process stands: among the keys of its session's lease."""
+        """Find a claim of any process among the keys of its session's lease."""
         (stored,), _ = await self.read_keys(k.session_key(session))
         if stored is None:
             return None
@@ -146,12 +148,12 @@ class Execution:
         return None
 
     async def resolve_doubt(self, session: str, n: int) -> None:
-        """Find out what became of an enter whose reply was lost, before its number is used again.
+        """Determine the outcome of an enter whose reply was lost, before its number is used again.
 
-        The claim may stand in line, may have been granted by whoever left since, or its request
-        may still be on its way. One transaction writes the session's key anew, so that the
-        request cannot be carried out any more (every enter compares that key), and reads the
-        keys that the claim can have. What it finds is final.
+        The claim may be waiting in the queue, may have been granted by a release since, or its
+        request may still be in flight. One transaction rewrites the session's key, so that the
+        request can no longer succeed (every enter compares that key), and reads the keys that the
+        claim can have. What it finds is final.
 
         Raises OutcomeUnknownError or StoreUnavailableError if the claim is still in doubt.
         """
@@ -166,7 +168,7 @@ class Execution:
             try:
                 answer = await self.commit(writes, compares, keys.reads([Range(key)]))
             except LeaseGoneError:
-                return  # nothing can be carried out under that lease; the step finds it ended
+                return  # nothing can commit under an expired lease; the step reports the end
             if answer.succeeded:
                 break
             stored = answer.found(0).kvs
@@ -183,7 +185,7 @@ class Execution:
             own.note(claim, kv.mod)
             break
         else:
-            # Breaking a deadlock may have given it another rank.
+            # A deadlock may have been broken by giving the claim another rank.
             moved = await self.locate(session, n) if location is not None else None
             own.moved(n, moved.rank if moved is not None else None)
         own.doubted.discard(n)

@@ -1,4 +1,4 @@
-"""Calls to the cluster: the user's token, errors made typed, requests repeated if they may be."""
+"""Call the cluster: authenticate, raise typed errors, retry where that is safe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPEATS: Final = 6
 
 
 class Cluster:
-    """What all connections of a store know of the cluster. Any thread may use it."""
+    """What all connections of a store know about the cluster. Thread-safe."""
 
     def __init__(self, address: Address, network: Network) -> None:
         self.label = address.label
@@ -31,13 +31,14 @@ class Cluster:
         self.network = network
         self.keys = Keys(address.root, address.label)
         self.token = ""
-        """Of the user, for every request; "" until it has been asked for."""
+        """The user's authentication token, sent with every request; "" until it has been requested.
+        """
         self.revision = 0
-        """The highest revision heard of."""
+        """The highest revision seen in a reply."""
         self._id: object = None
 
     def learn(self, reply: Json) -> None:
-        """Take over the header of a reply; raises if another cluster answers."""
+        """Record a reply's header; raises StoreMisconfiguredError if another cluster replies."""
         header = reply.get("header")
         if not isinstance(header, dict):
             return
@@ -54,14 +55,14 @@ class Cluster:
 
 
 class Gateway:
-    """One wire's way to the cluster."""
+    """The cluster as seen by one wire."""
 
     def __init__(self, cluster: Cluster, transport: Transport, *, together: bool = False) -> None:
         self.cluster = cluster
         self.keys = cluster.keys
         self.network = cluster.network
         self.transport = transport
-        # Reads travel apart from writes: what one sees must be the state at one revision.
+        # Reads are batched separately from writes: a read must see the state at one revision.
         self._reads, self._writes = (
             Batches(cluster.label, cluster.network, transport.signal, self._request, together)
             for _ in range(2)
@@ -73,10 +74,10 @@ class Gateway:
     # ── calls ────────────────────────────────────────────────────────────────────────
 
     async def call(self, path: str, body: str, until_ms: int, *, repeatable: bool = True) -> Json:
-        """Ask until a member answers.
+        """Send a request until a member replies.
 
-        Raises StoreUnavailableError if the request surely was not carried out,
-        OutcomeUnknownError if it may have been and is not `repeatable`.
+        Raises StoreUnavailableError if the request was certainly not executed, OutcomeUnknownError
+        if it may have been and is not `repeatable`.
         """
         attempt = 0
         while True:
@@ -114,7 +115,7 @@ class Gateway:
         return self._checked(reply)
 
     async def token(self, until_ms: int) -> str:
-        """The value of the Authorization header; "" without users."""
+        """Return the value of the Authorization header; "" without a user."""
         cluster = self.cluster
         if cluster.username and not cluster.token:
             password = plain(cluster.password, cluster.label)
@@ -144,7 +145,7 @@ class Gateway:
     # ── transactions ─────────────────────────────────────────────────────────────────
 
     async def read(self, operations: list[str], until_ms: int) -> Answer:
-        """Carry out operations that only read, at one revision."""
+        """Execute read-only operations at one revision."""
         body = txn(operations)
         proposal = Proposal(lambda slot: body, len(operations))
         return (await self._reads.send(proposal, until_ms)).answer
@@ -156,12 +157,12 @@ class Gateway:
         until_ms: int,
         reads: Sequence[str] = (),
     ) -> Answer:
-        """Carry out one transaction that gives no token, in a request of its own."""
+        """Execute one transaction that allocates no token, in its own request."""
         body = txn(writes, compares, reads)
         return Answer(self.keys, await self.call(TXN, body, until_ms, repeatable=False))
 
     async def txn(self, proposal: Proposal, until_ms: int) -> Committed:
-        """Carry out one transaction, perhaps in one request with those of other callers."""
+        """Execute one transaction, possibly in the same request as those of other callers."""
         return await self._writes.send(proposal, until_ms)
 
     async def _request(self, body: str, until_ms: int, repeatable: bool) -> Answer:

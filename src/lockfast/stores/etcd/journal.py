@@ -1,9 +1,9 @@
-"""The log: etcd's own history of the keys that tell what becomes of claims.
+"""The event log, read from etcd's history of the keys that record the fate of claims.
 
-A transaction writes its events over those of the last one (`l`), without comparing them. A lease
-that ends writes nothing, but its deletions are in the history too: a reader makes events of them.
-The position of an event is the revision it happened at, times POSITIONS, and its place there, so
-positions rise but not one by one. Events are written only while somebody reads them.
+Each transaction overwrites the events of the previous one (key `l`) without comparing them. A lease
+that expires writes no events, but its deletions are in the history too, and the reader derives
+events from them. The position of an event is its revision times POSITIONS, plus its index within
+that revision, so positions increase but have gaps. Events are written only while there are readers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lockfast.stores.etcd.requests import Kv
 from lockfast.stores.etcd.transport import Json
 
 LOG_KEPT: Final = 1000
-"""As many revisions can be read."""
+"""How many revisions back the log can be read."""
 POSITIONS: Final = 1 << 16
-"""Per revision: a lease may end with as many claims."""
+"""Positions per revision: one expiring lease may end this many claims."""
 
 
 async def begin(execution: Execution) -> Base:
-    """Have the log written from now on, if it is not."""
+    """Enable the log if it is not enabled; return the base."""
     keys = execution.keys
     while True:
         wall_us = execution.look().wall_us
@@ -46,7 +46,7 @@ async def begin(execution: Execution) -> Base:
         try:
             await execution.commit([write], [keys.same(k.EPOCH_KEY, stored)])
         except OutcomeUnknownError:
-            continue  # the next look shows whether it was done
+            continue  # the next read shows whether it was executed
 
 
 async def read(execution: Execution, command: Events) -> EventsReply:
@@ -56,7 +56,8 @@ async def read(execution: Execution, command: Events) -> EventsReply:
     if command.after is None:
         return EventsReply((), last * POSITIONS, last * POSITIONS + 1, False)
     start = command.after // POSITIONS
-    # Before the log was begun there was nothing, unless it was written even before that.
+    # Nothing was logged before `log_since`, unless an earlier period of logging ended at
+    # `log_before`.
     is_cut = start < base.log_before
     start = max(start, base.log_since)
     if start < last - LOG_KEPT:
@@ -79,7 +80,7 @@ async def read(execution: Execution, command: Events) -> EventsReply:
 
 
 class _Follower:
-    """Makes events of the history, from one revision to another."""
+    """Derive events from the history between two revisions."""
 
     def __init__(self, execution: Execution, last: int) -> None:
         self.events: list[Event] = []
@@ -105,7 +106,7 @@ class _Follower:
             raise self._error
 
     def _take(self, message: Json) -> bool:
-        """One message; True once everything up to the mark has come."""
+        """Process one message; return True once everything up to the mark has arrived."""
         try:
             return self._read(message)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -149,7 +150,7 @@ class _Follower:
             self.events.append(event._replace(position=base + at))
 
     def _of_ended_lease(self, group: list[tuple[Kv, Kv | None]]) -> list[Event]:
-        """What the end of a lease means to the claims that were under it."""
+        """Return the events of the claims whose lease ended."""
         ended = {kv.key.split(k.SEP)[1] for kv, before in group if before and kv.key[0] == "o"}
         made: list[Event] = []
         for kv, before in group:

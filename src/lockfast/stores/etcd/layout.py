@@ -1,31 +1,31 @@
 """The keys and values of a namespace.
 
-    b ␟ session ␟ n                  word for a session about its claim n
+    b ␟ session ␟ n                  `Word`: a message to a session about its claim n
     e                                epoch of tokens, schema, until when the log is written
-    k ␟ session                      why a session was ended before its lease was over
+    k ␟ session                      tombstone: why a session was ended before its lease did
     l ␟ slot                         the log: each transaction overwrites the last events
-    m                                written by readers of the log, to know how far they are
-    n ␟ kind ␟ name ␟ c              the resource is closed, as long as this key is there
+    m                                written by readers of the log, to mark its current end
+    n ␟ kind ␟ name ␟ c              the resource is closed while this key exists
     n ␟ kind ␟ name ␟ d ␟ session ␟ n  a holder's lock_delay: closes the resource if the holder's
                                      key is gone and this one is not
     n ␟ kind ␟ name ␟ e              the limit of a semaphore that was resized
-    n ␟ kind ␟ name ␟ f ␟ session ␟ n  a holder waits for another mode
+    n ␟ kind ␟ name ␟ f ␟ session ␟ n  a holder that waits for another mode
     n ␟ kind ␟ name ␟ h ␟ mode ␟ rank ␟ session ␟ n   a holder
     n ␟ kind ␟ name ␟ v ␟ rank ␟ session ␟ n          a reservation
     n ␟ kind ␟ name ␟ w ␟ rank ␟ session ␟ n          a waiting claim
     o ␟ session                      a session
     p ␟ session                      its last keep-alive
-    u ␟ session ␟ n                  the claim's max_hold is not over
-    x ␟ session                      the session is told of what is logged
+    u ␟ session ␟ n                  exists until the claim's max_hold has elapsed
+    x ␟ session                      the session is notified of logged events
 
 `b`, `f`, `h`, `v`, `w`, `o`, `p` and `x` are under the lease of their session, `c` and `u` under a
-lease as long as the span they stand for, `k` under one of ten to twenty minutes. Without a lease
-are `e`, `l`, `m`, `d` (removed by the release it guards) and the limit, which counts only while
-somebody uses the semaphore.
+lease as long as the period they represent, `k` under one of ten to twenty minutes. The others have
+no lease: `e`, `l`, `m`, `d` (deleted by the release it guards) and the limit, which counts only
+while the semaphore is in use.
 
-Every place of a claim carries the whole claim and what must be known of its session, so whoever
-reads a line needs to read nothing else. A token is stored as the number to add to the revision
-that wrote it, times STRIDE.
+Every key of a claim stores the whole claim and what must be known about its session, so a client
+that reads a queue needs to read nothing else. A token is stored as the number to add to STRIDE
+times the revision that wrote it.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ SCHEMA: Final = 2
 EPOCH_KEY: Final = "e"
 MARK_KEY: Final = "m"
 STRIDE: Final = 128
-"""Tokens per revision: as many as the transactions of one request can give."""
+"""Tokens per revision: the most that the transactions of one request can allocate."""
 RELATIVE: Final = 1 << 61
-"""Tokens from here on are places among those that the transaction under way will give."""
+"""Tokens from here on are positions among those that the current transaction will allocate."""
 TOKEN_MAX: Final = (1 << 53) - 1
 SEP: Final = "\x1f"
 HISTORY: Final = ("k", "p")
-"""The range of keys whose history tells everything that becomes of claims."""
+"""The range of keys whose history records the fate of every claim."""
 
 encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
 class UnreadableError(ValueError):
-    """A stored value is not one that this version writes."""
+    """A stored value was not written by this version."""
 
 
 def decode(text: str) -> Any:
@@ -76,12 +76,12 @@ def resource_prefix(kind: str, name: str) -> str:
 
 
 def end_of(prefix: str) -> str:
-    """Behind all keys that begin with a prefix, which ends in the separator."""
+    """Return the end of the range of keys with this prefix, which must end in the separator."""
     return f"{prefix[:-1]} "
 
 
 def scope_of(key: str) -> str:
-    """What a key belongs to: its resource, or nothing but itself."""
+    """Return the scope of a key: the prefix of its resource, or else the key itself."""
     return SEP.join([*key.split(SEP, 3)[:3], ""]) if key[0] == "n" else key
 
 
@@ -134,7 +134,7 @@ def bound_key(session: str, n: int) -> str:
 
 
 class PlaceKey(NamedTuple):
-    """A key of a resource, taken apart."""
+    """A parsed key of a resource."""
 
     kind: str
     name: str
@@ -146,7 +146,7 @@ class PlaceKey(NamedTuple):
 
 
 def parse_place(key: str) -> PlaceKey:
-    """Raises UnreadableError for a key that is not of a resource."""
+    """Parse a key of a resource. Raises UnreadableError for any other key."""
     try:
         family, kind, name, line, *rest = key.split(SEP)
         if family != "n" or kind not in MODES_OF_KIND:
@@ -168,7 +168,7 @@ def parse_place(key: str) -> PlaceKey:
 
 
 def keys_of(claim: Claim) -> Iterator[tuple[Place, str]]:
-    """Where a claim stands, by its state: one key per place."""
+    """Yield each place of a claim and its key, which depends on the claim's state."""
     for i, place in enumerate(claim.places):
         prefix = resource_prefix(place.kind, place.name)
         if claim.state == HOLDING:
@@ -183,20 +183,20 @@ def keys_of(claim: Claim) -> Iterator[tuple[Place, str]]:
 
 
 class Base(NamedTuple):
-    """What every grant compares."""
+    """The values that every grant compares."""
 
     epoch: int
     schema: int = SCHEMA
     log_until_ms: int = 0
-    """Somebody reads the log: it is written until then, by any clock."""
+    """The log is written until this instant, because it has a reader; compared with any clock."""
     log_since: int = 0
-    """The revision since which it has been written without a gap."""
+    """The revision since which the log has no gap."""
     log_before: int = 0
-    """The revision up to which it was written before that; 0: never."""
+    """The revision at which an earlier period of logging ended; 0 if there was none."""
 
 
 class Owner(NamedTuple):
-    """What is stored of a session with each of its claims."""
+    """What each claim stores of its session."""
 
     lease: int
     ttl_ms: int
@@ -206,7 +206,7 @@ class Owner(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A session."""
+    """A session, as stored."""
 
     lease: int
     ttl_ms: int
@@ -229,12 +229,12 @@ class Alive(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """A resource grants nothing for a while."""
+    """A period in which a resource grants nothing."""
 
     until_ms: int
-    """For people; the key's lease decides. Of a lock_delay that has not begun, its length."""
+    """For display only: the key's lease decides. The length of a lock_delay that has not begun."""
     limit: int
-    """Of a semaphore."""
+    """The limit of a semaphore."""
 
 
 class Tombstone(NamedTuple):
@@ -243,27 +243,28 @@ class Tombstone(NamedTuple):
     reason: str
     by: str
     what: str
-    """How its claims are logged."""
+    """The event that is logged for its claims."""
     record: Record
     renewals: int
 
 
 class Word(NamedTuple):
-    """What a session is told of one of its claims."""
+    """A message to a session about one of its claims."""
 
     whats: list[str]
     offset: int = -1
-    """Of the token, if it was granted."""
+    """The stored token, if the claim was granted."""
     reason: str = ""
     by: str = ""
     claim: str = ""
-    """The claim, if it was taken away."""
+    """The claim, if it was revoked."""
     heirs: list[Any] | None = None
-    """Of a granted claim that is alone: who is next in line, as key, value and revision."""
+    """For a granted claim that is the only holder: the next in the queue, as key, value and
+    revision."""
 
 
 def typed(kind: Any, values: Any) -> Any:
-    """A NamedTuple from stored values, checked against the types of its fields."""
+    """Build a NamedTuple from stored values, checked against its field types."""
     expected, required = _fields_of(kind)
     if (
         not isinstance(values, list)
@@ -276,7 +277,7 @@ def typed(kind: Any, values: Any) -> Any:
 
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
-    """What JSON makes of the fields of a NamedTuple, and how many of them must be there."""
+    """Return the JSON types of a NamedTuple's fields, and the number of required ones."""
     hints = get_type_hints(kind).values()
     plain = (int, str, list)
     types = tuple(next((one for one in plain if one in (h, get_origin(h))), object) for h in hints)
@@ -284,7 +285,7 @@ def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
 
 
 def alive_from(kv: Kv | None, now_ms: int) -> Alive:
-    """The last keep-alive; a session without one has not been renewed."""
+    """Return the last keep-alive; without one, the session has not been renewed."""
     found: Alive = typed(Alive, decode(kv.value)) if kv is not None else Alive(0, now_ms)
     return found
 
@@ -297,7 +298,7 @@ def number_from(kv: Kv) -> int:
 
 
 def session_row(session: str, record: Record, deadline_ms: int, renewals: int = 0) -> Session:
-    """The lock table's row of a session."""
+    """Return the lock table's row of a session."""
     return Session(
         session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
         record.opened_ms, deadline_ms, renewals,
@@ -311,7 +312,7 @@ def ended_row(session: str, tomb: Tombstone) -> Session:
 
 
 def base_from(label: str, kv: Kv | None) -> Base | None:
-    """What `e` stores; raises StoreMisconfiguredError for a namespace of another layout."""
+    """Return what `e` stores. Raises StoreMisconfiguredError for an unknown schema."""
     if kv is None:
         return None
     values = decode(kv.value)
@@ -326,7 +327,7 @@ def base_from(label: str, kv: Kv | None) -> Base | None:
 
 
 def packed_claim(claim: Claim, owner: Owner, epoch: int, tokens: int) -> str:
-    """A claim as each of its keys stores it; `tokens` given before in the same request."""
+    """Encode a claim for its keys; `tokens` counts those allocated earlier in the same request."""
     offset = -1
     if claim.token:
         offset = claim.token
@@ -368,7 +369,7 @@ def claim_from(key: PlaceKey, kv: Kv) -> tuple[Claim, Owner]:
 
 
 def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
-    """The claim that a word says was taken away."""
+    """Return the claim that a word says was revoked, or None."""
     word: Word = typed(Word, decode(kv.value))
     if not word.claim:
         return None
@@ -378,15 +379,15 @@ def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
 
 
 def told_heirs(heirs: Found | None) -> list[Any] | None:
-    """Who is next in line behind a granted claim, as a word says it."""
+    """Encode the next claims in the queue behind a granted one, for its word."""
     return None if heirs is None else [list(kv[:3]) for kv in heirs.kvs]
 
 
 def heirs_of(told: list[Any] | None) -> Found | None:
-    """Who is next in line behind a granted claim, if a word says so.
+    """Decode the next claims in the queue behind a granted one, if its word names any.
 
-    Others may stand behind the last one named, so one more is counted. If nobody is named,
-    nobody waited.
+    More claims may wait behind the last one named, so the count is one higher. If none is named,
+    none was waiting.
     """
     if told is None:
         return None
@@ -395,7 +396,7 @@ def heirs_of(told: list[Any] | None) -> Found | None:
         for kv in kvs:
             claim_from(parse_place(kv.key), kv)
     except (TypeError, ValueError):
-        return None  # whoever leaves then reads first
+        return None  # the holder then reads the queue when it releases
     return Found(kvs, len(kvs) + 1 if kvs else 0)
 
 
@@ -407,14 +408,14 @@ def _place(values: Any) -> Place:
 
 
 def packed_word(word: Word, epoch: int, tokens: int) -> str:
-    """A word as it is stored, with a token that is known now but for the revision."""
+    """Encode a word, completing the token except for the revision."""
     if word.offset >= RELATIVE:
         word = word._replace(offset=epoch + tokens + word.offset - RELATIVE)
     return encode(list(word))
 
 
 def packed_events(events: Iterable[Event], epoch: int, tokens: int) -> str:
-    """What one transaction logs."""
+    """Encode the events that one transaction logs."""
     packed: list[list[Any]] = []
     for event in events:
         values: list[Any] = list(event[1:])

@@ -1,4 +1,4 @@
-"""The network of the shipped store: HTTP to whichever member of the cluster answers."""
+"""HTTP to the members of a cluster: the network of the shipped store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lockfast.stores.http.messages import (
 
 WATCH: Final = "/v3/watch"
 _HAS_LEADER: Final = "Grpc-Metadata-Hasleader: true"
-"""A member cut off from its leader ends the watch instead of keeping silent."""
+"""Makes a member that is cut off from its leader end the watch instead of staying silent."""
 
 
 class HttpTransport:
-    """Calls over a pool of connections, from one member to the next until one is reached."""
+    """Calls over a connection pool, trying one member after another."""
 
     def __init__(self, members: Members, pool: HttpPool, make_signal: Callable[[], Signal]) -> None:
         self._members = members
@@ -41,7 +41,7 @@ class HttpTransport:
 
     @property
     def connections(self) -> int:
-        """How many were made: a new one may lead to another member."""
+        """The number of connections made so far; a new one may lead to another member."""
         return self._pool.connections
 
     async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
@@ -55,7 +55,7 @@ class HttpTransport:
         except ProtocolError as error:
             if response.status == 404:
                 return {"error": "Not Found", "code": 5}
-            if response.status in (502, 503, 504):  # of a proxy on the way
+            if response.status in (502, 503, 504):  # from an intermediate proxy
                 raise OutcomeUnknownError(label, f"answered HTTP {response.status}") from None
             raise StoreError(label, f"{error}; is this etcd's JSON gateway?") from None
 
@@ -91,7 +91,7 @@ class HttpTransport:
 
 
 class HttpWatcher:
-    """A watch over a connection of its own, on the keeper's thread."""
+    """A watch on its own connection, in the keeper's thread."""
 
     def __init__(self, members: Members) -> None:
         self._stream = LineStream(members)
@@ -110,7 +110,7 @@ class HttpWatcher:
 
 
 class HttpNetwork:
-    """Sockets, clocks and chance of this machine, for callers that block."""
+    """This machine's sockets, clocks and random numbers, for blocking callers."""
 
     def __init__(self, address: Address) -> None:
         self.members = Members(address.label, address.members, address.tls)

@@ -1,9 +1,9 @@
-"""What a store object remembers of the sessions it opened.
+"""What a store object remembers about the sessions it opened.
 
 Only the process that opened a session sends commands for it, so it knows which claim numbers were
-used, and no key is needed for that. Of its claims it remembers where they stand, to find and leave
-them without a search. All of this is compared by the transactions that rely on it: what is wrong
-here costs a request, never a lock.
+used, and no key is needed for that. It also remembers the places of its claims, to release them
+without a search. Transactions compare everything they use of this: a wrong entry costs a request,
+never a lock.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ARRIVAL_BITS = 24
 
 
 class Location(NamedTuple):
-    """Where a claim stands: its first place, and its rank."""
+    """Where to find a claim: its first place and its rank."""
 
     kind: str
     name: str
     rank: str
 
     def candidates(self, session: str, n: int) -> list[Range]:
-        """The keys it may have there, by its mode and state."""
+        """Return the keys that the claim may have there, for every mode and state."""
         prefix = k.resource_prefix(self.kind, self.name)
         modes = sorted(MODES_OF_KIND.get(self.kind, ()))
         found = [k.holder_key(prefix, mode, self.rank, session, n) for mode in modes]
@@ -43,14 +43,15 @@ class Location(NamedTuple):
 
 @dataclass
 class OwnClaim:
-    """A claim of a session of ours, as last heard of."""
+    """A claim of our own session, as last reported."""
 
     claim: Claim
     mod: int = 0
-    """The revision that wrote its keys, if it holds."""
+    """The revision that wrote its keys, if it is a holder."""
     heirs: Found | None = None
-    """Who was to be served next when it was granted. Known only if the claim was alone then:
-    nothing else stood at its resource up to the last heir or, if none is counted, at all."""
+    """The next claims in the queue at the time of the grant. Known only if the claim was alone
+    then: nothing else was stored at its resource up to the last heir or, if none is counted, at
+    all."""
     has_word: bool = False
 
     @property
@@ -63,7 +64,7 @@ class OwnClaim:
 
     @property
     def token(self) -> int:
-        """0 while it waits."""
+        """The claim's token; 0 while it waits."""
         return self.claim.token
 
     def granted(self, token: int, mod: int, heirs: Found | None) -> None:
@@ -73,7 +74,7 @@ class OwnClaim:
 
 @dataclass(eq=False)
 class OwnSession:
-    """One session, as the store object that opened it knows it."""
+    """A session, as known to the store object that opened it."""
 
     id: str
     mutex: AbstractContextManager[Any]
@@ -83,28 +84,29 @@ class OwnSession:
     ended: bool = False
     claims: dict[int, OwnClaim] = field(default_factory=dict)
     doubted: set[int] = field(default_factory=set)
-    """Numbers whose enter may still be carried out, as long as the session's key is `mod`."""
+    """Claim numbers whose enter may still be executed while the session's key has revision `mod`.
+    """
     opening: list[Signal] | None = None
-    """While a caller opens the session: those who wait for that."""
+    """Callers waiting while another caller opens the session."""
     deliver: Deliver | None = None
-    """Where wakes go, once a wake listener is there."""
+    """The callback for wakes, once a wake listener exists."""
     proved_up_to: int = 0
-    """The next keep-alive goes on from here with looking for its claims' keys."""
+    """Where the next keep-alive resumes checking that the claims' keys exist."""
     uses_lock_delay: bool = False
     has_words: bool = False
-    """Words were left for claims; a keep-alive removes those that are finished."""
+    """Words were received for claims; a keep-alive deletes those of finished claims."""
     _highest: int = 0
     _unseen: set[int] = field(default_factory=set)
-    """Claim numbers up to the highest that no command has carried out."""
+    """Claim numbers up to the highest for which no command was executed."""
 
     @property
     def was_opened(self) -> bool:
         return self.record is not None
 
     def fill(self, row: Session, n: int, *, exact: bool) -> None:
-        """Complete the table's row of this session, for a command about claim `n`.
+        """Complete the table's row of this session for a command about claim `n`.
 
-        The checksum takes a look at every claim, so it is left out unless `exact`.
+        The checksum visits every claim, so it is computed only if `exact`.
         """
         row.highest = n if self.is_used(n) else n - 1
         with self.mutex:
@@ -115,7 +117,7 @@ class OwnSession:
                 row.claims, row.checksum = len(pairs), checksum_of(pairs)
 
     def expired_row(self) -> Session | None:
-        """The row of a session whose lease is over; None if it was never opened."""
+        """Return the row of a session whose lease has expired; None if it was never opened."""
         if self.record is None:
             return None
         row = k.session_row(self.id, self.record, 0)
@@ -127,19 +129,19 @@ class OwnSession:
         return Location(*claim.places[0][:2], claim.rank) if claim is not None else None
 
     def is_used(self, n: int) -> bool:
-        """Whether a command about this claim number was carried out, or may have been."""
+        """Return whether a command about this claim number was, or may have been, executed."""
         with self.mutex:
             return n in self.claims or (n <= self._highest and n not in self._unseen)
 
     def saw(self, n: int) -> None:
-        """A command about this number was carried out."""
+        """Record that a command about this claim number was executed."""
         with self.mutex:
             self._reach(n)
             self._unseen.discard(n)
             self.doubted.discard(n)
 
     def doubt(self, claim: Claim) -> None:
-        """An enter of this claim is about to be sent: it may be carried out."""
+        """Record, before an enter is sent, that it may be executed."""
         with self.mutex:
             self._reach(claim.n)
             self.doubted.add(claim.n)
@@ -152,19 +154,19 @@ class OwnSession:
         self._highest = max(self._highest, n)
 
     def undoubt(self, n: int) -> None:
-        """The enter was surely not carried out."""
+        """Record that the enter was certainly not executed."""
         with self.mutex:
             self.doubted.discard(n)
             self.claims.pop(n, None)
 
     def forget_below(self, lowest: int) -> None:
-        """No number below `lowest` will be used again."""
+        """Forget all claim numbers below `lowest`; they will not be used again."""
         with self.mutex:
             self._highest = max(self._highest, lowest - 1)
             self._unseen = {n for n in self._unseen if n >= lowest}
 
     def note(self, claim: Claim, revision: int, heirs: Found | None = None) -> None:
-        """Take over how a claim stands after a transaction."""
+        """Record the state of a claim after a transaction."""
         if claim.state == REVOKED:
             self.claims.pop(claim.n, None)
             return
@@ -173,7 +175,7 @@ class OwnSession:
         self.claims[claim.n] = OwnClaim(claim, revision, heirs, has_word)
 
     def moved(self, n: int, rank: str | None) -> None:
-        """Take over that a claim has another rank; None: that it is not stored."""
+        """Record a claim's new rank; None if the claim is not stored."""
         if rank is None:
             self.claims.pop(n, None)
         elif n in self.claims:
@@ -186,7 +188,7 @@ class OwnSession:
 
 
 class OwnSessions:
-    """The sessions of one store object. Any thread may use it."""
+    """The sessions of one store object. Thread-safe."""
 
     def __init__(self, mutex: AbstractContextManager[Any], salt: int) -> None:
         self._mutex = mutex
@@ -208,7 +210,7 @@ class OwnSessions:
         self._sessions.pop(session, None)
 
     def next_arrival(self, revision: int) -> int:
-        """A number that rises with every claim, and that no other store object draws."""
+        """Return a number that increases with every claim and is unique to this store object."""
         with self._mutex:
             self._arrival = max(self._arrival + 1, revision)
             return (self._arrival << ARRIVAL_BITS) + self._salt

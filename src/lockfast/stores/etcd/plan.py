@@ -1,14 +1,14 @@
-"""What the table has changed, as one transaction: comparisons, and keys to put and delete.
+"""Turn the changes of the lock table into one transaction.
 
 A plan compares everything the table's decision rests on:
 
-  - of each resource, that nothing was written since it was read, as far as the table looked;
+  - of each resource, that nothing was written since it was read, as far as the table relied on it;
   - of each claim it changes, one of its keys (all places of a claim are always written together);
-  - that each session a claim or word belongs to is there, so no put meets a lease that is gone;
-  - the epoch, if a token is given or an event is logged.
+  - that the session of each claim or word exists, so that no put uses an expired lease;
+  - the epoch, if a token is allocated or an event is logged.
 
-Deletions inside a range are not seen by such a comparison, and need not be: a holder that is gone
-makes room, and one who waits for that is woken by its watch, which begins at the revision read.
+Such a comparison does not detect deletions inside a range, and need not: a holder that is gone
+makes room, and a claim waiting for that is woken by its watch, which starts at the revision read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, tx
 from lockfast.stores.etcd.view import ClaimId, Lines, View
 
 HEIRS_MAX: Final = 4
-"""Every grant but one in five is then made without a read, as long as nobody leaves the line."""
+"""With this many, four grants in five need no read, as long as no claim leaves the queue."""
 
 
 class TooLargeError(Exception):
@@ -40,17 +40,17 @@ class TooLargeError(Exception):
 class _Put:
     key: str
     session: str = ""
-    """Whose lease it is under; "" for none."""
+    """The session whose lease the key is under; "" for none."""
     value: str = ""
     claim: Claim | None = None
     word: Word | None = None
     span_ms: int = 0
-    """Length of the separate lease that this key is bound to."""
+    """The length of this key's separate lease."""
 
 
 @dataclass
 class Plan:
-    """One transaction, and what follows from it."""
+    """One transaction and its consequences."""
 
     view: View
     wakes: list[Wake]
@@ -59,7 +59,7 @@ class Plan:
     puts: list[_Put] = field(default_factory=list)
     tokens: int = 0
     heirs: dict[ClaimId, Found | None] = field(default_factory=dict)
-    """Of claims that are granted and alone at their resource, who is served next."""
+    """For each granted claim that is the only holder, the next claims in the queue."""
 
     @property
     def is_empty(self) -> bool:
@@ -67,11 +67,11 @@ class Plan:
 
     @property
     def spans(self) -> list[int]:
-        """Lengths of leases to be granted before the transaction is sent."""
+        """Return the lengths of the leases to grant before the transaction is sent."""
         return [put.span_ms for put in self.puts if put.span_ms]
 
     def proposal(self, keys: Keys, leases: list[int], wants: Iterable[Range]) -> Proposal:
-        """The transaction; if a comparison fails it reads everything anew."""
+        """Build the transaction; if a comparison fails, it reads everything again."""
         view, epoch = self.view, self.view.base.epoch
         reads = keys.reads(wants)
 
@@ -107,7 +107,7 @@ class Plan:
         return self.view.owners[session].lease if session else 0
 
     def resolved(self, value: Any, committed: Committed) -> Any:
-        """A token, or an answer with tokens in it, now that the transaction has given them."""
+        """Replace relative tokens in a value by those that the transaction allocated."""
         if isinstance(value, int):
             if value < k.RELATIVE:
                 return value
@@ -119,7 +119,7 @@ class Plan:
 
 
 def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: object) -> Plan:
-    """What is to be written after the table has run."""
+    """Return the transaction that writes what the table has changed."""
     plan = Plan(view, wakes)
     maker = _Maker(plan, own, keys)
     for lines in view.lines.values():
@@ -128,7 +128,7 @@ def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, comma
         if after != before:
             maker.claim(of, before, after)
         elif isinstance(command, c.Break) and after is not None and of in view.looked_up:
-            maker.claim_stands(of)  # a witness: no deadlock if it is not as it was seen
+            maker.claim_stands(of)  # a witness: if it has changed, there is no deadlock
     maker.renewals()
     maker.heirs()
     maker.words()
@@ -199,7 +199,7 @@ class _Maker:
             self._forget_word(of)
 
     def _keys_with(self, claim: Claim) -> Iterable[tuple[str, _Put]]:
-        """The keys of a claim: one per place, and those that go with a holder."""
+        """Yield the keys of a claim: one per place, and the additional ones of a holder."""
         session, n = claim.session, claim.n
         for _, key in k.keys_of(claim):
             yield key, _Put(key, session, claim=claim)
@@ -225,16 +225,16 @@ class _Maker:
             self.delete(key)
 
     def claim_stands(self, of: ClaimId) -> None:
-        """Compare that a claim is as it was read."""
+        """Compare that a claim is unchanged since it was read."""
         kv = self._view.kv_of.get(of) or self._view.known.get(k.word_key(*of))
         if kv is not None:
             self._plan.compares.append(self._keys.unchanged(kv.key, kv.mod))
 
     def heirs(self) -> None:
-        """Whom each granted claim will hand over to, if it can tell that without reading.
+        """Record which claims each granted claim can hand over to without a read.
 
-        When it leaves, it compares that nothing was written since this transaction. So what it
-        is told must be complete now, and this transaction compares as far as that reaches.
+        Its release compares that nothing was written since this transaction. The list must
+        therefore be complete now, so this transaction compares the queue up to the last heir.
         """
         put = tuple(put.key for put in self._plan.puts)
         for claim in self._granted:
@@ -250,11 +250,11 @@ class _Maker:
     # ── words ────────────────────────────────────────────────────────────────────────
 
     def words(self) -> None:
-        """Tell sessions of other processes, in the transaction that it is about."""
+        """Notify sessions of other processes, in the same transaction."""
         for wake in self._plan.wakes:
             of, mine = (wake.session, wake.n), self._own.get(wake.session)
             if not wake.n or wake.session not in self._view.owners:
-                continue  # the end of a session shows by its key
+                continue  # a deleted session key already signals the end of a session
             if mine is not None and mine.deliver is not None and of not in self._words:
                 continue
             word = self._words.get(of, Word([]))
@@ -285,7 +285,7 @@ class _Maker:
         if base is None and plan.tokens:
             self.put(_Put(k.EPOCH_KEY, value=k.encode(list(view.base))))
         elif plan.tokens > k.STRIDE:
-            # Later tokens must be above the whole block.
+            # Later tokens must be higher than the whole block.
             raised = view.base._replace(epoch=view.base.epoch + plan.tokens)
             self.put(_Put(k.EPOCH_KEY, value=k.encode(list(raised))))
 
@@ -294,5 +294,5 @@ class _Maker:
         row, before, end = self._view.row(lines), lines.before, lines.relied_end
         takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.instant.now_ms
         if not before.waiting or not (row.waiting or takes_no_more):
-            end = k.end_of(lines.prefix)  # whoever stands there by now must not be passed over
+            end = k.end_of(lines.prefix)  # a claim that arrived since must not be passed over
         return self._keys.nothing_since(f"{lines.prefix}c", end, self._view.known.revision)

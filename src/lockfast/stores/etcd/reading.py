@@ -1,4 +1,4 @@
-"""Commands that read more than lines: the claims of a session, sessions, resources in use."""
+"""Commands that read more than queues: a session's claims, sessions, resources in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITING_SHOWN: Final = 16
 
 
 class Reader:
-    """One command that reads, on its way."""
+    """Execute one read-only command."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
@@ -29,7 +29,7 @@ class Reader:
         self._instant = execution.instant
 
     async def _read(self, *ranges: Range) -> Known:
-        """Read ranges and the base, which says whether they are of a layout that we know."""
+        """Read ranges, and the base to check that the schema is known."""
         known = await self._execution.read([Range(k.EPOCH_KEY), *ranges])
         k.base_from(self._execution.keys.label, known.get(k.EPOCH_KEY))
         return known
@@ -112,7 +112,7 @@ class Reader:
         return c.SessionsReply(tuple(views), len(names) > command.limit)
 
     async def _count(self, kv: Kv) -> int:
-        """How many claims stand under a session's lease."""
+        """Return the number of claims under a session's lease."""
         keys = await self._execution.keys_of_lease(kv.lease)
         return len({k.parse_place(key).n for key in keys if key[:1] == "n"})
 
@@ -134,7 +134,7 @@ class Reader:
         return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)
 
     async def _inspect(self, kind: str, names: list[str]) -> list[c.ResourceView]:
-        """Several resources at one revision, in as few requests as they fit in."""
+        """Read several resources at one revision, in as few requests as possible."""
         prefixes = [k.resource_prefix(kind, name) for name in names]
         windows = dict.fromkeys(prefixes, WAITING_SHOWN + 32)
         wanted = {Range(prefix, k.end_of(prefix), windows[prefix]) for prefix in prefixes}

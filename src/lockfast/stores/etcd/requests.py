@@ -1,6 +1,6 @@
-"""etcd's JSON: comparisons and operations to send, and replies, checked as they are read.
+"""Encode comparisons and operations as etcd's JSON; decode and check replies.
 
-What is sent is text from the start: keys and values are base64, so nothing needs escaping.
+Requests are built as text: keys and values are base64, so nothing needs escaping.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ TIME_TO_LIVE: Final = "/v3/lease/timetolive"
 AUTHENTICATE: Final = "/v3/auth/authenticate"
 
 OPERATIONS_MAX: Final = 128
-"""How many comparisons or operations etcd accepts in one transaction, unless configured."""
+"""The most comparisons or operations that etcd accepts per transaction by default."""
 _CODED_MAX: Final = 1024
 
 
 class Kv(NamedTuple):
-    """One key as stored."""
+    """A key, as stored."""
 
     key: str
     value: str
     mod: int
-    """The revision that wrote it."""
+    """The revision that last wrote the key."""
     version: int = 0
     lease: int = 0
 
 
 class Found(NamedTuple):
-    """What a range has."""
+    """The content of a range."""
 
     kvs: list[Kv]
     count: int  # type: ignore[assignment]  # hides tuple.count
-    """Of all keys in the range, also those beyond the limit."""
+    """The number of keys in the range, including those beyond the limit."""
 
 
 class Range(NamedTuple):
-    """Keys to read: from `start` up to but not including `stop`, or one key if that is ""."""
+    """Keys to read: from `start` up to but not including `stop`; only `start` if `stop` is ""."""
 
     start: str
     stop: str = ""
@@ -63,7 +63,7 @@ class Known:
         self.kvs: dict[str, Kv] = {}
 
     def learn(self, wanted: Sequence[Range], answer: Answer) -> None:
-        """Take over the ranges that the branch of a transaction has read."""
+        """Add the ranges that a branch of a transaction has read."""
         self.revision = self.revision or answer.revision
         for index, one in enumerate(wanted):
             self.found[one] = found = answer.found(index)
@@ -71,7 +71,7 @@ class Known:
                 self.kvs[kv.key] = kv
 
     def has(self, key: str) -> bool:
-        """Whether it is known if this key is there."""
+        """Return whether the key was read, even if it was absent."""
         return key in self.kvs or Range(key) in self.found
 
     def get(self, key: str) -> Kv | None:
@@ -79,7 +79,7 @@ class Known:
 
 
 def txn(success: list[str], compare: Sequence[str] = (), failure: Sequence[str] = ()) -> str:
-    """A transaction, of comparisons and operations."""
+    """Encode a transaction of comparisons and operations."""
     parts = (("compare", compare), ("success", success), ("failure", failure))
     branches = [f'"{name}":[{",".join(part)}]' for name, part in parts if part]
     return f"{{{','.join(branches)}}}"
@@ -90,7 +90,7 @@ def _coded(value: str) -> str:
 
 
 class Answer:
-    """The reply to a transaction. Everything that is not as etcd sends it is a StoreError."""
+    """The reply to a transaction. A malformed reply raises StoreError."""
 
     def __init__(self, keys: Keys, reply: Json, revision: int = 0) -> None:
         self._keys = keys
@@ -99,7 +99,7 @@ class Answer:
         self.revision = revision or keys.revision_of(reply)
 
     def found(self, index: int) -> Found:
-        """What the range at this place of the branch that ran has found."""
+        """Return the result of the range at this index of the executed branch."""
         try:
             answer = self._responses()[index]["response_range"]
             kvs = [self._keys.kv(kv) for kv in answer.get("kvs", ())]
@@ -108,7 +108,7 @@ class Answer:
             raise self._keys.malformed(error) from None
 
     def nested(self, index: int) -> Answer:
-        """The reply to the transaction at this place of the branch that ran."""
+        """Return the reply to the transaction at this index of the executed branch."""
         try:
             reply = self._responses()[index]["response_txn"]
             if not isinstance(reply, dict):
@@ -125,14 +125,14 @@ class Answer:
 
 
 class Keys:
-    """The keys of one namespace: ours are text, etcd's are bytes behind a common root."""
+    """The keys of one namespace: text for the store, bytes under a common root in etcd."""
 
     def __init__(self, root: str, label: str) -> None:
         self.label = label
         self._root = root.encode()
         self._cut = len(self._root)
         self.coded = lru_cache(_CODED_MAX)(self._coded)
-        """A key as the gateway expects it."""
+        """Encode a key for the gateway."""
 
     def _coded(self, key: str) -> str:
         return b2a_base64(self._root + key.encode(), newline=False).decode()
@@ -143,25 +143,25 @@ class Keys:
     # ── comparisons ──────────────────────────────────────────────────────────────────
 
     def unchanged(self, key: str, mod: int) -> str:
-        """Written last by this revision; 0: not there."""
+        """Compare that the key was last written by this revision; 0 means absent."""
         return f'{{"key":"{self.coded(key)}","target":"MOD","mod_revision":"{mod}"}}'
 
     def same(self, key: str, kv: Kv | None) -> str:
-        """Has the value that was read; None: not there.
+        """Compare that the key has the value that was read; None means absent.
 
-        For values that are never written twice. A revision may be met again after a cluster has
-        lost its data, or a backup was restored.
+        For values that are never written twice. After a cluster has lost its data or a backup was
+        restored, revisions may repeat.
         """
         if kv is None:
             return self.unchanged(key, 0)
         return f'{{"key":"{self.coded(key)}","target":"VALUE","value":"{_coded(kv.value)}"}}'
 
     def present(self, key: str, stop: str = "") -> str:
-        """There is such a key, or any in a range."""
+        """Compare that the key, or any key in the range, exists."""
         return self._created(key, stop, ',"result":"GREATER"')
 
     def absent(self, key: str, stop: str = "") -> str:
-        """There is no such key, or none in a range."""
+        """Compare that the key, or every key in the range, is absent."""
         return self._created(key, stop, "")
 
     def _created(self, key: str, stop: str, result: str) -> str:
@@ -169,7 +169,7 @@ class Keys:
         return f'{{{span},"target":"CREATE","create_revision":"0"{result}}}'
 
     def nothing_since(self, start: str, stop: str, revision: int) -> str:
-        """No key in a range was written after a revision. Deletions are not seen by this."""
+        """Compare that no key in a range was written after a revision; ignores deletions."""
         last = f'"target":"MOD","result":"LESS","mod_revision":"{revision + 1}"'
         return f"{{{self._span(start, stop)},{last}}}"
 
@@ -203,7 +203,7 @@ class Keys:
     # ── replies ──────────────────────────────────────────────────────────────────────
 
     def kv(self, kv: Json) -> Kv:
-        """One key of a reply; whoever calls this catches what a wrong reply raises."""
+        """Decode a key of a reply; the caller handles the errors that a malformed one raises."""
         return Kv(
             self.plain(kv["key"]),
             b64decode(kv.get("value", "")).decode(),
@@ -213,7 +213,7 @@ class Keys:
         )
 
     def number(self, reply: Json, name: str) -> int:
-        """A number of a reply; 0 if it is left out, as etcd does with zeros."""
+        """Return a number from a reply; 0 if it is missing, since etcd omits zeros."""
         try:
             return int(reply.get(name, 0))
         except (TypeError, ValueError) as error:

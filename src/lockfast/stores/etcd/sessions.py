@@ -1,9 +1,9 @@
 """The life of a session: its lease, its keep-alives, its end.
 
-Opening grants a lease and puts the session's key under it. To end a session its key is deleted
-first: every enter and every grant compares it, so from then on nothing new can come under the
-lease. Then the lease is revoked, which deletes all its keys in one revision. Whoever does this and
-dies in between leaves a session that can do nothing, not even renew, until its lease is over.
+Opening a session grants a lease and puts the session's key under it. Ending a session first deletes
+its key: every enter and every grant compares it, so from then on no key can be added under the
+lease. Then the lease is revoked, which deletes all its keys in one revision. A client that dies in
+between leaves a session that can do nothing, not even renew, until its lease expires.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
 from lockfast.stores.etcd.steps import LIMITS, Step, settle
 
 REMEMBERED_S: Final = 1200
-"""The lease that tombstones are under; it is replaced when half of it is over."""
+"""The TTL of the lease for tombstones, which is replaced after half of it."""
 EPOCH_LAG_US: Final = 1_000_000
-"""The epoch is raised when a session opens and tokens are this far behind the wall clock."""
+"""How far tokens may lag behind the wall clock before opening a session raises the epoch."""
 PROVED_PER_RENEWAL: Final = 64
 
 
 class Ending(NamedTuple):
-    """A session to be ended."""
+    """A session to end."""
 
     session: str
     reason: str
     what: str
-    """How its claims are logged."""
+    """The event that is logged for its claims."""
     by: str = ""
     renewals: int | None = None
-    """End it only if it was renewed this often."""
+    """End the session only if its renewal count is this."""
 
 
 def ending_of(command: c.Close | c.Expel | c.RevokeSession) -> Ending:
@@ -66,7 +66,7 @@ class Sessions:
         own = self._own.begin(session)
         names = (k.session_key(session), k.ended_key(session), k.EPOCH_KEY)
         while True:
-            # Asked before the read: another thread may open the session just after it.
+            # Read before the request: another thread may open the session just after it.
             was_opened = own.was_opened
             (stored, tomb, epoch), revision = await self._execution.read_keys(*names)
             base = k.base_from(keys.label, epoch)
@@ -111,7 +111,7 @@ class Sessions:
                     raise StoreUnavailableError(
                         keys.label, "did not open the session in time"
                     ) from None
-                continue  # read again: this transaction may have opened it
+                continue  # read again: this transaction may have opened the session
             if answer.succeeded:
                 own.record, own.mod = record, answer.revision
                 stored = Kv(k.EPOCH_KEY, k.encode(list(raised)), answer.revision)
@@ -119,7 +119,7 @@ class Sessions:
                 return c.Done(found=False)
 
     async def open_once(self, command: c.Open) -> Reply:
-        """Open a session once, however many callers ask for it at the same time."""
+        """Open a session once, even if several callers ask for it concurrently."""
         execution, own = self._execution, self._own.begin(command.session)
         while not own.was_opened:
             signal = execution.gateway.transport.signal()
@@ -167,7 +167,7 @@ class Sessions:
         return self._keys.number(reply, "TTL") > 0
 
     async def _prove(self, own: OwnSession) -> None:
-        """Check that the keys of our claims exist, a few of them at each call."""
+        """Check that the keys of our claims exist, a limited number per call."""
         claims = sorted(own.claims.items())
         after = [item for item in claims if item[0] > own.proved_up_to] or claims
         chosen = [(n, claim) for n, claim in after[:PROVED_PER_RENEWAL] if n not in own.doubted]
@@ -193,9 +193,9 @@ class Sessions:
     async def end(
         self, endings: Sequence[Ending], places: Iterable[c.Place] = ()
     ) -> tuple[list[bool], list[Wake]]:
-        """End sessions; then grant what they held, and what can be granted at `places`.
+        """End sessions, then grant what can be granted at their resources and at `places`.
 
-        Says of each session whether this call has ended it.
+        Return for each session whether this call ended it, and the wakes.
         """
         records = [await self._take_life(ending) for ending in endings]
         to_settle = dict.fromkeys(c.Place(place.kind, place.name, "") for place in places)
@@ -213,7 +213,7 @@ class Sessions:
         return [record is not None for record in records], wakes
 
     async def _take_life(self, ending: Ending) -> k.Record | None:
-        """Delete a session's key and leave word why; None if it is over already."""
+        """Delete a session's key and write a tombstone; return None if it had already ended."""
         keys, session = self._keys, ending.session
         names = (k.session_key(session), k.alive_key(session))
         while True:
@@ -245,7 +245,7 @@ class Sessions:
                 return record
 
     async def _forbid(self, ending: Ending) -> bool:
-        """Have a session of ours never opened, if that is under way; False: it is open now."""
+        """Prevent one of our sessions from being opened; return False if it was opened first."""
         own, keys, session = self._own.get(ending.session), self._keys, ending.session
         if own is None or own.was_opened or own.ended:
             return True
@@ -271,7 +271,7 @@ class Sessions:
         return found[0]
 
     async def _bury(self, ending: Ending, record: k.Record) -> list[c.Place]:
-        """Revoke the lease of a session whose key is gone; returns where its claims stood."""
+        """Revoke the lease of a session whose key is deleted; return the places of its claims."""
         places: dict[c.Place, None] = {}
         delays: list[str] = []
         for key in await self._execution.keys_of_lease(record.lease):
@@ -293,7 +293,7 @@ class Sessions:
         return list(places)
 
     async def _in_use(self, places: list[c.Place]) -> list[c.Place]:
-        """Of these resources, those that have any keys left."""
+        """Return those of these resources that still have keys."""
         prefixes = [k.resource_prefix(place.kind, place.name) for place in places]
         ranges = [Range(prefix, k.end_of(prefix), 1) for prefix in prefixes]
         known = await self._execution.read(ranges)
@@ -302,7 +302,7 @@ class Sessions:
     # ── watching ─────────────────────────────────────────────────────────────────────
 
     async def watch(self, command: c.Watch) -> Reply:
-        """Have a session told of what is logged, or no longer."""
+        """Turn a session's notifications about logged events on or off."""
         keys, session = self._keys, command.session
         names = (k.session_key(session), k.ended_key(session))
         while True:
@@ -322,7 +322,7 @@ class Sessions:
 
 
 def raised_base(base: Base | None, revision: int, wall_us: int, lag_us: int) -> Base:
-    """The base with its epoch raised so far that tokens are not behind the wall clock."""
+    """Return the base, its epoch raised if tokens lag the wall clock by more than `lag_us`."""
     epoch = max(0, wall_us - k.STRIDE * (revision + 1))
     if base is None:
         return Base(epoch)

@@ -1,20 +1,21 @@
-"""The common cases as fixed transactions, sent at once, without a read before them.
+"""The common cases as fixed transactions, sent without reading first.
 
     take   if   the session is as known, its resources have no key at all, the epoch is as known
            then put the holder's keys
-    join   if   the session is as known, somebody holds the lock, no claim of several places has a
-                reservation there, nobody stands behind our place in line
-           then put the waiting key, and read who is ahead
+    join   if   the session is as known, the lock has a holder, no claim on several places has a
+                reservation there, no claim is behind ours in the queue
+           then put the waiting key, and read the claims ahead
     leave  if   our key is as written, nothing was written at the resource since, up to the last
-                heir known; the first heir and its session are there, the epoch is as known
-           then delete our key, make the heir a holder, leave word for it
+                known heir; the first heir and its session exist, the epoch is as known
+           then delete our key, make the heir a holder, write a `Word` for it
 
-Each compares everything it rests on, so what a client remembers need not be true. If it is not,
-the transaction reads instead what the command needs, and `steps` goes on from there.
+Each compares everything it relies on, so a client's memory may be out of date. In that case the
+transaction reads what the command needs instead, and `steps` continues from there.
 
-A claim in line is always right: since somebody holds the lock, whoever removes the last holder
-finds our key and sees to it. So a join need not compare more, and any number of them may travel
-together. Only exclusive claims join like this; others may be compatible with the holders.
+A claim in the queue is always correct: since the lock has a holder, the client that removes the
+last holder finds our key and grants it. So a join need not compare more, and any number of joins
+may share a request. Only exclusive claims join like this; others may be compatible with the
+holders.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from lockfast.stores.etcd.steps import LIMITS, Joined, Step
 from lockfast.stores.etcd.view import WINDOW
 
 Attempt: TypeAlias = Outcome | Known | None
-"""The outcome; or, of a transaction that failed, what it has read; None if nothing is known."""
+"""The outcome; the ranges read, if a comparison failed; None if nothing was read."""
 
 
 async def enter(execution: Execution, command: c.Enter) -> Attempt:
-    """Take a free lock, or join the line of one that others hold."""
+    """Take a free lock, or join the queue of a lock that is held."""
     own, context, places = execution.own.get(command.session), execution.context, command.places
     if own is None or own.record is None or own.ended or context.base is None:
         return None
@@ -68,7 +69,7 @@ async def enter(execution: Execution, command: c.Enter) -> Attempt:
 
 
 async def leave(execution: Execution, command: c.Leave) -> Attempt:
-    """Give back a lock that was granted to nobody else, and hand it over to a known heir."""
+    """Release a lock, and hand it over to the next claim if that is known."""
     own, base = execution.own.get(command.session), execution.context.base
     if own is None or own.record is None or own.ended or base is None or command.close_ms:
         return None
@@ -85,7 +86,7 @@ async def leave(execution: Execution, command: c.Leave) -> Attempt:
 
 
 class _Transaction:
-    """A fixed transaction of one session."""
+    """A fixed transaction for one session."""
 
     def __init__(self, execution: Execution, own: OwnSession, record: Record, base: Base) -> None:
         self._execution = execution
@@ -102,7 +103,7 @@ class _Transaction:
         scopes: tuple[Iterable[str], Iterable[str]],
         tokens: int,
     ) -> Committed | Known | None:
-        """Send it; if a comparison failed, return what it has read instead."""
+        """Send the transaction; if a comparison fails, return the ranges it read instead."""
         execution, failure = self._execution, self._keys.reads(reads)
         written, compared = map(frozenset, scopes)
         size = max(len(compares), len(failure), len(written) + 4)
@@ -123,7 +124,7 @@ class _Transaction:
         return self._keys.same(k.EPOCH_KEY, self._execution.context.base_kv)
 
     def _events(self, what: str, claim: Claim, owner: Owner) -> list[Event]:
-        """What is logged of a claim, if somebody reads the log."""
+        """Return the events to log for a claim; none unless the log has a reader."""
         wall_ms = self._execution.instant.wall_us // 1000
         if self._base.log_until_ms <= wall_ms:
             return []
@@ -144,7 +145,7 @@ class _Transaction:
 
 
 class _Entry(_Transaction):
-    """An enter."""
+    """The transactions of an enter."""
 
     def _claim(self, command: c.Enter) -> Claim:
         execution, now_ms = self._execution, self._execution.instant.now_ms
@@ -164,7 +165,7 @@ class _Entry(_Transaction):
         scopes: tuple[Iterable[str], Iterable[str]],
         tokens: int = 0,
     ) -> Committed | Known | None:
-        """As _send; the claim is in doubt until there is a reply."""
+        """Send an enter; the claim is in doubt until the reply arrives."""
         self._own.doubt(claim)
         try:
             sent = await self._send(compares, writes, reads, scopes, tokens)
@@ -193,12 +194,12 @@ class _Entry(_Transaction):
 
         reads: list[Range] = []
         if not command.queue:
-            # The answer says who holds it; one that waits goes on by joining the line.
+            # The reply must name the holders. A claim that may wait joins the queue instead.
             reads = [Range(k.EPOCH_KEY), Range(session), Range(k.alive_key(own.id))]
             reads += [Range(prefix, k.end_of(prefix), WINDOW) for prefix in prefixes]
         scopes = prefixes, [session, k.EPOCH_KEY]
         for prefix in prefixes:
-            self._execution.context.met(prefix, 0)  # our other callers join the line
+            self._execution.context.met(prefix, 0)  # so that our other callers join the queue
         sent = await self._enter(claim, compares, writes, reads, scopes, 1)
         if not isinstance(sent, Committed):
             return sent
@@ -234,7 +235,7 @@ class _Entry(_Transaction):
             context.busy.pop(prefix, None)
         if not isinstance(sent, Committed):
             return sent
-        # It may have been granted by now, and our listener knows: what it noted stays.
+        # The claim may have been granted since, as our listener knows: do not overwrite its note.
         answer = sent.answer
         context.met(prefix, answer.found(1).count + 1)
         reply = self._behind(answer.found(1).kvs or answer.found(0).kvs)
@@ -243,11 +244,11 @@ class _Entry(_Transaction):
         try:
             return await Step(self._execution, Joined(*command[:3])).run()
         except StoreUnavailableError as error:
-            # The claim stands in line: the error must not say that nothing was done.
+            # The claim is in the queue: the error must not say that nothing was executed.
             raise OutcomeUnknownError(error.store, error.what, error.advice) from error
 
     def _behind(self, ahead: list[Kv]) -> c.Queued | None:
-        """The reply to a claim behind one other, waiting or sole holder; None: ask the table."""
+        """Return the reply for a claim with a single claim ahead; None if the table must decide."""
         if len(ahead) != 1 or k.parse_place(ahead[0].key).line not in "hw":
             return None
         claim, owner = k.claim_from(k.parse_place(ahead[0].key), ahead[0])
@@ -262,19 +263,19 @@ class _Entry(_Transaction):
 
 
 class _Heir(NamedTuple):
-    """Who is served next."""
+    """The next claim in the queue."""
 
     key: str
     mod: int
     claim: Claim
-    """As a holder."""
+    """Its state after the grant."""
     owner: Owner
     behind: Found | None
-    """Who is served after that, if it is known."""
+    """The claims after it, if known."""
 
 
 def _first_heir(heirs: Found, now_ms: int) -> _Heir | None:
-    """The first heir, if granting it is all there is to do."""
+    """Return the first heir, if granting it is the only change needed."""
     if not heirs.kvs:
         return None
     kv, *behind = heirs.kvs
@@ -289,7 +290,7 @@ def _first_heir(heirs: Found, now_ms: int) -> _Heir | None:
 
 
 class _Exit(_Transaction):
-    """A leave."""
+    """The transaction of a release."""
 
     async def leave(self, claim: Claim, heir: _Heir | None) -> Attempt:
         own, keys, mine, place = self._own, self._keys, self._own.claims[claim.n], claim.places[0]
@@ -334,7 +335,7 @@ class _Exit(_Transaction):
         return Outcome(c.Done(), wakes, sent.answer.revision)
 
     def _assumed(self, known: Known) -> Known:
-        """Add our session and the epoch as we remember them: the step compares what it uses."""
+        """Add our session and the epoch from memory; the step compares what it uses."""
         session = k.session_key(self._own.id)
         record = k.encode(list(self._record))
         known.kvs[session] = Kv(session, record, self._own.mod, 0, self._record.lease)
@@ -343,7 +344,7 @@ class _Exit(_Transaction):
         return known
 
     def _grant(self, heir: _Heir, prefix: str, slot: Slot) -> list[str]:
-        """Make the heir a holder; if its session is not ours, leave word of it."""
+        """Return the writes that grant the heir, with a word for it if its session is not ours."""
         keys, epoch, (_, _, claim, owner, behind) = self._keys, self._base.epoch, heir
         key = k.holder_key(prefix, EXCLUSIVE, claim.rank, claim.session, claim.n)
         value = k.packed_claim(claim, owner, epoch, slot.tokens)

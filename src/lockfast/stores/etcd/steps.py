@@ -1,8 +1,8 @@
-"""One command in general: read, let the lock table decide, commit if it is still so; else again.
+"""The general path of a command: read, let the lock table decide, commit; on conflict, retry.
 
-A step may begin with what a shortcut has read. Its transaction compares everything the decision
-rests on; if that has changed, the same request reads anew what the step needs, and it decides
-again.
+A step may start from the ranges that a shortcut has read. Its transaction compares everything the
+decision rests on; on a conflict, the same request reads again what the step needs, and the table
+decides again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lockfast.stores.etcd.view import WINDOW, ClaimId, Missing, View
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
 MOVES: Final = 20
-"""Claims that one transaction grants; the next one goes on."""
+"""The most claims that one transaction grants; the next transaction continues."""
 TAIL_READ: Final = 16
-"""Claims of lower priority may stand last, so one key of the tail is not enough."""
+"""Claims of lower priority may be last, so reading one key of the tail is not enough."""
 CONFLICTS_MAX: Final = 200
 PAUSE_MS_MAX: Final = 16
 
@@ -43,7 +43,7 @@ class Settle(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A claim stands in line since a moment ago: grant what can be granted, and look at it."""
+    """Grant what can be granted after a claim has joined the queue, and look at the claim."""
 
     session: str
     n: int
@@ -55,7 +55,7 @@ _INEXACT: Final = (c.Leave, Settle, Joined)
 
 
 class Step:
-    """One command on its way."""
+    """The execution of one command."""
 
     def __init__(self, execution: Execution, command: Steppable) -> None:
         self._execution = execution
@@ -63,25 +63,26 @@ class Step:
         self._own = execution.own
         self._command = command
         self._session: OwnSession | None = self._own.get(getattr(command, "session", ""))
-        # One place in line for all attempts, so that they read the same ranges.
+        # All attempts use the same rank, so that they read the same ranges.
         self._arrival = self._own.next_arrival(execution.gateway.cluster.revision)
         self._located: dict[ClaimId, Location | None] = {}
         self._windows: dict[str, int] = {}
         self._places: dict[tuple[str, str], None] = {}
-        """Resources that the command surely concerns."""
+        """Resources that the command certainly concerns."""
         self._wants: dict[Range, None] = dict.fromkeys(self._expected())
-        """What to read, in the order in which it was found to be needed."""
+        """Ranges to read, in the order in which they were found to be needed."""
         self._moves = MOVES
         self._conflicts = 0
         self._lag_ms: int | None = None
-        """Known once the tail of the line has been read; it stays, so that ranges do not change."""
+        """Set once the tail of the queue has been read, and then fixed, so that ranges do not
+        change."""
         self.unsettled: list[c.Place] = []
-        """Where more can be granted than one transaction could."""
+        """Resources where more can be granted than fits into one transaction."""
 
     async def run(self, known: Known | None = None) -> Outcome:
-        """Carry the command out in one transaction; `known` is what was read for it before.
+        """Execute the command in one transaction; `known` holds ranges that were already read.
 
-        Raises StoreUnavailableError only if it surely was not carried out.
+        Raises StoreUnavailableError only if the command was certainly not executed.
         """
         while True:
             if known is None:
@@ -118,7 +119,7 @@ class Step:
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     def _expected(self) -> Iterator[Range]:
-        """What the command surely needs."""
+        """Yield the ranges that the command certainly needs."""
         command, own = self._command, self._session
         session = getattr(command, "session", "")
         yield Range(k.EPOCH_KEY)
@@ -144,7 +145,7 @@ class Step:
             yield Range(prefix, k.end_of(prefix), self._windows.get(prefix, WINDOW))
 
     def _is_exact(self) -> bool:
-        """Whether the answer says how often those ahead were renewed."""
+        """Return whether the reply includes the renewal counts of the claims ahead."""
         command = self._command
         return not (
             command.queue if isinstance(command, c.Enter) else isinstance(command, _INEXACT)
@@ -194,7 +195,7 @@ class Step:
         return reply, wakes
 
     def _lag(self, view: View) -> int:
-        """How far our clock is behind those who stand in the lines that are entered."""
+        """Return how far our clock lags behind the claims in the queues to join."""
         if self._lag_ms is None:
             kvs: list[Kv] = []
             for place in self._places:
@@ -211,7 +212,7 @@ class Step:
         return self._lag_ms
 
     def _entered(self, view: View) -> Claim | None:
-        """The claim that the command stores anew."""
+        """Return the claim that the command newly stores, if any."""
         command = self._command
         if not isinstance(command, c.Enter) or view.before.get((command.session, command.n)):
             return None
@@ -221,13 +222,13 @@ class Step:
     # ── committing ───────────────────────────────────────────────────────────────────
 
     async def _commit(self, plan: Plan) -> tuple[Committed | None, Known | None]:
-        """Whether it was so; if not, what is so now, if that was read."""
+        """Commit a plan; on conflict, return no commit and the ranges read again, if any."""
         execution, own = self._execution, self._session
         lease_s = execution.context.lease_s
         leases = [await execution.grant_lease(lease_s(span_ms)) for span_ms in plan.spans]
         wanted = list(self._wants) if len(self._wants) <= READS_MAX else []
         proposal = plan.proposal(self._keys, leases, wanted)
-        # A claim that is stored anew is in doubt until there is a reply.
+        # A new claim is in doubt until the reply arrives.
         entered = self._entered(plan.view)
         if own is not None and entered is not None:
             own.doubt(entered)
@@ -273,7 +274,7 @@ class Step:
         return Outcome(plan.resolved(reply, committed), wakes, revision)
 
     def _note(self, plan: Plan, reply: Reply) -> None:
-        """Remember what the answer says of our own session."""
+        """Record what the reply says about our own session."""
         command, own, view = self._command, self._session, plan.view
         if own is None:
             return
@@ -313,7 +314,7 @@ class Step:
 
 
 async def settle(execution: Execution, places: Iterable[c.Place]) -> list[Wake]:
-    """Grant whatever can be granted, resource by resource, in as many steps as it takes."""
+    """Grant whatever can be granted, one resource at a time, in as many steps as necessary."""
     wakes: list[Wake] = []
     left = list(dict.fromkeys(c.Place(place.kind, place.name, "") for place in places))
     while left:
@@ -325,10 +326,10 @@ async def settle(execution: Execution, places: Iterable[c.Place]) -> list[Wake]:
 
 # ── the order of arrival ─────────────────────────────────────────────────────────────
 #
-# A waiting key contains the claim's rank: the instant at which it entered, by the wall clock of
-# its client, less the head start of its priority. A client whose clock is behind would overtake
-# claims that stand in line already. So whoever joins a line reads its tail first, or compares
-# that nobody stands behind its place, and enters no earlier than anybody it finds there.
+# A waiting key contains the claim's rank: the instant at which it entered, by the wall clock of its
+# client, less the head start of its priority. A client whose clock lags would overtake claims that
+# are already in the queue. A joining claim therefore reads the tail of the queue first, or compares
+# that no claim is behind it, and enters no earlier than the claims it finds.
 
 
 def tail_of(prefix: str) -> Range:
@@ -336,7 +337,7 @@ def tail_of(prefix: str) -> Range:
 
 
 def lag_ms(tail: Iterable[Kv], now_ms: int, arrival: int) -> int:
-    """How far our clock is behind the entries of those who wait."""
+    """Return how far our clock lags behind the entries of the waiting claims."""
     lag = 0
     for kv in tail:
         claim, _ = k.claim_from(k.parse_place(kv.key), kv)

@@ -1,13 +1,13 @@
-"""The port between the etcd store and the network: what the store needs from the outside world.
+"""The port between the etcd store and the network.
 
-The store's own code never opens a socket, reads a clock or draws a random number. It asks a
-`Network`, of which there are three: blocking sockets, asyncio, and a model of etcd inside the
+The store's own code never opens a socket, reads a clock or draws a random number. It uses a
+`Network`, of which there are three: blocking sockets, asyncio, and a model of etcd in the
 simulator. All methods that may wait are `async def`; the blocking network blocks instead of
 suspending.
 
-A request is the path and the JSON body of one call of etcd's JSON gateway, and the reply is the
-decoded JSON object, whatever it says: an error reply of etcd's (`{"error": …, "code": …,
-"message": …}`) is returned like any other, and the store decides what it means.
+A request is the path and JSON body of one call to etcd's JSON gateway. The reply is the decoded
+JSON object: an error reply (`{"error": …, "code": …, "message": …}`) is returned like any other,
+and the store decides what it means.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Transport(Protocol):
-    """Requests and replies, for any number of callers of one kind."""
+    """Requests and replies, for any number of concurrent callers of one kind."""
 
     async def call(self, path: str, body: str, timeout_ms: int, token: str = "") -> Json:
         """Send one request to a member of the cluster and return its reply.
 
-        `token` is the value of the `Authorization` header; "" sends none. If a member cannot
-        be reached the next one is asked.
+        `token` is the value of the `Authorization` header; "" sends none. If a member cannot be
+        reached, the next one is tried.
 
-        Raises StoreUnavailableError if the request surely was not carried out (its last byte
-        never left), OutcomeUnknownError if it may have been (no whole reply came in time),
-        StoreError if what came back is not a JSON object within the transport's bounds.
+        Raises StoreUnavailableError if the request was certainly not executed (its last byte was
+        not sent), OutcomeUnknownError if it may have been (no complete reply arrived in time),
+        StoreError if the reply is not a JSON object within the transport's bounds.
         """
         ...
 
@@ -43,58 +43,56 @@ class Transport(Protocol):
         timeout_ms: int,
         token: str = "",
     ) -> None:
-        """Open a watch and give each message to `take`, until that returns True.
+        """Open a watch and pass each message to `take`, until `take` returns True.
 
-        `create_request` is the object of the `create_request` of `POST /v3/watch`. A message
-        is one line of the reply, as `Watcher.next` describes it.
+        `create_request` is the `create_request` object of `POST /v3/watch`. A message is one line
+        of the reply, as described at `Watcher.next`.
 
-        Raises StoreUnavailableError if the stream breaks, ends or takes longer than
-        `timeout_ms`.
+        Raises StoreUnavailableError if the stream breaks, ends or takes longer than `timeout_ms`.
         """
         ...
 
     def avoid_member(self) -> None:
-        """Ask another member from the next call on: the last one said it cannot serve."""
+        """Use another member from the next call on, because the current one cannot serve."""
         ...
 
     async def pause(self, span_ms: int) -> None:
-        """Wait before trying again."""
+        """Wait before a retry."""
         ...
 
     def signal(self) -> Signal:
-        """A flag for one caller, whose request travels with another's."""
+        """Return a flag for one caller whose transaction another caller may send."""
         ...
 
     def close(self) -> None: ...
 
 
 class Watcher(Protocol):
-    """The watch of one wake listener; only its keeper uses it, but anybody may interrupt."""
+    """The watch of one wake listener. Only its keeper uses it, but any thread may interrupt it."""
 
     async def open(self, create_requests: Sequence[Json], timeout_ms: int, token: str = "") -> None:
-        """Open a watch on one member, in place of the one that was open before.
+        """Open a watch on one member, replacing the previous one.
 
-        Each request is the object of one `create_request` of `POST /v3/watch`.
-        Raises StoreUnavailableError if no member can be reached.
+        Each request is the `create_request` object of one `POST /v3/watch`. Raises
+        StoreUnavailableError if no member can be reached.
         """
         ...
 
     async def next(self, timeout_ms: int | None) -> Sequence[Json]:
-        """The messages that have arrived; each is one line of the reply, decoded.
+        """Return the messages that have arrived; each is one decoded line of the reply.
 
         A message is `{"result": {"header": …, "created": true}}`, `{"result": {"header": …,
-        "events": […]}}`, `{"result": {"canceled": true, "compact_revision": …}}`, or
-        `{"error": …}`. Returns nothing when `timeout_ms` has passed (None: never) or
-        `interrupt` was called; without an open watch it only waits for these.
-        Raises StoreUnavailableError when the stream is broken or has ended; from then on it is
-        not open.
+        "events": […]}}`, `{"result": {"canceled": true, "compact_revision": …}}`, or `{"error":
+        …}`. Returns nothing after `timeout_ms` (None: no limit) or a call of `interrupt`; without
+        an open watch it only waits for these. Raises StoreUnavailableError if the stream is broken
+        or has ended; from then on the watch is not open.
         """
         ...
 
     def is_open(self) -> bool: ...
 
     def interrupt(self) -> None:
-        """Make `next` return; from any thread."""
+        """Make `next` return; callable from any thread."""
         ...
 
     def drop(self) -> None:
@@ -105,32 +103,32 @@ class Watcher(Protocol):
 
 
 class Network(Protocol):
-    """Everything outside of one store object: connections, clocks, chance."""
+    """Everything outside one store object: connections, clocks, random numbers."""
 
     def caller_transport(self) -> Transport:
-        """For the callers of the store's API: suspends under asyncio, blocks otherwise."""
+        """Return a transport for API callers: it suspends under asyncio, blocks otherwise."""
         ...
 
     def keeper_transport(self) -> Transport:
-        """For a keeper or its wake listener, on connections of its own."""
+        """Return a transport with its own connections, for a keeper or its wake listener."""
         ...
 
     def watcher(self) -> Watcher:
-        """For one wake listener."""
+        """Return a watcher for one wake listener."""
         ...
 
     def now_ms(self) -> int:
-        """A clock that never goes back."""
+        """Return the time of a monotonic clock."""
         ...
 
     def wall_us(self) -> int:
-        """Microseconds of the wall clock."""
+        """Return the wall clock in microseconds."""
         ...
 
     def random_bits(self, bits: int) -> int:
-        """A random number below 2 ** bits."""
+        """Return a random number below 2 ** bits."""
         ...
 
     def mutex(self) -> AbstractContextManager[Any]:
-        """Guards a few assignments; never held across a call."""
+        """Return a mutex that guards a few assignments; it is never held across a call."""
         ...

@@ -1,9 +1,10 @@
 """The lock table's rows, derived from the ranges that one request has read.
 
-The table runs over a `View` and finds sessions, claims, resources and lines as rows, in memory.
-What it needs and has not been read is noted in `wants`; if the table cannot go on without it,
-`Missing` is raised. The step then reads everything wanted at one revision and runs the table anew.
-What the table has written stays in the view, for `plan` to turn into a transaction.
+The table runs over a `View`, which presents sessions, claims, resources and queues as rows in
+memory. Ranges that it needs and that have not been read are added to `wants`; if the table cannot
+continue without them, `Missing` is raised. The step then reads everything wanted at one revision
+and runs the table again. The table's changes stay in the view, for `plan` to turn into a
+transaction.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
 
 WINDOW: Final = 6
-"""How many keys of a resource are read at first: a holder, its heir, and the heir's heirs."""
+"""How many keys of a resource to read first: a holder, its heir, and the heir's heirs."""
 HOLDERS_READ: Final = 17
-"""Of each mode, where there are more holders than fit the window: the table asks for 16."""
+"""Holders to read per mode, if they do not fit the window; the table asks for 16."""
 
 ClaimId: TypeAlias = tuple[str, int]
 
 
-class Missing(Exception):  # it is no error: the step reads on
-    """The table needs what has not been read; `View.wants` says what."""
+class Missing(Exception):  # not an error: the step reads more
+    """The table needs data that has not been read; see `View.wants`."""
 
 
 class Lines:
-    """One resource as it was read."""
+    """One resource, as read."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -45,19 +46,19 @@ class Lines:
         self.before = ResourceRow(kind, name)
         self.holders: list[Claim] = []
         self.waiting_kvs: list[Kv] = []
-        """The head of the line, as stored."""
+        """The head of the queue, as stored."""
         self.stored_waiting = 0
         self.is_plain = True
-        """Nothing is stored of it but holders and waiting claims."""
+        """Whether only holders and waiting claims are stored."""
         self.limit_is_stored = False
         self.stale_delays: list[str] = []
         """Keys of lock_delays whose holders are gone."""
         self.relied_end = f"{self.prefix}w"
-        """The table has decided by everything before this key."""
+        """The table's decision relied on all keys before this one."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether everybody who waits was read."""
+        """Whether all waiting claims were read."""
         return len(self.waiting_kvs) == self.stored_waiting
 
     @property
@@ -68,7 +69,7 @@ class Lines:
 
 
 class View(MemoryRows):
-    """The row port, during one run of the table."""
+    """The row port for one run of the table."""
 
     __slots__ = (
         "_arrival", "_exact", "_n", "_own", "base", "before", "instant", "known", "kv_of", "lines",
@@ -87,14 +88,14 @@ class View(MemoryRows):
         self.windows: dict[str, int] = {}
         self.located: dict[ClaimId, Location | None] = {}
         self.unlocated: set[ClaimId] = set()
-        """Claims of other processes whose places are not known."""
+        """Claims of other processes whose places are unknown."""
         self.owners: dict[str, Owner] = {}
         self.before: dict[ClaimId, Claim | None] = {}
-        """The claims as they were read."""
+        """The claims, as read."""
         self.kv_of: dict[ClaimId, Kv] = {}
         """One key of each claim that was read."""
         self.looked_up: set[ClaimId] = set()
-        """Claims that were asked for by number, and not found in a line."""
+        """Claims that were looked up by number and not found in a queue."""
         self.lines: dict[tuple[str, str], Lines] = {}
         self.logged: list[Event] = []
         self._own = own
@@ -165,7 +166,7 @@ class View(MemoryRows):
     def _scan_beside(
         self, lines: Lines, start: str, stop: str, limit: int, reverse: bool
     ) -> list[tuple[str, Any]]:
-        """The rows before or behind one claim, which may be far from the head of the line."""
+        """Return the rows before or behind a claim, which may be far from the queue's head."""
         found = super().scan(start, stop, limit, reverse)
         if lines.is_whole or (found and found[-1][0] <= lines.last_row and not reverse):
             return found
@@ -200,7 +201,7 @@ class View(MemoryRows):
             renewals, renewed_ms = k.alive_from(known.get(alive), now_ms)
             deadline_ms = renewed_ms + record.ttl_ms
             if self.instant.by_lease:
-                # Clocks of machines differ; as long as its key is there the session lives.
+                # Clocks differ between machines: the session lives as long as its key exists.
                 deadline_ms = max(deadline_ms, now_ms + 1)
             found = k.session_row(session, record, deadline_ms, renewals)
             if own is not None:
@@ -221,7 +222,7 @@ class View(MemoryRows):
         )  # fmt: skip
 
     def _read_claim(self, session: str, n: int) -> Claim | None:
-        """A claim that no line read so far has shown."""
+        """Return a claim that is in none of the queues read so far."""
         of, known = (session, n), self.known
         self.looked_up.add(of)
         if of in self.located:
@@ -251,7 +252,7 @@ class View(MemoryRows):
         return found
 
     def _claim_at(self, kv: Kv) -> Claim | None:
-        """The claim that a key of a line stores, as the table has left it."""
+        """Return the claim stored at a key, with the table's changes."""
         key = k.parse_place(kv.key)
         of = (key.session, key.n)
         if of not in self.kv_of:
@@ -273,16 +274,16 @@ class View(MemoryRows):
         return lines
 
     def row(self, lines: Lines) -> ResourceRow:
-        """A resource as the table has left it."""
+        """Return a resource's row, with the table's changes."""
         found = super().get(r.resource_key(lines.kind, lines.name))
         return found or ResourceRow(lines.kind, lines.name)
 
     def window_of(self, prefix: str) -> Range:
-        """What to read of a resource."""
+        """Return the range to read for a resource."""
         return Range(prefix, k.end_of(prefix), self.windows.get(prefix, WINDOW))
 
     def _crowd_of(self, prefix: str, modes: list[str]) -> list[Range]:
-        """As window_of, where the first keys are all holders or reservations."""
+        """Return the ranges to read if the first keys are all holders or reservations."""
         held = [
             Range(
                 f"{prefix}h\x1f{mode}\x1f",
@@ -333,7 +334,7 @@ class View(MemoryRows):
         return lines
 
     def _fill_line(self, lines: Lines, row: ResourceRow) -> None:
-        """Take over those who wait, but for those whose session is being ended."""
+        """Add the waiting claims, except those whose session is being ended."""
         row.waiting = lines.stored_waiting
         for kv in lines.waiting_kvs:
             if self._is_ending(kv):
@@ -347,7 +348,7 @@ class View(MemoryRows):
                     row.limit = place_at(claim, row).limit
 
     def _fill(self, lines: Lines, row: ResourceRow, others: list[Kv]) -> None:
-        """Take over everything but the waiting line."""
+        """Add everything except the waiting claims."""
         now_ms = self.instant.now_ms
         delays: list[tuple[k.PlaceKey, Kv]] = []
         limit = stored_limit = closed_limit = 0
@@ -402,7 +403,7 @@ class View(MemoryRows):
                 row.converting = ref
 
     def _note_bound(self, claim: Claim) -> None:
-        """A holder whose max_hold is over is due: the table takes its claim away."""
+        """Mark a holder whose max_hold has elapsed as due, so that the table revokes its claim."""
         if claim.state == HOLDING and claim.until_ms:
             key = k.bound_key(claim.session, claim.n)
             if not self.known.has(key):
@@ -411,7 +412,7 @@ class View(MemoryRows):
                 self.put(r.due_key(self.instant.now_ms, claim.session, claim.n), "")
 
     def _is_ending(self, kv: Kv) -> bool:
-        """Whether the life of a claim's session was taken and its lease is not over yet."""
+        """Return whether the session of a claim is deleted but its lease has not ended yet."""
         key = k.session_key(k.parse_place(kv.key).session)
         return self.known.has(key) and self.known.get(key) is None
 
@@ -419,12 +420,12 @@ class View(MemoryRows):
 
     @property
     def has_due(self) -> bool:
-        """Whether a claim that was read has held for longer than it may."""
+        """Whether a claim that was read has exceeded its max_hold."""
         until = r.due_key(self.instant.now_ms + 1, "")
         return bool(super().scan(r.DUE_PREFIX, until, 1))
 
     def claims(self) -> Iterator[tuple[ClaimId, Claim | None, Claim | None]]:
-        """Each claim as it was read, and as the table has left it."""
+        """Yield each claim as it was read and with the table's changes."""
         for of, before in self.before.items():
             yield of, before, super().get(r.claim_key(*of))
         prefix = f"c{r.SEPARATOR}"
@@ -433,7 +434,7 @@ class View(MemoryRows):
                 yield (claim.session, claim.n), None, claim
 
     def stored(self, session: str, n: int) -> Claim | None:
-        """A claim as the table has left it."""
+        """Return a claim with the table's changes."""
         found: Claim | None = super().get(r.claim_key(session, n))
         return found
 
@@ -442,7 +443,7 @@ class View(MemoryRows):
         return [row for _, row in super().scan(prefix, r.after_prefix(prefix), FAR_MS)]
 
     def heirs(self, lines: Lines, count: int, gone: set[str]) -> Found | None:
-        """Who is served next, if that is known: the first who wait, less those who are gone."""
+        """Return the first waiting claims, without those that are gone; None if unknown."""
         left = [kv for kv in lines.waiting_kvs if kv.key not in gone]
         heirs: list[Kv] = []
         for kv in left[:count]:
@@ -450,7 +451,7 @@ class View(MemoryRows):
                 break
             heirs.append(kv)
         if heirs:
-            # Others may come behind the last one meanwhile: that is not compared.
+            # More claims may arrive behind the last one: that is not compared.
             lines.relied_end = max(lines.relied_end, f"{heirs[-1].key}\x00")
             return Found(heirs, len(heirs) + 1)
         if left or not lines.is_whole:

@@ -1,13 +1,13 @@
-"""How a session is woken: a watch of its own keys, and of whoever stands before it.
+"""Wake a session: watch its own keys, and the claims ahead of it.
 
-Whoever grants a claim of another process, or takes it away, leaves word under that session's
-lease in the same transaction. The watch goes on from the revision it has come to, so nothing is
-missed while it is interrupted; after a compaction everything is looked at anew.
+A client that grants or revokes a claim of another process writes a `Word` under that session's
+lease in the same transaction. The watch resumes from the last revision it has seen, so an
+interruption loses nothing; after a compaction, everything is read again.
 
-A claim that has waited for ARM_AFTER_MS is armed: its line is settled once, and then the watch
-also covers the claim before it, or of the first in line the holders and what keeps the resource
-closed. If any of these goes, by its own leave or with its lease, the line is settled again, so a
-dead holder or a dead waiter never needs anybody's attention but that of the next one alive.
+A claim that has waited for ARM_AFTER_MS is armed: its queue is settled once, and then the watch
+also covers the claim ahead or, for the first in the queue, the holders and what keeps the resource
+closed. If any of these is deleted, by a release or by the end of a lease, the queue is settled
+again. The next live claim thus handles a dead holder or a dead waiter without any other client.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ REQUEST_MS: Final = 2000
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 2000
 ARM_AFTER_MS: Final = 500
-"""Most waits are shorter, and no lease is."""
+"""Most waits are shorter, and every lease is longer."""
 ARMED_MAX: Final = 32
-"""Lines that are armed; keep-alives look at the others."""
+"""The most queues that are armed; keep-alives check the others."""
 
 
 class _Armed(NamedTuple):
-    """What a line is watched for."""
+    """What is watched for one queue."""
 
     n: int
     requests: tuple[Json, ...]
@@ -56,10 +56,10 @@ class _Armed(NamedTuple):
 
 
 class EtcdWakeListener:
-    """One session's watch. Only its keeper listens, on one thread."""
+    """The watch of one session. Only its keeper listens, on one thread."""
 
     process = ""
-    """The death of a process cannot be seen from another machine; the end of its lease can."""
+    """Empty: another machine cannot detect the death of a process, only the end of its lease."""
 
     def __init__(
         self, gateway: Gateway, context: Context, own: OwnSession, deliver: Deliver
@@ -75,10 +75,10 @@ class EtcdWakeListener:
         self._watcher = self._network.watcher()
         self._mutex = self._network.mutex()
         self._waiting: dict[int, int] = {}
-        """Claims that wait, and when to arm their lines."""
+        """Waiting claims, and when to arm their queues."""
         self._armed: dict[tuple[str, str], _Armed] = {}
         self._seen = 0
-        """Everything up to this revision has been heard."""
+        """The watch has delivered everything up to this revision."""
         self._hears_log = False
         self._ended = False
         self._retry_at_ms = 0
@@ -94,7 +94,7 @@ class EtcdWakeListener:
                 if not self._watcher.is_open():
                     await self._subscribe(wakes)
         except (StoreError, TokenRefusedError, LeaseGoneError, k.UnreadableError):
-            # The keeper's own requests say what is wrong, and retry in time.
+            # The keeper's own requests report the error and retry in time.
             self._fail()
         if wakes:
             timeout_ms = 0
@@ -136,7 +136,7 @@ class EtcdWakeListener:
             for kv in known.found[words].kvs:
                 self._word(kv, wakes)
             wakes += self._looks()
-        # Of the last revision too: its keys may have been told of in several messages.
+        # Repeat the last revision: its events may have been split over several messages.
         after = {"start_revision": str(self._seen)}
         requests: list[Json] = [
             {"key": keys.coded(self.inbox), "range_end": keys.coded(k.end_of(self.inbox)), **after},
@@ -163,7 +163,7 @@ class EtcdWakeListener:
             return any(at_ms and at_ms <= now_ms for at_ms in self._waiting.values())
 
     async def _arm(self, wakes: list[Wake]) -> None:
-        """Settle the lines we wait in and have whoever stands before us watched."""
+        """Settle the queues in which we wait, and watch the claims ahead of ours."""
         now_ms = self._network.now_ms()
         with self._mutex:
             due = [n for n, at_ms in self._waiting.items() if at_ms and at_ms <= now_ms]
@@ -222,7 +222,7 @@ class EtcdWakeListener:
             if stop:
                 request["range_end"] = self._keys.coded(stop)
             requests.append(request)
-        # The watch begins anew from where it was, and hears of what went since.
+        # Reopen the watch at this revision, so that it reports what was deleted since.
         self._seen = min(self._seen or known.revision, known.revision)
         self._watcher.drop()
         self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
@@ -251,7 +251,7 @@ class EtcdWakeListener:
                 self._change(kv, event.get("type") == "DELETE", wakes)
                 self._seen = max(self._seen, kv.mod)
         except CompactedError:
-            # What was said up to there nobody will hear: look for ourselves.
+            # Events up to there are lost: read the state instead.
             self._seen = 0
             self._watcher.drop()
         except (LookupError, TypeError, ValueError, AttributeError) as wrong:
@@ -276,7 +276,7 @@ class EtcdWakeListener:
             self._gone(kv.key)
 
     def _gone(self, key: str) -> None:
-        """Arm anew the lines that a deleted key concerns."""
+        """Arm again the queues that a deleted key concerns."""
         for armed in self._armed.values():
             if any(key == start or start <= key < stop for start, stop in armed.keys):
                 with self._mutex:
@@ -284,8 +284,10 @@ class EtcdWakeListener:
                         self._waiting[armed.n] = 1
 
     def _word(self, kv: Kv, wakes: list[Wake]) -> None:
-        """Word that another process has left for a claim of ours. What cannot be read is
-        skipped: a claim that waits is looked at with every keep-alive."""
+        """Process a word from another process about one of our claims.
+
+        Skip a word that cannot be read: every keep-alive looks at waiting claims.
+        """
         own = self._own
         try:
             n = int(kv.key.rsplit(k.SEP, 1)[1], 16)
@@ -314,7 +316,7 @@ class EtcdWakeListener:
         self._watcher.interrupt()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Whether a claim waits; whom it waits for is looked up when its line is armed."""
+        """Record whether a claim waits; the claims ahead are looked up when its queue is armed."""
         with self._mutex:
             if not blockers:
                 self._waiting.pop(n, None)

@@ -1,4 +1,4 @@
-"""Commands to the cluster and replies back, for callers and keepers alike."""
+"""Send commands to the cluster, for callers and keepers alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockfast.stores.etcd.steps import Step, settle
 
 
 class EtcdWire:
-    """Each command is worked out here and carried out by transactions of the cluster's."""
+    """Executes each command as transactions of the cluster."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class EtcdWire:
 
     @property
     def connections(self) -> int:
-        """How many were made: a new one may lead to another member."""
+        """The number of connections made so far; a new one may lead to another member."""
         return getattr(self.gateway.transport, "connections", 0)
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
@@ -41,7 +41,7 @@ class EtcdWire:
     async def step(
         self, command: Command, until_ms: int, instant: Instant | None = None
     ) -> Outcome:
-        """As send, at an instant of our choice: for the comparison with the lock table."""
+        """Execute a command at a given instant; used for comparison with the lock table."""
         execution = Execution(self.gateway, self.context, until_ms, instant)
         try:
             if isinstance(command, c.Enter):
@@ -79,7 +79,7 @@ async def _leave(execution: Execution, command: c.Leave) -> Outcome:
 
 
 async def _run(execution: Execution, command: Command, known: Known | None = None) -> Outcome:
-    """Let the lock table decide."""
+    """Execute a command on the general path, where the lock table decides."""
     step = Step(execution, command)
     outcome = await step.run(known)
     if not step.unsettled:
@@ -87,12 +87,12 @@ async def _run(execution: Execution, command: Command, known: Known | None = Non
     try:
         wakes = await settle(execution, step.unsettled)
     except (StoreUnavailableError, OutcomeUnknownError):
-        return outcome  # the command is carried out; those who wait see to the rest
+        return outcome  # the command was executed; waiting claims settle the rest
     return outcome._replace(wakes=[*outcome.wakes, *wakes])
 
 
 async def _other(execution: Execution, command: Command) -> Outcome:
-    """Commands about whole sessions, and those that read more than lines."""
+    """Execute commands about whole sessions, and those that read more than queues."""
     if isinstance(command, c.Renew):
         return await Sessions(execution).renew(command)
     if isinstance(command, c.Close | c.Expel | c.RevokeSession):
