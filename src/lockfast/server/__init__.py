@@ -12,21 +12,21 @@ server may be killed at any time, and several servers may share one store.
               limits                                          │
     stream ◄──────────────────────────  wakes ◄───────────────┘
 
-One API for programs and for hands: a successful reply is the command's reply in the neutral
+Programs and people use the same API: a successful reply is the command's reply in the neutral
 encoding of `core/codec.py`, and a refusal is a problem document (RFC 9457) that contains the same
 reply in its member `reply`. Requests may be repeated: commands are idempotent by claim number.
 
-Waiting costs no thread. A store that can (`listens_for_all`: memory, SQLite, Redis, PostgreSQL)
-has one listener for all sessions; on the others each session with an open stream has one. A wake
+Waiting needs no thread per request. A store with `listens_for_all` (memory, SQLite, Redis,
+PostgreSQL) has one listener for all sessions; on other stores each session has its own. A wake
 goes to the stream of its session (`/v1/sessions/{session}/wakes`) and to the requests that wait
-with `Prefer: wait`. Wakes are hints here too: a server that was restarted has lost some, so each
+with `Prefer: wait`. Wakes are only hints here, too: a restarted server has lost some, so each
 stream begins with `missed`, and clients check their claims.
 
-Who may do what. A session belongs to the principal that opened it: the server appends the
+A session belongs to the principal that opened it: the server appends the
 principal to the owner label (`web-1:4711 [alice]`), where every server over this store finds it.
-Another principal that names the session is told that it has ended. Session ids are therefore
-handles, not capabilities. Everything read is filtered by rights; what a principal may not read does
-not exist for it.
+To any other principal the server replies that the session has ended, so session ids are handles,
+not capabilities. All reads are filtered by rights; what a principal may not read does not exist
+for it.
 
 | module | what it does |
 |---|---|
@@ -35,7 +35,7 @@ not exist for it.
 | `wakes`, `event_log` | wakes and events from the store to streams |
 | `border` | what is refused before a request is read: Host, Origin, sizes |
 | `identity`, `tokens`, `jwt`, `rights`, `quotas`, `audit` | security |
-| `problems`, `replies`, `openapi` | what is said back |
+| `problems`, `replies`, `openapi` | replies, problem documents and their description |
 | `config`, `listening`, `running` | sockets, TLS, systemd, start and shutdown |
 
 The page at `/` is the dashboard, in its own package (`server/dashboard/`); `logins` is its login.

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, and around each the same steps in the same order."""
+"""The ASGI application: routes, with the same checks in the same order around each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 NAMESPACES_MAX: Final = 1024
 UPKEEP: Final = frozenset({c.Renew, c.Leave, c.Close})
-"""Commands that a client needs in order not to lose, or not to keep, what it holds."""
+"""Commands that keep or release what a client holds; they have their own rate limit."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -67,7 +67,7 @@ class LockServer:
                 parsed.label, "is a Lockfast server itself", "name its store with --store"
             )
         if parsed.scheme.endswith("+cluster") or parsed.scheme.startswith("sharded+"):
-            # Its clients do not know the shards, and their sessions would span them.
+            # The server's clients do not know the shards, and their sessions would span several.
             raise UnsupportedError(
                 "a lock server over shards",
                 f"{parsed.label} spreads locks over shards, which only its own clients know",
@@ -111,7 +111,7 @@ class LockServer:
     # ── namespaces ───────────────────────────────────────────────────────────────────
 
     def service(self, namespace: str) -> Service:
-        """Return the service of a namespace; its store is opened at first use."""
+        """Return the service of a namespace; open its store on first use."""
         namespace = self._checked(namespace)
         found = self._services.get(namespace)
         if found is None:
@@ -150,7 +150,7 @@ class LockServer:
     # ── callers ──────────────────────────────────────────────────────────────────────
 
     def caller(self, request: Request) -> Caller:
-        """Return who sends a request. Raises Problem."""
+        """Return the principal that sends a request, and its rights. Raises Problem."""
         identity = self._identify(request)
         if self.authentication.anonymous:
             return Caller("", EVERYTHING, self._usages.of(""))
@@ -168,13 +168,13 @@ class LockServer:
             raise unauthorized() from None
 
     def note_login(self, request: Request, **values: str) -> None:
-        """Write a login, or one that was refused, to the audit log."""
+        """Write a login or a refused login to the audit log."""
         what = "login refused" if "refused" in values else "login"
         why = {"why": values.pop("refused")} if "refused" in values else {}
         self.audit.write(what, **why, **values, **_origin(request.scope))
 
     def set_policy(self, policy: Policy) -> None:
-        """Use other rights and quotas from now on."""
+        """Replace rights and quotas."""
         self._policy = policy
         self._usages = UsageTable(policy.quotas_of)
         self.audit.write("rights reloaded")
@@ -211,7 +211,7 @@ class LockServer:
         return guarded
 
     def _open(self, endpoint: Endpoint) -> Endpoint:
-        """For what needs no credentials."""
+        """Wrap an endpoint that needs no credentials."""
 
         async def opened(request: Request) -> Response:
             try:
@@ -250,7 +250,7 @@ class LockServer:
         await self.close()
 
     def gauges(self) -> dict[str, int]:
-        """What there is now, for metrics."""
+        """Return the current values for metrics."""
         return {
             "namespaces": len(self._services),
             "listening_sessions": sum(len(one.wakes) for one in self._services.values()),
@@ -258,11 +258,11 @@ class LockServer:
         }
 
     def drain(self) -> None:
-        """Be no longer ready, and ask streams to reconnect elsewhere."""
+        """Report not ready from now on, and ask streams to reconnect elsewhere."""
         self.draining.set()
 
     async def close(self) -> None:
-        """Close the stores. Sessions stay alive: they are in the store."""
+        """Close the stores. Sessions stay alive in the store."""
         await self.dashboard.close()
         for log in self._logs.values():
             await log.close()

@@ -26,7 +26,7 @@ class AuditLog:
         self.reopen()
 
     def reopen(self) -> None:
-        """Open the file anew, after it was moved away by log rotation."""
+        """Open the file again, after log rotation has moved it."""
         if self._path:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             descriptor = open_private(self._path, flags, self._path)
@@ -36,7 +36,7 @@ class AuditLog:
 
     def write(self, what: str, **values: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        # ASCII only: neither a newline nor a terminal's control characters pass unescaped.
+        # ASCII only, so that newlines and terminal control characters are always escaped.
         line = json.dumps({"at": at, "what": what, **values}, ensure_ascii=True, default=str)
         if self._descriptor is None:
             logger.info("%s", line)

@@ -1,11 +1,11 @@
 """What is refused before a request is read, and the headers of every response.
 
-A browser must not be able to reach the API with somebody's credentials or from another site: the
-Host must be one of ours (against DNS rebinding), a request that changes something must not come
-from another origin, and its body must be JSON, which no HTML form can send. There is no CORS.
+A browser must not reach the API from another site or with another user's credentials: the Host must
+be one of ours (against DNS rebinding), a request that changes something must not come from another
+origin, and its body must be JSON, which no HTML form can send. There is no CORS.
 
-Responses forbid every content by their policy; the page of the dashboard has `PAGE_POLICY`, which
-allows its own scripts and styles.
+The content security policy of responses forbids all content; the dashboard page has `PAGE_POLICY`,
+which allows its own scripts and styles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Border:
-    """An ASGI application around another."""
+    """ASGI middleware that checks requests and adds headers to responses."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Border:
         if scope["method"] not in CHANGING:
             return
         origin = headers.get("origin")
-        # A proxy in front may speak TLS to the browser, and HTTP to us.
+        # A proxy in front may use TLS with the browser and plain HTTP with us.
         own_origins = (f"{scope['scheme']}://{host}", f"https://{host}")
         if origin is not None and origin.lower() not in own_origins:
             raise Problem(403, CROSS_ORIGIN)

@@ -36,7 +36,7 @@ from lockfast.server.rights import VERBS, Grant, RightsTable
 from lockfast.stores.registry import DEFAULT_NAMESPACE
 
 LOCAL: Final = "local"
-"""The principal of the token that the first start creates."""
+"""The principal of the token that is created at the first start."""
 
 
 class Tls(NamedTuple):
@@ -65,7 +65,7 @@ class Proxies(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What is read again on SIGHUP."""
+    """The settings that are read again on SIGHUP."""
 
     rights: RightsTable
     default_quotas: Quotas = Quotas()
@@ -129,7 +129,7 @@ def read_config(path: str) -> Config:
 
 
 class _Reader:
-    """Reads tables strictly: a misspelt right must not silently be none."""
+    """Reads tables strictly: a misspelt right must not be ignored silently."""
 
     def __init__(self, path: str) -> None:
         self._path = path

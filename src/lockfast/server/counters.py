@@ -1,4 +1,4 @@
-"""What the server counts of itself, in Prometheus' text format, without a library."""
+"""The server's own counters, in Prometheus' text format, without a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class Counters:
-    """Requests by command and status. What is counted has few values: no names, no principals."""
+    """Counts requests by command and status. Labels have few values: no names, no principals."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""What each address does, once the caller is known."""
+"""The endpoints, called once the caller is known."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Endpoints:
         self._server = server
 
     def others(self) -> Iterable[tuple[str, str, Guarded]]:
-        """What is not one command: method, path, endpoint."""
+        """Yield the endpoints that are not a single command: method, path, endpoint."""
         yield "POST", f"{ROOT}/sessions", self._new_session
         yield "GET", f"{ROOT}/sessions/{{session}}/wakes", self._wakes
         yield "POST", f"{ROOT}/revocations", self._revoke_by_name
@@ -50,7 +50,7 @@ class Endpoints:
         yield "GET", "/metrics", self._metrics
 
     def public(self) -> Iterable[tuple[str, Callable[[Request], Awaitable[Response]]]]:
-        """What needs no credentials."""
+        """Yield the endpoints that need no credentials: path, endpoint."""
         yield "/healthz", self._healthy
         yield "/readyz", self._ready
         yield "/openapi.json", self._openapi
@@ -82,7 +82,7 @@ class Endpoints:
     async def _wait(
         self, service: Service, caller: Caller, command: c.Command, wait_s: int
     ) -> c.Reply:
-        """Execute a command, and while its claim waits, answer only when that changes."""
+        """Execute a command; while its claim is queued, wait for a grant, an end or the timeout."""
         assert isinstance(command, c.Enter | c.Look | c.Convert)
         look = c.Look(command.session, command.n)
         changed = asyncio.Event()
@@ -99,7 +99,7 @@ class Endpoints:
                 left_s = until_s - loop.time()
                 if left_s <= 0:
                     break
-                # Look again when those ahead expire: nobody tells of that.
+                # Look again when a claim ahead may expire: expiry sends no wake.
                 at_most_s = min(left_s, reply.look_ms / 1000 + 0.01)
                 await streams.first_of(changed, self._server.draining, at_most_s)
                 changed.clear()
@@ -107,7 +107,7 @@ class Endpoints:
         return reply
 
     async def _new_session(self, request: Request, caller: Caller) -> Response:
-        """Open a session whose id the server chooses."""
+        """Open a session with an id that the server chooses."""
         session = f"s-{secrets.token_hex(16)}"
         body = await json_body(request)
         if not isinstance(body, dict):
@@ -121,7 +121,7 @@ class Endpoints:
         return Response(encode_fields(made), 201, {"location": location}, "application/json")
 
     async def _revoke_by_name(self, request: Request, caller: Caller) -> Response:
-        """Take a lock from all its holders."""
+        """Revoke the claims of all holders of a lock."""
         body = await json_body(request)
         if not isinstance(body, dict) or not {"name", "reason"} <= set(body) <= _REVOCATION:
             raise Problem(422, INVALID, "the body needs name and reason, and may have kind and by")
@@ -220,7 +220,7 @@ class Endpoints:
         return json_response({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        """Whether the store answers, and the server is not shutting down."""
+        """Report ready if the store answers and the server is not shutting down."""
         if self._server.draining.is_set():
             raise Problem(503, DRAINING)
         async with asyncio.timeout(READY_S):
@@ -231,7 +231,7 @@ class Endpoints:
         return Response(_OPENAPI, media_type="application/json")
 
     async def _metrics(self, request: Request, caller: Caller) -> Response:
-        """The server's own counts, and what prometheus-client has of this process."""
+        """Return the server's counters, and those of prometheus-client if it is installed."""
         text = self._server.counters.text(self._server.gauges())
         try:
             from prometheus_client import generate_latest
@@ -258,7 +258,7 @@ def _query(request: Request) -> dict[str, str]:
 
 
 def _wait_s(request: Request) -> int:
-    """The seconds of `Prefer: wait=10` (RFC 7240), at most WAIT_S_MAX."""
+    """Return the seconds of `Prefer: wait=10` (RFC 7240), at most WAIT_S_MAX; 0 without it."""
     for preference in ",".join(request.headers.getlist("prefer")).split(","):
         name, _, value = preference.strip().partition("=")
         if name.lower() == "wait":

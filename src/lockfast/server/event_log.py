@@ -1,7 +1,7 @@
 """The event log as a stream: one reader per namespace, any number of followers.
 
-While anybody follows, one watcher reads the store's log and keeps the newest events in memory. A
-follower that begins further back reads the store itself until it has caught up.
+While there are followers, one watcher reads the store's log and keeps the newest events in memory.
+A follower that starts further back reads the store directly until it has caught up.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class EventLog:
         self._core: Core | None = None
 
     async def follow(self, after: int | None) -> AsyncIterator[tuple[WatchEvent, ...]]:
-        """Yield the events after a position as they come; () when there is nothing new for a
-        while. Raises Gap."""
+        """Yield the events after a position as they arrive. Raises Gap."""
         changed = asyncio.Event()
         self._followers.add(changed)
         try:
@@ -88,7 +87,7 @@ class EventLog:
         return tuple(map(watch_event, reply.events))
 
     async def _read(self) -> None:
-        """Follow the store's log for as long as anybody follows us."""
+        """Follow the store's log while there are followers."""
         try:
             while self._followers:
                 try:

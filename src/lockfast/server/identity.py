@@ -1,7 +1,6 @@
 """Who sends a request: a principal, by a bearer token, a login, a client certificate or a JWT.
 
-Every way to fail looks the same to the client: 401, whatever was wrong. The audit log has the
-reason.
+Every failure looks the same to the client: 401. The audit log records the reason.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from lockfast.server.logins import LoginRefused, Logins
 from lockfast.server.tokens import PREFIX
 
 PEER: Final = "lockfast.peer"
-"""The scope's key for the name in a verified client certificate."""
+"""The scope's key for the principal from a verified client certificate."""
 
 
 class Refusal(Exception):
-    """Why a credential is not accepted; for the audit log only."""
+    """A credential was not accepted; the reason is for the audit log only."""
 
 
 class Identity(NamedTuple):
     principal: str
     by: str
-    """How it was established: token, certificate, jwt, or none."""
+    """How it was established: token, certificate, jwt, proxy or none."""
 
 
 ANONYMOUS: Final = Identity("", "none")
@@ -34,7 +33,7 @@ class Verifier(Protocol):
     """Checks one kind of bearer credential."""
 
     def principal_of(self, credential: str) -> str:
-        """Raises Refusal."""
+        """Return the principal of a credential. Raises Refusal."""
         ...
 
 
@@ -61,7 +60,7 @@ class Authentication:
         self.logins = logins if logins is not None else Logins()
 
     def identify(self, request: Request) -> Identity:
-        """Return who sends a request. Raises Refusal."""
+        """Return the identity that sends a request. Raises Refusal."""
         if self.anonymous:
             return ANONYMOUS
         values = request.headers.getlist("authorization")
@@ -84,7 +83,7 @@ class Authentication:
         return self._proxied(request)
 
     def verify(self, credential: str) -> Identity:
-        """Return who has a bearer credential. Raises Refusal."""
+        """Return the identity that a bearer credential proves. Raises Refusal."""
         if credential.startswith(PREFIX):
             if self._tokens is None:
                 raise Refusal("tokens are not accepted here")
@@ -108,7 +107,7 @@ class Authentication:
 
 
 def clean(name: str) -> str:
-    """A principal's name as it may stand in an owner label. Raises Refusal."""
+    """Return a principal's name if it is valid in an owner label. Raises Refusal otherwise."""
     if not 1 <= len(name) <= 128 or not name.isprintable() or any(c in " []" for c in name):
         raise Refusal("the name of the principal has spaces, brackets or is too long")
     return name

@@ -1,8 +1,8 @@
-"""JWTs of an OpenID Connect provider, checked by PyJWT with the provider's published keys.
+"""JWTs of an OpenID Connect provider, verified by PyJWT with the provider's published keys.
 
-The keys come from the configured https URL and from nowhere else: `jku` and `x5u` in a token are
-not read. A thread fetches them, so no request waits for the provider. A token with an unknown key
-is refused, and makes the thread look for new keys, at most every REFRESH_MIN_S.
+The keys come only from the configured https URL: `jku` and `x5u` in a token are ignored. A thread
+fetches them, so no request waits for the provider. A token with an unknown key is refused and makes
+the thread fetch the keys again, at most once every REFRESH_MIN_S.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASYMMETRIC: Final = frozenset(
 )
 REQUIRED: Final = ("exp", "iss", "aud", "sub")
 PRINCIPAL: Final = "oidc:"
-"""The provider chooses the names behind it: none can be taken for a token's principal."""
+"""Prefix of the provider's names, so that none can be mistaken for a token's principal."""
 REFRESH_S: Final = 300.0
 REFRESH_MIN_S: Final = 10.0
 FETCH_S: Final = 5.0
@@ -106,7 +106,7 @@ class JwtVerifier:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The configured URL and no other."""
+    """Refuses redirects: keys come only from the configured URL."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

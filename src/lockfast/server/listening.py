@@ -1,4 +1,4 @@
-"""Sockets, TLS, and the limits on connections that ASGI does not see."""
+"""Sockets, TLS, and limits on connections that ASGI does not cover."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HEADERS_S: Final = 10.0
 BACKLOG: Final = 2048
 SYSTEMD_FIRST_FD: Final = 3
 CERTIFICATE: Final = "cert:"
-"""Principals from certificates have names of their own: no token can be taken for one."""
+"""Prefix of principals from certificates, so that none can be mistaken for a token's."""
 
 
 class Place(NamedTuple):
-    """Where to listen: a host and a port, or the path of a Unix socket."""
+    """A place to listen: a host and a port, or the path of a Unix socket."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -61,7 +61,7 @@ def parse_place(text: str) -> Place:
 
 
 def bind(place: Place) -> socket.socket:
-    """Bind a socket. Raises StoreMisconfiguredError."""
+    """Return a socket bound to a place. Raises StoreMisconfiguredError."""
     try:
         return _bind_path(place.path) if place.path else _bind_address(place)
     except OSError as error:
@@ -83,7 +83,7 @@ def _bind_address(place: Place) -> socket.socket:
 
 
 def _bind_path(path: str) -> socket.socket:
-    """Bind a Unix socket that only this user can connect to."""
+    """Return a bound Unix socket that only this user can connect to."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise StoreMisconfiguredError(path, "exists and is not a socket", "choose another path")
@@ -91,7 +91,7 @@ def _bind_path(path: str) -> socket.socket:
             try:
                 probe.connect(path)
             except OSError:
-                os.unlink(path)  # of a server that was killed
+                os.unlink(path)  # left by a server that was killed
             else:
                 raise StoreMisconfiguredError(path, "is in use by another server", "stop it first")
     bound = socket.socket(socket.AF_UNIX)
@@ -107,7 +107,7 @@ def _bind_path(path: str) -> socket.socket:
 
 
 def inherited() -> list[socket.socket]:
-    """The sockets that systemd has opened for us."""
+    """Return the sockets that systemd has passed to this process."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     count = int(os.environ.get("LISTEN_FDS", "0"))
@@ -115,7 +115,7 @@ def inherited() -> list[socket.socket]:
 
 
 def place_of(bound: socket.socket) -> Place:
-    """Where a socket listens."""
+    """Return the place where a socket listens."""
     name = bound.getsockname()
     if bound.family == socket.AF_UNIX:
         return Place("", 0, os.fsdecode(name))
@@ -123,7 +123,7 @@ def place_of(bound: socket.socket) -> Place:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Raises StoreMisconfiguredError."""
+    """Return the server's TLS context. Raises StoreMisconfiguredError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificates(context, tls)
@@ -133,7 +133,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 def load_certificates(context: ssl.SSLContext, tls: Tls) -> None:
-    """Load the files anew: connections from now on use them."""
+    """Load the certificate files; new connections use them. Raises StoreMisconfiguredError."""
     try:
         context.load_cert_chain(tls.cert, tls.key, password="")
         if tls.client_ca:
@@ -145,7 +145,7 @@ def load_certificates(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
-    """The principal in a verified client certificate; "" if there is none.
+    """Return the principal in a verified client certificate; "" if there is none.
 
     The name is the first URI of its subject alternative names, else the first DNS name, else the
     first e-mail address. The common name is not used: CAs do not check it.
@@ -163,15 +163,15 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 
 def _send_at_once(transport: asyncio.BaseTransport) -> None:
-    # asyncio does this only for sockets that were created with the protocol's number, which
-    # those from systemd are not. Head and body are two writes, so each reply would be delayed.
+    # asyncio sets TCP_NODELAY only on sockets created with an explicit protocol number, which those
+    # from systemd lack. Head and body are two writes, so each reply would be delayed.
     opened = transport.get_extra_info("socket")
     if opened is not None and opened.family != socket.AF_UNIX:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Protocol(H11Protocol):
-    """uvicorn's HTTP/1.1, with a time limit on heads, certificates, and problem documents."""
+    """uvicorn's HTTP/1.1, with a timeout for heads, client certificates, and problem documents."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -200,7 +200,7 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Return whether no request is in progress."""
         return self.cycle is None or bool(self.cycle.response_complete)  # type: ignore[redundant-expr]
 
     def _expect_head(self) -> None:
@@ -227,7 +227,7 @@ class Protocol(H11Protocol):
             ("x-content-type-options", "nosniff"),
             ("cache-control", "no-store"),
         ]
-        with contextlib.suppress(h11.LocalProtocolError):  # a response is under way
+        with contextlib.suppress(h11.LocalProtocolError):  # a response is in progress
             for event in (
                 h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
                 h11.Data(data=body),
@@ -238,7 +238,7 @@ class Protocol(H11Protocol):
 
 
 def notify(state: str) -> None:
-    """Tell systemd (Type=notify) how we are; does nothing without it."""
+    """Send a state to systemd (Type=notify); do nothing without it."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,15 +1,14 @@
-"""The login of the dashboard: a cookie that contains the user's credential, sealed.
+"""The login of the dashboard: a cookie that contains the user's encrypted credential.
 
-The cookie is the bearer token (or JWT), encrypted and authenticated with a key of the server. Every
-request opens it and verifies the credential again, so a revoked token ends the login at once, and
-nothing has to be remembered: a restarted server with the same key, or another one, accepts it.
+The cookie is the bearer token (or JWT), encrypted and authenticated with the server's key. Every
+request decrypts it and verifies the credential again, so a revoked token ends the login at once.
+Logins are stateless: a restarted server, or another one with the same key, accepts the cookie.
 
 The cookie is one half. The other is a check value, derived from the cookie and returned by the
 login, which the page keeps in its storage and sends in the header `CHECK_HEADER` with every
 request, reads included. Other sites cannot read or guess it, which prevents forged requests. On
 loopback without TLS a browser sends the cookie to every port of the host, so another program there
-may receive it; without the check value, which only pages of this very origin can read, it is
-worthless.
+may receive it; it is useless without the check value, which only pages of this origin can read.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from lockfast.stores.private_files import open_private
 CHECK_HEADER: Final = "x-lockfast-check"
 SECURE_COOKIE: Final = "__Host-lockfast"
 LOOPBACK_COOKIE: Final = "lockfast-loopback"
-"""Without TLS. Browsers accept neither `__Host-` nor Secure there."""
+"""The cookie's name without TLS, where browsers accept neither `__Host-` nor Secure."""
 LIFETIME_S: Final = 12 * 3600
 CREDENTIAL_MAX: Final = 2048
-"""Browsers keep cookies of up to 4 KiB."""
+"""Keeps the sealed cookie below the 4 KiB that browsers store."""
 COOKIE_MAX: Final = 4096
 KEY_BYTES: Final = 32
 
 
 class LoginRefused(Exception):
-    """Why a cookie is not accepted; for the audit log only."""
+    """A login cookie was not accepted; the reason is for the audit log only."""
 
 
 class Login(NamedTuple):
@@ -62,7 +61,7 @@ class Logins:
         self._ended: dict[str, float] = {}
 
     def begin(self, credential: str) -> Login:
-        """Return the two halves of a login for a credential that was verified."""
+        """Return the two halves of a login for a verified credential."""
         cookie = self._fernet.encrypt(credential.encode()).decode("ascii")
         return Login(cookie, self._check_of(cookie))
 
@@ -125,7 +124,7 @@ def _derived(key: bytes, purpose: bytes) -> bytes:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy before us."""
+    """Return whether the browser uses TLS, to us or to a proxy in front of us."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description, derived from the table of routes and the definitions of commands."""
+"""The OpenAPI 3.1 description, derived from the route table and the command definitions."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ _PATH: Final[dict[str, dict[str, Any]]] = {
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON schema of a message, as `core/codec.py` encodes it."""
+    """Return the JSON schema of a message, as `core/codec.py` encodes it."""
     hints = get_type_hints(kind, vars(c))
     return {
         "type": "object",

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): one exception, and what it looks like in a response."""
+"""Problem documents (RFC 9457): the exception, and its response."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TITLES: Final[Mapping[str, str]] = {
     GONE: "The claim has ended",
     REFUSED: "The request can never succeed as sent",
 }
-"""Every type of problem, and its title."""
+"""The title of every problem type."""
 
 
 class Problem(Exception):
@@ -107,7 +107,7 @@ def over_quota(detail: str, retry_s: int = 1) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem for an exception that a request has raised."""
+    """Return the problem for an exception raised by a request."""
     retry = {"retry-after": "1"}
     if isinstance(error, Problem):
         return error
@@ -115,7 +115,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(422, INVALID, str(error))
     if isinstance(error, UnsupportedError):
         return Problem(501, kinds.UNSUPPORTED, str(error))
-    # The store's label and the advice to operators are not for clients.
+    # The store's label and the advice for operators are not for clients.
     if isinstance(error, StoreUnavailableError):
         return Problem(503, kinds.UNAVAILABLE, error.what, headers=retry)
     if isinstance(error, StoreMisconfiguredError):

@@ -1,7 +1,7 @@
-"""What one principal may use of this server: a rate of requests, and numbers of things.
+"""The limits of each principal on this server: a request rate, and numbers of objects.
 
-Counts are those of this server since its start; the store has limits of its own. Keep-alives and
-releases have their own rate, so that a client at its limit does not lose what it holds.
+Usage is counted by this server since its start; the store has its own limits. Keep-alives and
+releases have a separate rate, so that a client at its limit does not lose what it holds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lockfast.server.problems import over_quota
 
 PRINCIPALS_MAX: Final = 10_000
 UNKNOWN_TTL_S: Final = 60.0
-"""Assumed for a session that was opened before this server was started."""
+"""Assumed for a session that was opened before this server started."""
 
 
 class Quotas(NamedTuple):
@@ -29,11 +29,11 @@ class Quotas(NamedTuple):
     waiters: int = 50_000
     streams: int = 10_000
     requests: int = 20_000
-    """Requests under way at the same time, waiting ones included."""
+    """Concurrent requests, waiting ones included."""
 
 
 class _Bucket:
-    """A rate: `burst` at once, then `rate` per second."""
+    """A token bucket: `burst` at once, then `rate` per second."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
@@ -62,7 +62,7 @@ class _SessionUse:
 
 
 class Usage:
-    """What one principal uses."""
+    """The current usage of one principal."""
 
     def __init__(self, quotas: Quotas, clock: Callable[[], float] = monotonic) -> None:
         self.quotas = quotas
@@ -76,7 +76,7 @@ class Usage:
 
     @contextmanager
     def request(self, is_upkeep: bool) -> Iterator[None]:
-        """Count a request; raises Problem if there are too many."""
+        """Count a request while it runs. Raises Problem if there are too many."""
         bucket = self._upkeep if is_upkeep else self._requests
         if not bucket.take():
             raise over_quota(f"more than {self.quotas.requests_per_second:g} requests per second")
@@ -89,7 +89,7 @@ class Usage:
             self._under_way -= 1
 
     def may_stream(self) -> None:
-        """Raise Problem if there are too many streams; before the response begins."""
+        """Raise Problem if there are too many streams; call it before the response begins."""
         if self._streams >= self.quotas.streams:
             raise over_quota(f"more than {self.quotas.streams} streams")
 
@@ -142,7 +142,7 @@ class Usage:
             self._waiter_count -= 1
 
     def names_of(self, session: str, n: int) -> tuple[str, ...]:
-        """The names that a claim entered for, as far as this server knows."""
+        """Return the names that a claim entered for; () if this server does not know them."""
         known = self._sessions.get(session)
         claim = known.claims.get(n) if known is not None else None
         return claim.names if claim is not None else ()
@@ -167,7 +167,7 @@ class Usage:
 
 
 class UsageTable:
-    """The usage of each principal, as long as it fits."""
+    """The usage of each principal; beyond PRINCIPALS_MAX the oldest entry is dropped."""
 
     def __init__(self, quotas_of: Callable[[str], Quotas]) -> None:
         self._quotas_of = quotas_of

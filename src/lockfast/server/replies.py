@@ -1,4 +1,4 @@
-"""The HTTP response for each reply: its status, and for refusals a problem document."""
+"""The HTTP response for each reply: its status, and a problem document for refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSALS: Final = {
 
 
 def response_to(reply: c.Reply) -> Response:
-    """Return the response that carries a reply. Refusals are problems."""
+    """Return the response that carries a reply; a refusal becomes a problem document."""
     if isinstance(reply, c.Busy):
         holders = [one.owner for one in reply.ahead if one.held]
         detail = ", ".join(one.owner for one in reply.ahead) + " is ahead in the queue"

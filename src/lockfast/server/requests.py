@@ -1,4 +1,4 @@
-"""What every endpoint needs: the JSON of a request's body, and responses."""
+"""Helpers for every endpoint: the JSON of a request's body, and responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stream_response(lines: Any, media: str) -> Response:
 
 
 async def json_body(request: Request) -> Any:
-    """The JSON of a body, bounded in size, depth and time; None if there is none."""
+    """Return the JSON of a body, None if it is empty. Raises Problem if too large, deep or slow."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_S):

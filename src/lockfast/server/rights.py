@@ -40,7 +40,7 @@ class Rights:
         self.everything = everything or any(
             ADMIN in grant.verbs and not grant.prefix.strip("/") for grant in self._grants
         )
-        """Whether nothing needs to be checked or hidden."""
+        """Nothing needs to be checked or hidden."""
 
     def allow(self, verb: str, name: str) -> bool:
         return self.everything or any(
@@ -58,12 +58,12 @@ class Rights:
         return hash((self._grants, self.everything))
 
     def any(self) -> bool:
-        """Whether the principal has any right here."""
+        """Return whether the principal has any right in this namespace."""
         return self.everything or bool(self._grants)
 
 
 class RightsTable:
-    """All grants, as the rights file has them."""
+    """All grants of the rights file."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants = tuple(grants)

@@ -41,14 +41,14 @@ from lockfast.stores.registry import parse_url
 logger = logging.getLogger(__name__)
 
 DRAIN_S: Final = 1.0
-"""How long to serve on after SIGTERM, not ready, so that balancers turn away."""
+"""How long to keep serving after SIGTERM, while not ready, so that load balancers move on."""
 GRACE_S: Final = 10
-"""How long requests under way may take after that."""
+"""How long requests in progress may take after that."""
 KEEP_ALIVE_S: Final = 75
 
 
 class Options(NamedTuple):
-    """What the command line says."""
+    """The options of the command line."""
 
     store_url: str
     state_directory: str
@@ -58,7 +58,7 @@ class Options(NamedTuple):
     drain_s: float = DRAIN_S
     panels: tuple[Panel, ...] = ()
     announce: Callable[[str], None] | None = None
-    """Called with the server's URL when it is ready, in place of the usual lines."""
+    """Called with the server's URL when it is ready, instead of printing the usual lines."""
 
 
 def serve(options: Options) -> None:
@@ -93,7 +93,7 @@ def _prepare(directory: str) -> None:
 
 
 def _refuse_unsafe(options: Options, config: Config, places: Sequence[Place]) -> None:
-    """Other machines may reach a server only encrypted and authenticated."""
+    """Refuse to listen for other machines without TLS and authentication."""
     public = [place for place in places if not place.is_private]
     if not public:
         return
@@ -111,7 +111,7 @@ def _refuse_unsafe(options: Options, config: Config, places: Sequence[Place]) ->
 
 @contextlib.contextmanager
 def _only_server(store_url: str) -> Iterator[None]:
-    """Make sure that no other server serves the same embedded file."""
+    """Hold a lock file, so that only one server serves an embedded file."""
     url = parse_url(store_url)
     if url.scheme != "sqlite":
         yield
@@ -189,7 +189,7 @@ class _Process:
         )
 
     def _first_token(self) -> str:
-        """Create a token at the very first start; return the path of its file."""
+        """Create a token at the first start and return the path of its file; "" if not needed."""
         directory = self._options.state_directory
         tokens = token_file(directory)
         rights = self._config.policy.rights.of(LOCAL, "")
@@ -226,7 +226,7 @@ class _Process:
         asyncio.get_running_loop().call_later(self._options.drain_s, self._uvicorn.stop)
 
     def _reload(self) -> None:
-        """Read rights, quotas and certificates again; keep the old ones if they are wrong."""
+        """Reload rights, quotas and certificates; keep the old ones if the new ones are invalid."""
         try:
             if self._options.config_file:
                 self.server.set_policy(read_config(self._options.config_file).policy)
@@ -245,7 +245,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to us."""
+        """Do nothing: `_Process` handles signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

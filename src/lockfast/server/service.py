@@ -26,26 +26,26 @@ from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Rights
 from lockfast.server.wakes import Wakes
 
 SEND_MS: Final = 4000
-"""How long the store may take; clients wait for about that long."""
+"""How long the store may take; clients wait about as long."""
 SESSION: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 REASON_MAX: Final = 1024
 TTL_MS_MAX: Final = 24 * 3600 * 1000
 BOUNDS_MAX_MS: Final = 366 * 24 * 3600 * 1000
-"""Of every duration in a command; a year is as good as for ever."""
+"""The limit of every duration in a command; a year is as good as forever."""
 KIND_MAX: Final = 64
 PAGE_MAX: Final = 1000
 BLOCK_MAX: Final = 1 << 40
 BOUND_MAX: Final = 100_000
-"""How many sessions are remembered with their principals; the store knows the others."""
+"""How many sessions are cached with their principals; the store knows the others."""
 
 _PRINCIPAL: Final = re.compile(r" \[([^\[\]]*)\]$")
 
 
 class Caller(NamedTuple):
-    """Who sends a command, and what it may do in this namespace."""
+    """The sender of a command, and its rights in this namespace."""
 
     principal: str
-    """"" only for the anonymous user of --insecure-dev, to whom everything belongs."""
+    """"" only for the anonymous user of --insecure-dev, who owns everything."""
     rights: Rights
     usage: Usage
 
@@ -60,7 +60,7 @@ class Service:
         self._bound: dict[str, str] = {}
 
     async def execute(self, caller: Caller, command: c.Command) -> c.Reply:
-        """Execute a command. Raises Problem for what the principal may not do."""
+        """Execute a command. Raises Problem if the principal lacks the right or exceeds a quota."""
         _validate(command)
         require_supported(self.store.capabilities, command)
         handler = _HANDLERS.get(type(command))
@@ -79,7 +79,7 @@ class Service:
     # ── sessions and their principals ────────────────────────────────────────────────
 
     async def principal_of(self, session: str) -> str | None:
-        """Return who opened a session; None if the store does not have it."""
+        """Return the principal that opened a session; None if the store does not have it."""
         found = self._bound.get(session)
         if found is None:
             reply = await self.send(c.Sessions(just_before(session), 1))
@@ -91,7 +91,7 @@ class Service:
         return found
 
     def bound(self, session: str) -> str | None:
-        """As far as this server knows it."""
+        """Return the principal of a session if this server has cached it."""
         return self._bound.get(session)
 
     def _bind(self, session: str, principal: str) -> None:
@@ -100,14 +100,14 @@ class Service:
         self._bound[session] = principal
 
     async def is_foreign(self, caller: Caller, session: str) -> bool:
-        """Whether a session belongs to another principal."""
+        """Return whether a session belongs to another principal."""
         if not caller.principal:
             return False
         principal = await self.principal_of(session)
         return principal is not None and principal != caller.principal
 
     async def _own(self, caller: Caller, command: c.Command) -> c.Reply:
-        """A command on a session of the caller's. Those of others do not exist for it."""
+        """Execute a command on the caller's own session; reply "unknown session" for any other."""
         session: str = command.session  # type: ignore[union-attr]
         if await self.is_foreign(caller, session):
             return c.Ended(UNKNOWN_SESSION)
@@ -130,7 +130,7 @@ class Service:
         self.wakes.forget(session)
 
     def _completed(self, caller: Caller, command: c.Open) -> c.Open:
-        """Replace what no client may choose."""
+        """Replace the fields that no client may choose."""
         command = command._replace(inbox=self.wakes.inbox_of(command.session))
         if not caller.principal:
             return command
@@ -143,7 +143,7 @@ class Service:
             return c.Ended(UNKNOWN_SESSION)
         reply = await self.send(self._completed(caller, command))
         if isinstance(reply, c.Done):
-            # Another principal may have opened the same id since we looked.
+            # Another principal may have opened the same id since the check above.
             if await self.is_foreign(caller, command.session):
                 return c.Ended(UNKNOWN_SESSION)
             caller.usage.opened(command.session, command.ttl_ms)
@@ -157,7 +157,7 @@ class Service:
         caller.usage.may_enter(command.session, command.n)
         opening = command.open
         if opening is not None and caller.principal:
-            # First settle whose session it is; only then may a claim enter it.
+            # Settle first whose session it is; only then may a claim enter it.
             if self.bound(command.session) != caller.principal:
                 opened = await self._open(caller, opening)
                 if not isinstance(opened, c.Done):
@@ -219,7 +219,7 @@ class Service:
         return await self.send(command)
 
     async def _break(self, caller: Caller, command: c.Break) -> c.Reply:
-        """Break a deadlock that the server finds too: a client may name any claim as a victim."""
+        """Break a deadlock; of other principals only one that the server finds, too."""
         if caller.rights.everything or not await self.is_foreign(caller, command.session):
             return await self.send(command)
         claim = await self._claim(command.session, command.n)
@@ -259,8 +259,8 @@ class Service:
         reply = await self.send(command)
         if caller.rights.everything or not isinstance(reply, c.ListingReply):
             return reply
-        # Pages may be short or empty: `after` continues behind the last name of the store's
-        # page, so read on until something may be shown or there is no more.
+        # Pages may be short or empty: `after` continues after the last name of the store's page, so
+        # read on until there is something to show or no more pages.
         while True:
             shown = tuple(
                 _seen_resource(caller, view)
@@ -322,12 +322,12 @@ class Service:
 
 
 def _reads(caller: Caller, names: tuple[str, ...]) -> bool:
-    """Whether the caller may read all of these; not if the server does not know the names."""
+    """Return whether the caller may read all names; False if the names are unknown."""
     return bool(names) and all(caller.rights.allow(READ, name) for name in names)
 
 
 def principal_in(owner: str) -> str:
-    """Return the principal that a server has appended to an owner label; "" if none has."""
+    """Return the principal that a server has appended to an owner label; "" if there is none."""
     found = _PRINCIPAL.search(owner)
     return found[1] if found is not None else ""
 
@@ -342,7 +342,7 @@ def _sees(caller: Caller, places: tuple[c.Place, ...]) -> bool:
 
 
 def _seen(caller: Caller, claim: c.ClaimView) -> c.ClaimView:
-    """A claim without the places that the caller may not read."""
+    """Return a claim without the places that the caller may not read."""
     if caller.rights.everything:
         return claim
     places = tuple(p for p in claim.places if caller.rights.allow(READ, p.name))
@@ -361,7 +361,7 @@ def _seen_resource(caller: Caller, view: c.Reply) -> c.ResourceView:
 
 
 def _validate(command: c.Command) -> None:
-    """Check everything again that a client checks. Raises Problem or InvalidNameError."""
+    """Repeat every check that a client makes. Raises Problem or InvalidNameError."""
     session = getattr(command, "session", None)
     if session is not None:
         Service.check_session(session)
@@ -409,7 +409,7 @@ def _validate_enter(command: c.Enter) -> None:
 
 
 def _kind(kind: str) -> None:
-    # A kind that does not exist is harmless: the store has nothing of it.
+    # An unknown kind is harmless: the store has no resources of it.
     if len(kind) > KIND_MAX or has_controls(kind):
         raise _invalid(f"kind is one of {', '.join(MODES_OF_KIND)}")
 
@@ -438,4 +438,4 @@ _HANDLERS: Final[dict[type, Callable[..., Awaitable[c.Reply]]]] = {
     c.Sessions: Service._sessions,
     c.Events: Service._events,
 }
-"""Every other command concerns a session of the caller's."""
+"""Every other command is for a session of the caller."""

@@ -1,4 +1,4 @@
-"""Streams: the wakes of a session, and the event log. As JSON lines or as server-sent events."""
+"""Streams of a session's wakes and of the event log, as JSON lines or server-sent events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockfast.stores.lockserver.wake_listener import LINES, PING_S
 
 SSE: Final = "text/event-stream"
 CHECK_S: Final = 30.0
-"""How often a stream checks whether its principal still has the right to it."""
+"""How often a stream checks that its principal still has the right to it."""
 PENDING_MAX: Final = 10_000
 PING: Final = {"what": "ping"}
 RECONNECT: Final = {"what": "reconnect"}
@@ -33,7 +33,7 @@ def as_line(message: dict[str, Any]) -> bytes:
 
 
 def as_sse(message: dict[str, Any]) -> bytes:
-    """Names of events and ids are ours; data is JSON, which has no raw line ends."""
+    """Return a message as a server-sent event; its JSON contains no raw line breaks."""
     if message == PING:
         return b": ping\n\n"
     head = f"event: {message['what']}\n" if "what" in message else ""
@@ -43,7 +43,7 @@ def as_sse(message: dict[str, Any]) -> bytes:
 
 
 def format_for(accept: str) -> tuple[str, Write]:
-    """Return the media type and the encoding that a client asks for."""
+    """Return the media type and the encoder that a client asks for."""
     return (LINES, as_line) if LINES in accept else (SSE, as_sse)
 
 
@@ -59,7 +59,7 @@ class Pending:
         if not self._is_allowed():
             return
         if len(self._wakes) >= PENDING_MAX:
-            # The client reads too slowly; one `missed` makes it look at everything.
+            # The client reads too slowly; one `missed` makes it check all its claims.
             self._wakes.clear()
             self._wakes.append({"what": WAKE_MISSED})
         message: dict[str, Any] = {"what": wake.what}
@@ -84,7 +84,7 @@ async def wakes(
     recheck: Recheck,
     draining: asyncio.Event,
 ) -> AsyncIterator[bytes]:
-    """The wakes of a session, which need not be open yet."""
+    """Yield the wakes of a session, which may not be open yet."""
     caller = recheck()
     loop = asyncio.get_running_loop()
 
@@ -119,7 +119,7 @@ async def events(
     recheck: Recheck,
     draining: asyncio.Event,
 ) -> AsyncIterator[bytes]:
-    """The events that the caller may read, from a position of the log on."""
+    """Yield the events that the caller may read, after a position of the log."""
     caller = recheck()
     loop = asyncio.get_running_loop()
     check_at = loop.time() + CHECK_S
@@ -168,7 +168,7 @@ async def events(
 
 
 async def first_of(one: asyncio.Event, other: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for one of two events; return False if the time is over first."""
+    """Wait for either of two events; return False on timeout."""
     waiting = [asyncio.ensure_future(event.wait()) for event in (one, other)]
     try:
         done, _ = await asyncio.wait(

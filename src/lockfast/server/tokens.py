@@ -1,6 +1,6 @@
-"""Bearer tokens: 256 random bits each. The file has only their SHA-256.
+"""Bearer tokens of 256 random bits. The file contains only their SHA-256.
 
-A principal has at most two live tokens, so that one can be replaced without an interruption.
+A principal has at most two live tokens, so that one can be replaced without interruption.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockfast.stores.private_files import check_directory, make_directories, ope
 
 PREFIX: Final = "lf_"
 LIVE_MAX: Final = 2
-"""Per principal: the one in use, and the one that replaces it."""
+"""Per principal: the one in use, and its replacement."""
 
 
 class Token(NamedTuple):
-    """What is known of a token; not the token."""
+    """A token's record, without the token itself."""
 
     id: str
     principal: str
@@ -44,7 +44,7 @@ class TokenFile:
         self._tokens: tuple[Token, ...] = ()
 
     def all(self) -> tuple[Token, ...]:
-        """Every token; the file is read again when it has changed."""
+        """Return every token; the file is read again if it has changed."""
         try:
             descriptor = open_private(self.path, os.O_RDONLY, self.path)
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class TokenFile:
         return self._tokens
 
     def create(self, principal: str, lifetime_s: int | None = None) -> str:
-        """Return a new token, which nobody can read again later. Raises LimitError."""
+        """Create a token and return it; it cannot be read again later. Raises LimitError."""
         now = int(time.time())
         live = [token for token in self.all() if token.is_live(now)]
         count = sum(token.principal == principal for token in live)
@@ -74,7 +74,7 @@ class TokenFile:
         return token
 
     def revoke(self, token_id: str) -> bool:
-        """Forget a token; return whether there was one."""
+        """Delete a token; return whether it existed."""
         kept = tuple(token for token in self.all() if token.id != token_id)
         found = len(kept) < len(self.all())
         if found:
@@ -90,7 +90,7 @@ class TokenFile:
 
 
 def write_private(path: str, text: str) -> None:
-    """Replace a file by one that only this user may read, in one step."""
+    """Replace a file atomically by one that only this user may read."""
     temporary = f"{path}.{secrets.token_hex(4)}"
     descriptor = open_private(temporary, os.O_WRONLY | os.O_CREAT, path)
     try:
@@ -105,7 +105,7 @@ def write_private(path: str, text: str) -> None:
 
 
 class TokenVerifier:
-    """Checks tokens against the file, at most once a second for changes."""
+    """Verifies tokens against the file; checks for changes at most once a second."""
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
@@ -121,7 +121,7 @@ class TokenVerifier:
             self._tokens = self._file.all()
         hashed = _hash(credential)
         found = None
-        for token in self._tokens:  # all of them, so that the time tells nothing
+        for token in self._tokens:  # all of them, so that the time reveals nothing
             if hmac.compare_digest(token.sha256, hashed):
                 found = token
         if found is None:

@@ -1,4 +1,4 @@
-"""Who waits for whom, for people: every lock with waiters, and an edge for each."""
+"""The wait graph for people: every lock with waiters, and an edge for each waiter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCKS_MAX: Final = 1000
 
 
 async def wait_graph(send: Callable[[c.Command], Awaitable[c.Reply]]) -> dict[str, Any]:
-    """Read the locks that somebody waits for, and return nodes (actors) and edges."""
+    """Read the locks with waiters, and return nodes (actors) and edges."""
     edges: list[dict[str, Any]] = []
     nodes: dict[str, dict[str, Any]] = {}
     locks = 0

@@ -1,7 +1,7 @@
-"""Wakes from the store to whoever waits in this server: streams, and requests that wait.
+"""Wakes from the store for the streams and waiting requests of this server.
 
-A store calls `deliver` on a thread of its own. What it delivers is passed to the event loop in
-batches: one call of the loop for all wakes that arrived meanwhile.
+A store calls `deliver` on its own thread. Wakes are passed to the event loop in batches: one call
+of the loop for all that have arrived since the last one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISSED: Final = Wake("", "", 0, WAKE_MISSED)
 
 
 class Wakes:
-    """Who listens for which session. Used on the event loop only, but for `_deliver`."""
+    """The listeners of each session. Used on the event loop only, except for `_deliver`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class Wakes:
             self._shared = _Listening(store, "", self._deliver)
 
     def __len__(self) -> int:
-        """How many sessions somebody listens for."""
+        """Return the number of sessions with listeners."""
         return len(self._hearers)
 
     def inbox_of(self, session: str) -> str:
@@ -73,7 +73,7 @@ class Wakes:
                 del self._hearers[session]
 
     def is_waiting(self, session: str, n: int, ahead: Sequence[Blocker]) -> None:
-        """Note which claims are ahead of one; some stores watch them while it waits."""
+        """Pass on which claims are ahead of a waiting one; some stores watch them."""
         if self._shared is None and session in self._separate:
             self._separate[session].listener.watch_over(n, ahead)
 
@@ -87,7 +87,7 @@ class Wakes:
         self._arrived.append(wake)
         if not self._scheduled:
             self._scheduled = True
-            # The loop may be closed while the server shuts down.
+            # The loop may already be closed during shutdown.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._dispatch)
 
@@ -112,7 +112,7 @@ class Wakes:
 
 
 class _Listening:
-    """A listener of the store, and the thread on which it listens."""
+    """A wake listener of the store, and its thread."""
 
     def __init__(self, store: Store, session: str, deliver: Hear) -> None:
         self._session = session

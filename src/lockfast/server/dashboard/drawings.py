@@ -1,4 +1,4 @@
-"""The pictures of the dashboard: the timeline of a lock, and the wait graph."""
+"""The dashboard's drawings: the timeline of a lock, and the wait graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH_MIN, WIDTH_MAX = 320, 2400
 def timeline(
     view: c.ResourceView, events: Sequence[WatchEvent], now_s: float, width: float
 ) -> dict[str, Any]:
-    """The last hour of a lock, or as much of it as there is something to see."""
+    """Return the timeline of a lock's last hour, or of the part with known claims."""
     spans = spans_of(events)[-SPANS_DRAWN:]
     known = {(event.session, event.n) for event in events}
     spans += [
@@ -49,7 +49,7 @@ def timeline(
 
 
 def wait_graph(views: Iterable[c.ResourceView], sees: Callable[[str], bool]) -> dict[str, Any]:
-    """Who waits for whom among locks that may be shown."""
+    """Return the wait graph of the locks that may be shown."""
     found = graph_of([view for view in views if sees(view.name)])
     picture, left_out = wait_picture(found, _link)
     stuck = {edge.waiter for edge in found.edges if edge.deadlocked}

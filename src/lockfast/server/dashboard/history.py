@@ -1,7 +1,7 @@
-"""The events of the last hour, and figures made of them.
+"""The events of the last hour, and the figures computed from them.
 
-Figures are kept in slots of ten seconds. A slot counts grants, those that had to wait, acquires
-that gave up and leases that were lost, and has a sketch of waiting times.
+Figures are kept in slots of ten seconds. A slot counts grants, contended grants, acquires that gave
+up and lost leases, and has a sketch of waiting times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REVOCATIONS_MAX: Final = 1000
 
 
 class Slot:
-    """What happened in ten seconds."""
+    """The figures of ten seconds."""
 
     __slots__ = ("contended", "gave_up", "grants", "lost", "number", "waits")
 
@@ -33,7 +33,7 @@ class Slot:
         self.waits = Sketch()
 
     def row(self) -> list[Any]:
-        """The slot as the page gets it: start, counts, p50 and p99 in seconds."""
+        """Return the slot as the page receives it: start, counts, p50 and p99 in seconds."""
         return [
             self.number * SLOT_S,
             self.grants,
@@ -53,7 +53,7 @@ class Figures:
         self._builder = SpanBuilder()
 
     def add(self, event: WatchEvent) -> None:
-        """Count an event; events come in the order of the log."""
+        """Count an event; call it in the order of the log."""
         builder = self._builder
         known = builder.open.get((event.session, event.n, event.kind, event.name))
         asked = known.asked if known is not None else None
@@ -74,11 +74,11 @@ class Figures:
         slots = self._slots
         if not slots or number > slots[-1].number:
             slots.append(Slot(number))
-        # An event that is older than the last slot, because the clock was set back, counts now.
+        # An event older than the last slot, because the clock was set back, counts in that slot.
         return slots[-1]
 
     def rows(self, since_s: float = 0) -> list[list[Any]]:
-        """The slots that begin at an instant or later, oldest first."""
+        """Return the slots that end after an instant, oldest first."""
         found = []
         for slot in reversed(self._slots):
             if (slot.number + 1) * SLOT_S <= since_s:
@@ -88,7 +88,7 @@ class Figures:
 
 
 class Revocation(NamedTuple):
-    """A revocation that was requested of this server."""
+    """A revocation requested through this server."""
 
     session: str
     n: int
@@ -103,7 +103,7 @@ class History:
         self.events: deque[WatchEvent] = deque(maxlen=EVENTS_MAX)
         self.figures = Figures()
         self.begins: float | None = None
-        """Since when the history is complete, by the store's clock; None if it is empty."""
+        """The instant since which the history is complete, by the store's clock; None if empty."""
         self._revocations: deque[Revocation] = deque(maxlen=REVOCATIONS_MAX)
 
     def add(self, event: WatchEvent) -> None:
@@ -123,11 +123,11 @@ class History:
         self.begins = None
 
     def of(self, kind: str, name: str) -> list[WatchEvent]:
-        """The events of one lock, oldest first."""
+        """Return the events of one lock, oldest first."""
         return [event for event in self.events if (event.kind, event.name) == (kind, name)]
 
     def figures_for(self, is_shown: Callable[[str], bool]) -> Figures:
-        """Figures of the events whose names may be shown."""
+        """Return the figures of the events whose names may be shown."""
         made = Figures()
         for event in self.events:
             if is_shown(event.name):
@@ -138,7 +138,7 @@ class History:
         self._revocations.append(revocation)
 
     def revoked_by(self, events: Iterable[WatchEvent]) -> dict[int, str]:
-        """Who revoked, by the positions of these events, as far as this server knows."""
+        """Return who revoked, by event position, as far as this server knows."""
         known = {(one.session, one.n): one.by for one in self._revocations}
         return {
             event.position: known[event.session, event.n]

@@ -34,11 +34,11 @@ Guarded = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class Panel(NamedTuple):
-    """A panel that a server shows besides its own."""
+    """An additional panel of a server's page."""
 
     address: str
-    """Without a slash at its end: `/playground`."""
+    """Without a trailing slash: `/playground`."""
     files: Path
     """The directory of its static files, with `panel.js`."""
     endpoints: tuple[tuple[str, str, Guarded], ...] = ()
-    """Method, path and endpoint; for callers that are authenticated."""
+    """Method, path and endpoint; for authenticated callers."""

@@ -1,8 +1,8 @@
 """The locks and sessions of a namespace as browsers see them, and the deltas between versions.
 
-Events of the log change the picture at once; views read from the store correct it. Both may be
-applied in any order: the last event of a claim decides what is shown of it, and a view is only
-applied if no event of its lock arrived while it was read.
+Events of the log change the picture immediately; views read from the store correct it. Both may be
+applied in any order: the last event of a claim decides what is shown of it, and a view is applied
+only if no event of its lock arrived while it was read.
 
 Instants are milliseconds of the server's wall clock, so that a browser can count down from them.
 """
@@ -22,10 +22,10 @@ Key = tuple[str, str]
 ClaimKey = tuple[str, int]
 
 CLAIMS_SHOWN: Final = 16
-"""Holders, and waiting claims, of one lock in the picture; its own page has more."""
+"""How many holders, and how many waiting claims, the picture has per lock; its page has more."""
 DELTAS_KEPT: Final = 300
 TAIL_MAX: Final = 200
-"""Events of one delta; of more, the newest."""
+"""Events per delta; if there are more, the newest."""
 
 
 class Claim(NamedTuple):
@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     weight: int = 1
     wants: str = ""
     until_ms: int = 0
-    """When `max_hold` ends it; 0 if its session decides."""
+    """When `max_hold` ends it; 0 if it ends with its session."""
 
     def row(self) -> list[Any]:
         return list(self)
@@ -60,7 +60,7 @@ class Lock:
         self.waiting: dict[ClaimKey, Claim] = {}
         self.holder_count = self.waiting_count = self.limit = self.closed_until_ms = 0
         self.changed = 0
-        """The number of the last event that was applied."""
+        """The number of the last event applied to it."""
 
     @property
     def is_free(self) -> bool:
@@ -92,7 +92,7 @@ class Session(NamedTuple):
 
 
 class Delta:
-    """What changed between two versions."""
+    """The changes between two versions."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -103,11 +103,11 @@ class Delta:
         self.figures: list[list[Any]] = []
         self.trouble = ""
         self.encoded: bytes | None = None
-        """For callers who may see everything; made once."""
+        """For callers that may see everything; encoded once."""
 
 
 class Picture:
-    """The current version, what changed since, and the last deltas."""
+    """The current version, the changes since, and the last deltas."""
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
@@ -118,7 +118,7 @@ class Picture:
         self.deltas: deque[Delta] = deque(maxlen=DELTAS_KEPT)
         self.events_seen = 0
         self.uncertain: dict[Key, None] = {}
-        """Locks whose view has to be read: an event alone does not tell their order or counts."""
+        """Locks whose view must be read: events alone do not give their order or counts."""
         self._changed_locks: dict[Key, None] = {}
         self._changed_sessions: dict[str, None] = {}
         self._events: deque[WatchEvent] = deque(maxlen=TAIL_MAX)
@@ -128,7 +128,7 @@ class Picture:
     # ── events ───────────────────────────────────────────────────────────────────────
 
     def apply(self, event: WatchEvent, now_ms: int) -> None:
-        """Change the picture as an event of the log says."""
+        """Apply an event of the log."""
         self.events_seen += 1
         self._events.append(event)
         self._event_count += 1
@@ -139,7 +139,7 @@ class Picture:
                 return
             lock = self.locks[key] = Lock(key)
         if event.kind == SEMAPHORE:
-            self.uncertain[key] = None  # its limit and weights are in the view only
+            self.uncertain[key] = None  # only the view has its limit and weights
         lock.changed = self.events_seen
         _HANDLERS.get(event.what, Picture._other)(self, lock, event, now_ms)
         if lock.waiting_count > len(lock.waiting) or lock.holder_count > len(lock.holders):
@@ -204,7 +204,7 @@ class Picture:
     # ── views ────────────────────────────────────────────────────────────────────────
 
     def put_view(self, view: c.ResourceView, now_ms: int, asked: int) -> None:
-        """Show a lock as it was read; `asked` is `events_seen` of the moment before."""
+        """Replace a lock by its view; `asked` is `events_seen` when the view was requested."""
         key = (view.kind, view.name)
         lock = self.locks.get(key)
         if lock is not None and lock.changed > asked:
@@ -236,7 +236,7 @@ class Picture:
             self._note(lock)
 
     def _holder(self, claim: Claim, view: c.ClaimView, now_ms: int) -> Claim:
-        """Add when `max_hold` ends a claim, if that is before its session ends."""
+        """Return a claim with the end of its `max_hold`, if that is before its session's end."""
         session = self.sessions.get(claim.session)
         until_ms = now_ms + view.left_ms
         if session is None or until_ms > session.until_ms - 1000:
@@ -244,14 +244,14 @@ class Picture:
         return claim._replace(until_ms=until_ms // 500 * 500)
 
     def recheck(self, keys: Iterable[Key], asked: int) -> None:
-        """Read these locks again: a page of the listing should have had them, and has not."""
+        """Read these locks again: a page of the listing should have contained them but did not."""
         for key in keys:
             lock = self.locks.get(key)
             if lock is not None and lock.changed <= asked:
                 self.uncertain[key] = None
 
     def put_sessions(self, views: Mapping[str, c.SessionView], now_ms: int) -> None:
-        """Show exactly these sessions."""
+        """Replace all sessions."""
         for name in self.sessions.keys() - views.keys():
             del self.sessions[name]
             self._changed_sessions[name] = None
@@ -284,7 +284,7 @@ class Picture:
         )
 
     def flush(self, figures: list[list[Any]]) -> Delta:
-        """Make a version of what has changed."""
+        """Create a new version from the changes, and return its delta."""
         self.version += 1
         delta = Delta(self.version)
         for key in self._changed_locks:
@@ -304,7 +304,7 @@ class Picture:
         return delta
 
     def since(self, version: int) -> list[Delta] | None:
-        """The deltas after a version; None if they are not all kept."""
+        """Return the deltas after a version; None if some are no longer kept."""
         if version == self.version:
             return []
         if not self.deltas or not self.deltas[0].version - 1 <= version <= self.version:
@@ -353,7 +353,7 @@ def _viewed(
 
 
 def _near(known_ms: int, now_ms: int, left_ms: int) -> int:
-    """The instant `left_ms` from now; the known one if it differs only by the time of reading."""
+    """Return the instant `left_ms` from now; the known one if it is within 250 ms of that."""
     if left_ms <= 0:
         return 0
     until_ms = now_ms + left_ms

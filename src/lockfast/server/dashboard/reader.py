@@ -1,9 +1,9 @@
 """Keeps the picture of one namespace up to date, for all browsers together.
 
-Two tasks run while anybody looks. One follows the event log, which shows a grant within
-milliseconds. The other reads from the store what the log does not tell, in portions: locks whose
+Two tasks run while browsers are connected. One follows the event log, which shows a grant within
+milliseconds. The other reads from the store what the log does not contain, in portions: locks whose
 view is uncertain, one page of the listing per second as a check, and the sessions, whose renewals
-are not logged. When the last browser is gone, both stop after a while.
+are not logged. Both stop LINGER_S after the last browser has disconnected.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ SWEEP_S: Final = 1.0
 SESSIONS_S: Final = 2.0
 RETRY_S: Final = 1.0
 LINGER_S: Final = 20.0
-"""How long to read on after the last browser has gone; one that reloads finds it running."""
+"""How long to keep reading after the last browser has disconnected, in case it reloads."""
 PAGE: Final = 500
 SESSION_PAGE: Final = 1000
 VIEWS_MAX: Final = 25
-"""Uncertain locks that are read per tick."""
+"""How many uncertain locks are read per tick."""
 EVENTS_PAGE: Final = 500
 BACKFILL_MAX: Final = 20_000
-"""Events read from the log's past at the start."""
+"""How many past events are read from the log at the start."""
 
 
 class Reader:
-    """The picture of one namespace, while somebody looks at it."""
+    """The picture of one namespace, kept up to date while it has viewers."""
 
     def __init__(self, service: Service, log: EventLog) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class Reader:
         self._sweeping = self._sweep()
         self._next_page: str | None = None
         self._has_gap = False
-        """Events were missed: the log was shorter than the time we did not read it."""
+        """Events were missed: they left the log before they were read."""
         self._views: dict[Key, tuple[float, asyncio.Future[c.ResourceView]]] = {}
 
     @contextlib.contextmanager
@@ -82,7 +82,7 @@ class Reader:
             self._idle_at_s = time.monotonic()
 
     async def ready(self) -> None:
-        """Wait until the picture is whole, or there is trouble to show."""
+        """Wait until the picture is complete, or there is an error to show."""
         await self._ready.wait()
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class Reader:
         self._sweeping = self._sweep()
         following: asyncio.Task[None] | None = None
         try:
-            # Fix the position in the log first: events after it are applied to what is read then.
+            # Fix the position in the log first: later events are applied to what is read next.
             await self._retried(self._backfill)
             await self._retried(self._read_everything)
             following = asyncio.create_task(self._follow())
@@ -111,7 +111,7 @@ class Reader:
                 await self._retried(self._keep_up)
         finally:
             self._ready.clear()
-            self.picture = Picture(secrets.token_hex(4))  # what it knows is old from now on
+            self.picture = Picture(secrets.token_hex(4))  # its content is stale from now on
             if self._flush_due is not None:
                 self._flush_due.cancel()
                 self._flush_due = None
@@ -119,11 +119,11 @@ class Reader:
                 following.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await following
-        if self._viewers:  # one came while this run was ending
+        if self._viewers:  # one arrived while this run was ending
             self._task = asyncio.create_task(self._run())
 
     async def _retried(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Run a step until it succeeds; say on the page what is wrong meanwhile."""
+        """Run a step until it succeeds; until then show the error on the page."""
         while True:
             try:
                 await step()
@@ -132,7 +132,7 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
                 return
             except Exception as error:
-                # Whatever it is: a reader that ended would leave pages stale without a word.
+                # Catch everything: a reader that ended would leave pages stale without a message.
                 is_known = isinstance(error, LockfastError | TimeoutError)
                 self._say(getattr(error, "what", "") or type(error).__name__)
                 logger.warning(
@@ -169,13 +169,13 @@ class Reader:
                             )
                     self._position = events[-1].position
                     self._changed()
-                    # Take what arrives within a tick together.
+                    # Batch the events that arrive within half a tick.
                     await asyncio.sleep(TICK_S / 2)
             except Gap:
                 self._position = None
                 self.history.clear()
             except UnsupportedError:
-                return  # no log: the sweep alone finds out what changes
+                return  # no log: only the sweep finds changes
             except Exception as error:
                 is_known = isinstance(error, LockfastError | TimeoutError)
                 logger.warning(
@@ -184,7 +184,7 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
 
     async def _backfill(self) -> None:
-        """Read the past of the log into the history, or what it lacks since the last run."""
+        """Read the log's past into the history, or what it has missed since the last run."""
         end = await self._send(c.Events(None))
         if not isinstance(end, c.EventsReply):
             return
@@ -213,7 +213,7 @@ class Reader:
         await self._read_sessions()
 
     async def _keep_up(self) -> None:
-        """One tick of what the log does not tell."""
+        """Wait one tick, then read what is due of the data that the log does not contain."""
         await asyncio.sleep(TICK_S)
         if self._has_gap:
             self._has_gap = False
@@ -232,7 +232,7 @@ class Reader:
             self._changed()
 
     def _sweep(self) -> Iterator[tuple[str, str]]:
-        """Yield the pages of all kinds, for ever; `_next_page` is where the last one ended."""
+        """Yield the pages of all kinds forever; `_next_page` is where the last one ended."""
         while True:
             for kind in MODES_OF_KIND:
                 after: str | None = ""
@@ -241,7 +241,7 @@ class Reader:
                     after = self._next_page
 
     async def _read_page(self, kind: str, after: str) -> str | None:
-        """Read a page of the listing; return where the next begins, None after the last."""
+        """Read a page of the listing; return where the next one starts, None after the last."""
         asked = self.picture.events_seen
         reply = await self._send(c.Listing(kind, "", after, PAGE))
         if not isinstance(reply, c.ListingReply):
@@ -280,12 +280,12 @@ class Reader:
             views.update((view.session, view) for view in reply.sessions)
             after, more = reply.sessions[-1].session, reply.more
         self.picture.put_sessions(views, _wall_ms())
-        # Many sessions take longer to read; never spend more than a tenth of the time on it.
+        # Many sessions take longer to read; spend at most a tenth of the time on them.
         took_s = time.monotonic() - started_s
         self._sessions_at_s = time.monotonic() + max(SESSIONS_S, 10 * took_s)
 
     async def view(self, kind: str, name: str, waiting_max: int, fresh_s: float) -> c.ResourceView:
-        """One lock in full; all browsers that ask within `fresh_s` share one request."""
+        """Return one lock in full; browsers that ask within `fresh_s` share one request."""
         now_s = time.monotonic()
         known = self._views.get((kind, name))
         if known is None or now_s - known[0] > fresh_s:
@@ -307,7 +307,7 @@ class Reader:
     # ── deltas ───────────────────────────────────────────────────────────────────────
 
     def _changed(self) -> None:
-        """Make a delta now, or as soon as the last one is a tick old."""
+        """Create a delta now, or as soon as the last one is a tick old."""
         if self._flush_due is not None or not self._ready.is_set():
             return
         wait_s = self._flushed_s + TICK_S - time.monotonic()

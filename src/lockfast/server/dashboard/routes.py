@@ -1,4 +1,4 @@
-"""The addresses of the dashboard."""
+"""The dashboard's endpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Dashboard:
         self._readers: dict[str, Reader] = {}
 
     def public(self) -> Iterable[tuple[str, str, Public]]:
-        """What needs no credentials: method, path, endpoint."""
+        """Yield the endpoints that need no credentials: method, path, endpoint."""
         yield "GET", "/", self._page
         yield "POST", f"{ROOT}/login", self._login
         yield "GET", f"{ROOT}/static/{{path:path}}", _files(STATIC)
@@ -83,7 +83,7 @@ class Dashboard:
         return found
 
     def revoked(self, namespace: str, command: c.Revoke | c.RevokeSession, by: str) -> None:
-        """Remember who revoked, for the page of the lock."""
+        """Record who revoked, for the page of the lock."""
         if isinstance(command, c.Revoke) and namespace in self._readers:
             made = Revocation(command.session, command.n, by, command.reason)
             self._readers[namespace].history.note_revocation(made)
@@ -153,7 +153,7 @@ class Dashboard:
         return stream_response(messages, "text/event-stream")
 
     async def _lock(self, request: Request, caller: Caller) -> Response:
-        """Everything about one lock."""
+        """Return everything about one lock."""
         kind, name = request.query_params.get("kind", "lock"), request.query_params.get("name", "")
         check_name(name)
         if kind not in drawings.KINDS:
@@ -185,7 +185,7 @@ class Dashboard:
         )
 
     async def _graph(self, request: Request, caller: Caller) -> Response:
-        """Who waits for whom."""
+        """Return the wait graph."""
         reader = self.reader(_namespace(request))
         waited_for = [
             lock
@@ -238,7 +238,7 @@ def _width(request: Request) -> float:
 
 
 def _files(directory: Path) -> Public:
-    """Serve the files of a directory, all of which are listed now."""
+    """Return an endpoint for the files that a directory contains now."""
     known = {
         path.relative_to(directory).as_posix(): path
         for path in directory.rglob("*")

@@ -1,10 +1,10 @@
 """What one browser gets: server-sent events, filtered by the rights of its user.
 
-    hello     who is looking, and what the page may show
+    hello     the user, and what the page may show
     part      a portion of the snapshot; the first has `first`, the last `last`
     delta     what has changed
-    ping      nothing has; every two seconds
-    reconnect the server shuts down
+    ping      no change; every two seconds
+    reconnect the server is shutting down
 
 The id of a message is `EPOCH-VERSION`. A browser that reconnects sends the last one it got and
 receives the deltas it missed, or a snapshot if they are no longer kept.
@@ -29,7 +29,7 @@ from lockfast.server.streams import CHECK_S, first_of
 
 PING_S: Final = 2.0
 PART: Final = 1000
-"""Locks, or sessions, in one part of a snapshot."""
+"""Locks, or sessions, per part of a snapshot."""
 TAIL: Final = 200
 """Past events in a snapshot."""
 
@@ -56,7 +56,7 @@ class View:
     # ── snapshot ─────────────────────────────────────────────────────────────────────
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The whole picture in parts."""
+        """Return the whole picture in parts."""
         picture, history = self._reader.picture, self._reader.history
         locks = [self._lock(lock.row()) for key, lock in picture.locks.items() if self.sees(key[1])]
         sessions = self._sessions(picture.sessions.items())
@@ -84,7 +84,7 @@ class View:
     # ── deltas ───────────────────────────────────────────────────────────────────────
 
     def encoded(self, delta: Delta) -> bytes | None:
-        """A delta as bytes; None if nothing of it may be shown."""
+        """Return a delta as bytes; None if nothing of it may be shown."""
         if not self._sees_everything:
             shown = self._filtered(delta)
             return self.message("delta", shown, delta.version) if shown else None
@@ -152,7 +152,7 @@ class View:
     def _leases(
         self, rows: Iterable[dict[str, Any]], changed: Iterable[str] = ()
     ) -> dict[str, list[int]]:
-        """When the sessions of these locks' claims end, with their TTL, by session."""
+        """Return the end and the TTL of these locks' sessions, by session."""
         sessions = self._reader.picture.sessions
         wanted = {claim[0] for row in rows for claim in (*row["holders"], *row["waiting"])}
         self._told |= wanted
@@ -164,7 +164,7 @@ class View:
         }
 
     def message(self, what: str, data: dict[str, Any], version: int | None = None) -> bytes:
-        """One server-sent event. JSON has no raw line ends."""
+        """Return one server-sent event; its JSON contains no raw line breaks."""
         data["now"] = time.time_ns() // 1_000_000
         head = f"event: {what}\n"
         if version is not None:
@@ -180,7 +180,7 @@ async def stream(
     recheck: Recheck,
     draining: asyncio.Event,
 ) -> AsyncIterator[bytes]:
-    """Yield what a browser gets until it disconnects, loses its rights or the server ends."""
+    """Yield messages until the browser disconnects, loses its rights or the server drains."""
     caller = recheck()
     loop = asyncio.get_running_loop()
     with reader.viewing() as changed, caller.usage.stream():
@@ -227,7 +227,7 @@ async def _first_of_ready(reader: Reader, draining: asyncio.Event) -> None:
 
 
 def _resumed(reader: Reader, last_id: str) -> int | None:
-    """The version that a browser has; None if it has to begin anew."""
+    """Return the version that a browser has; None if it needs a snapshot."""
     epoch, _, version = last_id.partition("-")
     is_known = epoch == reader.picture.epoch and version.isascii() and version.isdigit()
     return int(version) if is_known and len(version) < 17 else None

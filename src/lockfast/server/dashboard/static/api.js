@@ -1,7 +1,7 @@
 // Requests with the page's credentials, and the stream of updates.
 //
-// The login cookie is invisible to scripts; the check value, which belongs to it, is kept here and
-// sent with every request. Neither is of use without the other.
+// Scripts cannot read the login cookie; its check value is kept here and sent with every request.
+// Neither is of use without the other.
 
 const CHECK = "lockfast-check";
 
@@ -21,7 +21,8 @@ function headers(more = {}) {
   return check ? { "x-lockfast-check": check, ...more } : more;
 }
 
-// Send a request; return the JSON of the response. Throws Problem, or TypeError without a server.
+// Send a request and return the JSON of the response. Throws Problem, or TypeError if the server
+// cannot be reached.
 export async function api(path, { method = "GET", body, signal } = {}) {
   const sent = { method, signal, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
   if (body !== undefined) sent.body = JSON.stringify(body);
@@ -41,10 +42,10 @@ export async function logout() {
   localStorage.removeItem(CHECK);
 }
 
-export const SILENCE_MS = 6000; // the server says something at least every two seconds
+export const SILENCE_MS = 6000; // the server sends something at least every two seconds
 const RETRY_MS = [250, 500, 1000, 2000, 3000];
 
-// Follow the stream for ever: on(event, data) for each message, on("state", text) for the connection.
+// Follow the stream forever: on(event, data) for each message, on("state", text) for the connection.
 // Returns when the server refuses the credentials.
 export async function follow(on) {
   let lastId = "";
@@ -68,7 +69,7 @@ export async function follow(on) {
         on(message.event, message.data);
       }
     } catch {
-      // Said by the state below.
+      // Reported by the state below.
     } finally {
       clearTimeout(silence);
     }

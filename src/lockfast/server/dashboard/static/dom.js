@@ -1,15 +1,15 @@
-// Build elements. Text from elsewhere becomes text nodes only; there is no innerHTML on this page.
+// Build elements. Untrusted text becomes text nodes only; this page never uses innerHTML.
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\uffff]/g;
 
-// Return text in which characters that cannot be seen, or that change the direction of others, are
-// written as their code.
+// Return text with invisible characters, and those that change the text direction, written as
+// their code.
 export function visible(text) {
   return String(text ?? "").replace(INVISIBLE, (c) =>
     `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-// Create an element. Attributes: `on…` listeners, null or false to leave out (but for aria-…), others as is.
+// Create an element. Attributes: `on…` are listeners; null or false is left out, except for aria-….
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) set(made, name, value);
@@ -24,7 +24,7 @@ export function set(element, name, value) {
   else element.setAttribute(name, value === true ? "" : String(value));
 }
 
-// Text from elsewhere, isolated so that its direction cannot change that of its surroundings.
+// Untrusted text, isolated so that its direction cannot change that of its surroundings.
 export function text(value, attributes = {}) {
   const shown = visible(value);
   return h("bdi", { ...attributes, title: attributes.title ?? (shown.length > 24 ? shown : null) }, shown);
@@ -42,7 +42,7 @@ const ATTRIBUTES = new Set([
   "cx", "cy", "d", "id", "text-anchor", "patternUnits", "patternTransform", "points", "fill",
 ]);
 
-// Rebuild a drawing of the server from the elements and attributes that drawings have.
+// Rebuild a drawing of the server from the elements and attributes that drawings may have.
 export function svg(markup) {
   const parsed = new DOMParser().parseFromString(markup, "image/svg+xml").documentElement;
   if (parsed.localName !== "svg") return h("p", {}, "The drawing cannot be shown.");
@@ -67,7 +67,7 @@ function copy(source) {
 
 let noticeTimer;
 
-// Say something to the user and to screen readers.
+// Show a message to the user and announce it to screen readers.
 export function notify(message, kind = "") {
   const place = document.getElementById("notices");
   place.replaceChildren(h("div", { class: `notice ${kind}` }, message));

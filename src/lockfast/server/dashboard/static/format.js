@@ -7,7 +7,7 @@ const number = new Intl.NumberFormat("en");
 
 export const count = (value) => number.format(value);
 
-// A duration of milliseconds in at most two units, with a width that changes little.
+// Format milliseconds in at most two units, with a width that changes little.
 export function duration(ms) {
   if (!Number.isFinite(ms)) return "–";
   const s = Math.max(0, ms) / 1000;
@@ -19,7 +19,7 @@ export function duration(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-// A duration that is counted in seconds: without tenths, so that it does not flicker.
+// Format a running duration in seconds, without tenths, so that it does not flicker.
 export const elapsed = (ms) => (ms < 1000 ? "< 1 s" : duration(ms < 10000 ? Math.floor(ms / 1000) * 1000 : ms).replace(".0 s", " s"));
 export const time = (ms) => clock.format(new Date(ms));
 export const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;

@@ -1,4 +1,4 @@
-// The bar on top: what is connected, whether it is up to date, figures, navigation.
+// The bar at the top: the connected store, whether the page is up to date, figures, navigation.
 
 import { h, put, set, text } from "./dom.js";
 import { count, duration, time } from "./format.js";
@@ -65,7 +65,7 @@ export function header(element, views, { logout }) {
     put(cells.waiting, count(waiting));
     put(cells.longest, oldest === Infinity ? "–" : duration(Math.floor((picture.now() - oldest) / 1000) * 1000 || 1));
     put(cells.sessions, count(picture.sessions.size));
-    // The last minute: what is in the newest six slots of ten seconds.
+    // The last minute: the newest six slots of ten seconds.
     const since = picture.now() / 1000 - 60;
     let grants = 0, p99 = null;
     for (const row of picture.figures.values()) {

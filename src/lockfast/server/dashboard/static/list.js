@@ -1,4 +1,4 @@
-// A table of any length of which only the visible rows exist.
+// A table of any length that creates only its visible rows.
 //
 // Rows have one height. Row i is always shown by the same element while it is visible, so focus and
 // selection survive updates. Arrow keys, Page Up and Down, Home and End move between rows.
@@ -76,7 +76,7 @@ export class List {
     row.element.setAttribute("role", "row");
     row.at = -1;
     row.element.addEventListener("focusin", () => { if (this.#active !== row.at) { this.#active = row.at; this.draw(); } });
-    // The rows of a longer pool have other numbers: begin anew.
+    // The rows of a longer pool have other numbers: start again.
     for (const other of this.#rows) other.at = -1;
     this.#rows.push(row);
     this.body.append(row.element);

@@ -108,7 +108,7 @@ function askForLogin(why = "") {
   token.focus();
 }
 
-// "/" goes to the search field of a view, as in many lists.
+// "/" focuses the search field of a view.
 addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, dialog");
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {

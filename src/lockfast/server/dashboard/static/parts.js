@@ -1,10 +1,10 @@
-// What several views show: a lock's name, an owner, the countdown of a lease, a search field.
+// Parts of several views: a lock's name, an owner, the countdown of a lease, a search field.
 
 import { h, put, visible } from "./dom.js";
 import { addressOf, duration, elapsed } from "./format.js";
 import { picture } from "./picture.js";
 
-// A cell with a link to a lock, to be filled again and again.
+// A cell with a link to a lock, refilled on every update.
 export function lockCell() {
   const kind = h("span", { class: "kind" });
   const name = h("bdi", { class: "name" });
@@ -29,7 +29,7 @@ export function cell(className = "") {
   return h("div", { role: "cell", class: className });
 }
 
-// A cell with text from elsewhere.
+// A cell with untrusted text.
 export function ownerCell(className = "owner") {
   const inner = h("bdi");
   const more = h("span", { class: "dim" });

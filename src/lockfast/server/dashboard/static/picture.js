@@ -1,4 +1,4 @@
-// What the server has told us: locks, sessions, events, figures. Views read it and subscribe to changes.
+// The state received from the server: locks, sessions, events, figures. Views read it and subscribe.
 
 const EVENTS_KEPT = 2000;
 const FIGURES_KEPT = 360;
@@ -15,7 +15,7 @@ class Picture {
   sessions = new Map();
   leases = new Map();
   events = []; // oldest first
-  figures = new Map(); // by the second at which a slot begins
+  figures = new Map(); // by the second at which a slot starts
   hello = {};
   historyBegins = null;
   trouble = "";
@@ -56,7 +56,7 @@ class Picture {
     this.#schedule();
   }
 
-  // Parts of a snapshot are collected beside the picture, which is replaced by the last one.
+  // Collect the parts of a snapshot separately; the last one replaces the picture.
   #part(part) {
     if (part.first) this.#loading = { locks: new Map(), sessions: new Map(), leases: new Map(), structure: 0 };
     const into = this.#loading;

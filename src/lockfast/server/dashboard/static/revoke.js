@@ -1,4 +1,4 @@
-// Take a lock from its holder: who, what happens, why, and then only.
+// The revoke dialog: show the holder and the consequences, and require a reason.
 
 import { api } from "./api.js";
 import { h, notify, text } from "./dom.js";
@@ -7,7 +7,7 @@ import { picture } from "./picture.js";
 
 const REASON_MAX = 500;
 
-// Ask for a reason and a confirmation, and revoke one claim.
+// Ask for a reason and a confirmation, then revoke one claim.
 export function revoke(lock, claim) {
   const back = document.activeElement;
   const reason = h("textarea", { id: "reason", rows: 2, required: true, maxlength: REASON_MAX, "aria-describedby": "reason-hint" });

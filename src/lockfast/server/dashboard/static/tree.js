@@ -1,4 +1,4 @@
-// The prefixes of all names, as a tree in which one can be chosen.
+// The prefixes of all names, as a tree to select from.
 
 import { h, visible } from "./dom.js";
 import { count } from "./format.js";
@@ -26,7 +26,7 @@ export class PrefixTree {
 
   show() {
     if (this.#structure === picture.structure) return;
-    // Names that come and go quickly rebuild it once a second.
+    // Rebuild the tree at most once a second, however often names change.
     clearTimeout(this.#timer);
     const wait = this.#names ? this.#builtAt + REBUILD_MS - performance.now() : 0;
     if (wait <= 0) this.#build();

@@ -1,4 +1,4 @@
-// What happens, as it happens: the tail of the store's log.
+// Events as they happen: the tail of the store's log.
 
 import { h, put, visible } from "../dom.js";
 import { count, plural, time } from "../format.js";

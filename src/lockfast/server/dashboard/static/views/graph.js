@@ -1,4 +1,4 @@
-// Who waits for whom, with deadlocks highlighted.
+// The wait graph, with deadlocks highlighted.
 
 import { api } from "../api.js";
 import { h, put, svg, text } from "../dom.js";
@@ -32,7 +32,7 @@ export function mount(element) {
       if (!isOver) show(found, said !== last);
       last = said;
     } catch {
-      // The header says that the page is not up to date.
+      // The header shows that the page is not up to date.
     } finally {
       loading = false;
       loadedAt = performance.now();

@@ -50,7 +50,7 @@ export function mount(element, context, [kind = "lock", name = ""]) {
     const free = !view.holders.length && !view.waiting.length;
     state.className = `verdict ${free ? "good" : view.waiting_count ? "waits" : "good"}`;
     const said = h("span", {}, ...verdict(view, free));
-    // Screen readers announce it when it is replaced, so only if it has changed.
+    // Screen readers announce it when it is replaced, so replace it only if it has changed.
     if (said.textContent !== state.textContent) state.replaceChildren(said);
     const sessions = new Map(found.sessions.map((each) => [each[0], each]));
     fill(holders, view.holders.length, () => table(["Owner", "Mode", "Token", "Held for", "Lease left", "Session", "Value", "Metadata", ""], view.holders.map((claim) => [
@@ -94,7 +94,7 @@ export function mount(element, context, [kind = "lock", name = ""]) {
     }
   }
 
-  // Read again when the row of this lock changes, and now and then for its renewals.
+  // Read again when the row of this lock changes, and periodically for its renewals.
   let known;
   const stop = live(() => {
     const row = picture.locks.get(keyOf(kind, name));
@@ -133,7 +133,7 @@ function section(heading) {
   return { box, body };
 }
 
-// Replace the content of a section, and keep the focus where it was.
+// Replace the content of a section and keep the focus.
 function fill({ body }, size, make, empty) {
   const focused = body.contains(document.activeElement) ? document.activeElement.dataset.claim : undefined;
   const scrolled = [...body.querySelectorAll(".scroll")].map((each) => each.scrollLeft);

@@ -1,4 +1,4 @@
-// Which clients there are, and when each ends unless it is renewed.
+// All sessions, and when each expires unless it is renewed.
 
 import { h, put } from "../dom.js";
 import { count, duration, plural } from "../format.js";

@@ -1,4 +1,4 @@
-// Is it getting worse: contention, waiting times and throughput of the last hour.
+// Trends: contention, waiting times and throughput of the last hour.
 
 import uPlot from "../vendor/uPlot.esm.js";
 import { h, put } from "../dom.js";
@@ -76,8 +76,8 @@ export function mount(element) {
   };
 }
 
-// Slots in which nothing happened have no row: add them, from the beginning of the history on. The
-// current one is left out until it is complete.
+// Add rows for slots without events, from the beginning of the history. The current slot is left
+// out until it is complete.
 function timeline() {
   const end = Math.floor(picture.now() / 1000 / SLOT_S) * SLOT_S;
   const begin = Math.max(end - 3600, Math.floor((picture.historyBegins ?? end) / SLOT_S) * SLOT_S);
@@ -128,7 +128,7 @@ class Chart {
     return this.kind.series.map((one, n) => `${one.label} ${one.format(this.plot.data[n + 1][at])}`).join(", ");
   }
 
-  // The values under the pointer, else the newest.
+  // The values under the pointer, or else the newest.
   #caption() {
     if (!this.plot) return;
     const at = this.plot.cursor.idx, times = this.plot.data[0];
@@ -139,7 +139,7 @@ class Chart {
 
 const probe = document.createElement("span");
 
-// The value of a colour of the palette in the current theme.
+// Return a palette colour's value in the current theme.
 function colour(name) {
   if (!probe.isConnected) { probe.hidden = true; document.body.append(probe); }
   probe.style.color = `var(${name})`;

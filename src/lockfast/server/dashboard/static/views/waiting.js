@@ -1,4 +1,4 @@
-// Why does my request hang: every waiting claim, its position, and who is ahead.
+// Why a request hangs: every waiting claim, its position, and who is ahead.
 
 import { h, put } from "../dom.js";
 import { count, plural } from "../format.js";
