@@ -45,7 +45,7 @@ LEGEND: Final = {
         "refused by the guard": cross(13, 7, 5),
     }.items()
 }
-"""Small drawings, by what they mean."""
+"""A small drawing for each entry of the legend."""
 
 
 def timeline(record: Record, workers: Sequence[str], resources: Sequence[Resource]) -> str:

@@ -1,8 +1,8 @@
-"""The faults of one worker. They act where a client touches the world.
+"""The faults of one worker, injected where a client touches the world.
 
 A paused worker does nothing while its clock continues, as after SIGSTOP: each of its threads stops
-at the next point where it waits or sends a request. A crashed worker ends there: `Crashed` is
-raised in each of its threads, and nothing that they try to send on the way out reaches the store.
+at the next point where it waits or sends a request. A crashed worker ends at that point: `Crashed`
+is raised in each of its threads, and nothing that they send while they unwind reaches the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Crashed(BaseException):
 
 
 class _Course(NamedTuple):
-    """How a clock runs: what it showed at an instant, and how fast it has run since."""
+    """How a clock runs: what it showed at an instant, and its rate since."""
 
     since_ms: int
     shown_ms: float
@@ -48,7 +48,7 @@ class WorkerClock(Clock):
         return self._course.rate
 
     def set_rate(self, rate: float) -> None:
-        """Let the clock run `rate` times as fast from now on; it does not jump."""
+        """Run the clock at `rate` times real time from now on, without a jump."""
         now_ms = platform.now_ms()
         self._course = _Course(now_ms, self._shown_at(now_ms), rate)
         self.wake_sleepers()
@@ -57,11 +57,11 @@ class WorkerClock(Clock):
         return int(self._shown_at(platform.now_ms()))
 
     def real_ms(self, ms: int) -> int:
-        # Round up, so that a waiter does not wake just before its time and spin.
+        # Round up, so that a waiter does not wake just before its deadline and spin.
         return int(ms / self._course.rate) + 1
 
     def sleeping(self, sleeper: object, wake_up: Callable[[], None]) -> None:
-        # Be known as a sleeper before looking at the gate: a crash after that wakes us.
+        # Register as a sleeper before checking the gate, so that a later crash wakes us.
         super().sleeping(sleeper, wake_up)
         self._gate()
 
@@ -71,7 +71,7 @@ class WorkerClock(Clock):
 
 
 class Faults:
-    """What is wrong with one worker."""
+    """The current faults of one worker."""
 
     def __init__(self) -> None:
         self.clock = WorkerClock(self.gate)
@@ -100,7 +100,7 @@ class Faults:
         self.clock.wake_sleepers()
 
     def gate(self) -> None:
-        """Return at once, or after a pause; raise Crashed in a worker that has crashed."""
+        """Wait while the worker is paused. Raises Crashed if it has crashed."""
         self._running.wait()
         if self._crashed:
             raise Crashed
@@ -123,7 +123,7 @@ class WorkerRuntime(ThreadsRuntime):
         return _WorkerSignal(self._faults)
 
     def spawn(self, job: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        # A worker without a keeper would create one session after another.
+        # A worker without a keeper would open one session after another.
         self._faults.gate()
 
         def until_crash() -> None:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 ADDRESS: Final = "/playground"
 LIVELY_S: Final = 0.2
-"""How often the state is sent while workers run: the timeline moves."""
+"""How often the state is sent while workers run, so that the timeline moves."""
 IDLE_S: Final = 1.0
 LEAST_S: Final = 0.05
-"""The least pause between two states."""
+"""The shortest pause between two states."""
 
 
 def make_panel(scene: Scene) -> Panel:
@@ -45,7 +45,7 @@ class _Endpoints:
         )
 
     async def _hello(self, request: Request, caller: Caller) -> Response:
-        """What does not change."""
+        """Return what never changes: the bounds of the settings, and the legend."""
         return json_response({"bounds": BOUNDS, "legend": LEGEND})
 
     async def _state(self, request: Request, caller: Caller) -> Response:
@@ -56,7 +56,7 @@ class _Endpoints:
         return stream_response(self._states(request, caller), SSE)
 
     async def _states(self, request: Request, caller: Caller) -> AsyncIterator[bytes]:
-        """The state, again and again: after each change, and while time passes in it."""
+        """Yield the state after each change, and periodically as time passes."""
         scene = self._scene
         version = -1
         with caller.usage.stream():

@@ -1,4 +1,4 @@
-"""What happened in a scene: who waited and held, by the store's log, and what befell the workers.
+"""The record of a scene: claims from the store's log, and the faults of the workers.
 
 Instants are milliseconds of the wall clock, as in the store's log.
 """
@@ -35,11 +35,11 @@ class Claim:
     """How it ended: released, expired, revoked, gave_up."""
     token: int = 0
     number: int = 0
-    """Tokens are long; people count grants."""
+    """The number of the grant, shown instead of the token, which is long."""
     believed: bool = False
     """Its holder has learned of the grant."""
     believed_until_ms: int | None = None
-    """When its holder stopped to believe in it."""
+    """When its holder stopped believing that it holds the lock."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Fault:
 
 
 class Record:
-    """Claims and faults, the oldest first. Safe to use from any thread."""
+    """Claims and faults, oldest first. Safe to use from any thread."""
 
     def __init__(self, table: MemoryTable) -> None:
         self._table = table
@@ -66,7 +66,7 @@ class Record:
         self.faults: deque[Fault] = deque(maxlen=KEPT)
 
     def update(self) -> None:
-        """Let the store expire what is due, and read what is new in its log."""
+        """Let the store expire what is due, and read the new events of its log."""
         with self._mutex:
             # A store has no timer: it expires leases in the next command that writes.
             self._table.apply(Close("nobody"))
@@ -80,13 +80,13 @@ class Record:
                     return
 
     def number_of(self, token: int) -> int:
-        """Return which grant had this token: 1 for the first."""
+        """Return the number of the grant with this token: 1 for the first, 0 if unknown."""
         self.update()
         claim = self._by_token.get(token)
         return claim.number if claim is not None else 0
 
     def holder(self) -> Claim | None:
-        """Return the claim that holds the lock by the store's reckoning."""
+        """Return the claim that holds the lock according to the store; None if it is free."""
         self.update()
         for claim in reversed(self.claims):
             if claim.granted_ms is not None and claim.ended_ms is None:
@@ -94,14 +94,14 @@ class Record:
         return None
 
     def believed(self, token: int) -> None:
-        """Note that a worker has learned that it holds the lock."""
+        """Record that a worker has learned that it holds the lock."""
         self.update()
         claim = self._by_token.get(token)
         if claim is not None:
             claim.believed = True
 
     def believed_until_now(self, token: int) -> None:
-        """Note that a holder has just learned that it lost its lease, or gave it back."""
+        """Record that a holder has just learned that it lost its lease, or released it."""
         claim = self._by_token.get(token)
         if claim is not None and claim.believed_until_ms is None:
             claim.believed_until_ms = wall_ms()
@@ -115,7 +115,7 @@ class Record:
                 fault.ended_ms = wall_ms()
 
     def clear(self) -> None:
-        """Forget what is over; grants are counted from 1 again."""
+        """Discard faults and ended claims; grants are counted from 1 again."""
         self.update()
         with self._mutex:
             self._grants = 0

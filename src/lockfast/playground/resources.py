@@ -1,7 +1,7 @@
-"""What workers write to: two balances, one of them behind a guard.
+"""The resources that workers write to: two balances, one of them behind a guard.
 
 Every job reads a balance, works, and writes the balance plus one. So a balance should equal the
-number of jobs that reported success, and each job that is missing was overwritten by another.
+number of jobs that reported success; each missing job was overwritten by another.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Write(NamedTuple):
     worker: str
     token: int
     value: int
-    """The balance that was to be written."""
+    """The balance to write."""
     before: int
     stale: bool
-    """A newer token had been used before."""
+    """A newer token had already been used."""
     refused: bool
 
     @property
@@ -35,7 +35,7 @@ class Write(NamedTuple):
 
 
 class Resource:
-    """A balance. With a guard it refuses stale tokens; without, it accepts everything."""
+    """A balance. With a guard it refuses stale tokens; without one it accepts all writes."""
 
     def __init__(self, name: str, guard: MemoryGuard | None = None) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Resource:
         self.balance = 0
         self.jobs = 0
         self.newest = 0
-        """The newest token that was used."""
+        """The newest token used so far."""
         self.refused = 0
         self.writes: deque[Write] = deque(maxlen=WRITES_MAX)
 
@@ -57,10 +57,10 @@ class Resource:
         return self.balance != self.jobs
 
     def read(self, token: int) -> int:
-        """Return the balance, for a job that is going to write it.
+        """Return the balance, for a job that is going to write it. Raises StaleTokenError.
 
-        Raises StaleTokenError. The guard admits the token now: otherwise an older holder could
-        still write between this read and the write that follows it.
+        The guard admits the token now: otherwise an older holder could still write between this
+        read and the write that follows it.
         """
         with self._mutex:
             if self._guard is not None:
@@ -69,7 +69,7 @@ class Resource:
             return self.balance
 
     def write(self, at_ms: int, worker: str, token: int, value: int) -> Write:
-        """Write a balance, unless the guard refuses the token."""
+        """Write a balance unless the guard refuses the token; return the attempt."""
         with self._mutex:
             stale = token < self.newest
             refused = not self._admit(token)

@@ -22,7 +22,7 @@ def play(place: Place, workers: int, *, open_browser: bool = False) -> None:
         raise StoreMisconfiguredError(
             str(place), "is reachable from other machines", "the playground is for loopback only"
         )
-    # Lost leases are what the page is about; it shows them.
+    # Lost leases are the point of the page, which shows them.
     logging.getLogger("lockfast").setLevel(logging.CRITICAL)
     scene = Scene(workers)
 

@@ -1,4 +1,4 @@
-"""A scene: workers, a lock, two resources; commands, and the state that the page shows."""
+"""A scene: workers, a lock and two resources; commands, and the state that the page shows."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from lockfast.stores.memory import MemoryTable
 NAMES: Final = "ABCDEFGH"
 WRITES_SHOWN: Final = 5
 POLL_S: Final = 0.05
-"""How often to look for what nobody tells of, such as a lease that expires."""
+"""How often to poll for changes without a notification, such as an expired lease."""
 
 _numbers = itertools.count(1)
 
 
 class Settings(NamedTuple):
-    """What the sliders say. Each worker follows them from its next job on."""
+    """The settings of the sliders. Each worker follows them from its next job on."""
 
     ttl: float = 4.0
     work: float = 1.5
     check: bool = False
-    """Whether workers check their lease before they write."""
+    """Workers check their lease before they write."""
 
 
 BOUNDS: Final = {"ttl": (0.5, 30.0), "work": (0.1, 20.0)}
 
 
 class CommandError(ValueError):
-    """A command that the scene does not know, or with a wrong value."""
+    """A command that the scene does not know, or that has an invalid value."""
 
 
 class Scene:
-    """Everything of one playground. Its methods may be called from any thread."""
+    """One playground. Its methods may be called from any thread."""
 
     def __init__(self, workers: int = 4) -> None:
         self.id = str(next(_numbers))
@@ -63,7 +63,7 @@ class Scene:
 
     @property
     def url(self) -> str:
-        """The lock table as a server opens it."""
+        """The URL with which a server opens the lock table."""
         return f"playground://{self.id}"
 
     def _make_resources(self) -> None:
@@ -139,7 +139,7 @@ class Scene:
         self.story.next()
 
     def clear(self) -> None:
-        """End all workers, free the lock, and begin with empty resources."""
+        """Crash all workers, free the lock, and replace the resources by empty ones."""
         for worker in self.workers.values():
             worker.crash()
         reply = self.table.apply(Sessions())
@@ -154,7 +154,7 @@ class Scene:
         self.changed()
 
     def close(self) -> None:
-        """End all workers. The scene is gone afterwards."""
+        """Crash all workers and remove the scene."""
         self.story.stop()
         for worker in self.workers.values():
             worker.crash()
@@ -163,13 +163,13 @@ class Scene:
     # ── waiting for changes ──────────────────────────────────────────────────────────
 
     def changed(self) -> None:
-        """Tell those who wait that something has changed."""
+        """Increment the version and notify the threads that wait for a change."""
         with self._condition:
             self._version += 1
             self._condition.notify_all()
 
     def wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until something is so, and return whether it is."""
+        """Wait until a condition holds; return False on timeout."""
         until_s = None if timeout is None else time.monotonic() + timeout
         with self._condition:
             while not is_so():
@@ -180,7 +180,7 @@ class Scene:
         return True
 
     def wait_for_change(self, version: int, timeout: float) -> int:
-        """Wait until there is a later version of the state than `version`, and return it."""
+        """Wait for a version of the state other than `version`, or a timeout; return it."""
         self.wait_for(lambda: self._version != version, timeout)
         return self._version
 
@@ -188,7 +188,7 @@ class Scene:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing changes before the next command."""
+        """Nothing changes before the next command."""
         return not any(worker.alive for worker in self.workers.values())
 
     def state(self) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from lockfast.stores.registry import Face, StoreUrl
 scenes: dict[str, MemoryTable] = {}
 """The lock table of each scene."""
 workers: dict[str, Faults] = {}
-"""The faults of each worker that is alive, by SCENE/WORKER."""
+"""The faults of each live worker, by SCENE/WORKER."""
 
 
 class WorkerStore:
-    """The store as one worker reaches it."""
+    """The store as one worker accesses it."""
 
     capabilities = Capabilities()
 
@@ -44,12 +44,12 @@ class WorkerStore:
         return self.caller_wire()
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        # Wakes go through `listen`, on a thread of the worker: one that is paused must not be
-        # worked for by the thread of another.
+        # Deliver wakes through `listen`, on the worker's own thread: while the worker is paused, no
+        # other client's thread may act for it.
         return _WorkerListener(self._table, self._faults, session)
 
     def close(self) -> None:
-        """Do nothing: the table stays for the others."""
+        """Do nothing: the table stays for the other workers."""
 
 
 class _WorkerWire:
@@ -85,7 +85,7 @@ class _WorkerListener:
         table.attach(session, self._hear)
 
     def _hear(self, wake: Wake) -> None:
-        """Take a wake from the thread of another client."""
+        """Queue a wake from another client's thread; while cut off, note that one was missed."""
         if self._faults.cut_off:
             self._missed = True
             return
@@ -110,7 +110,7 @@ class _WorkerListener:
         self._reader.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Do nothing: workers are threads, whose death nobody is told of."""
+        """Do nothing: workers are threads, and the death of a thread is not observed."""
 
     def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
         return ()

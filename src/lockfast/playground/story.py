@@ -3,7 +3,7 @@
     A acquires ─ works ─ checks: held ─┐ paused …………………………………… resumes ─ writes with token 1
     B              waits ………………………………………… lease of A expires ─ acquires ─ writes with token 2
 
-Every step waits for the event that it tells of, so the story is the same each time, however slow
+Every step waits for the event that it describes, so the story is the same each time, however slow
 the machine. Workers are held back between the steps, so that nothing gets ahead of its caption.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from lockfast.playground.scene import Scene
 
 CAPTION_S: Final = 4.0
-"""How long a caption is shown at least."""
+"""The shortest time for which a caption is shown."""
 STEP_S: Final = 90.0
-"""How long a step may take at most: an expiry takes up to the longest TTL."""
+"""The longest time that a step may take: an expiry takes up to the longest TTL."""
 
 
 class Step(NamedTuple):
@@ -62,7 +62,7 @@ class _Ended(Exception):
 
 
 class Story:
-    """Plays the failure in a scene, in a thread of its own."""
+    """Plays the failure in a scene, in its own thread."""
 
     def __init__(self, scene: Scene, caption_s: float = CAPTION_S) -> None:
         self._scene = scene
@@ -74,7 +74,7 @@ class Story:
         self._failed = ""
 
     def play(self, step_by_step: bool) -> None:
-        """Clear the scene and begin."""
+        """Clear the scene and start the story."""
         self._step, self._stopping, self._failed = 0, False, ""
         self._steps_allowed = 1 if step_by_step else None
         self._scene.clear()
@@ -82,13 +82,13 @@ class Story:
         self._thread.start()
 
     def next(self) -> None:
-        """Go on to the next step, if it is played step by step."""
+        """Continue with the next step, in step-by-step mode."""
         if self._steps_allowed is not None:
             self._steps_allowed = self._step + 1
             self._scene.changed()
 
     def stop(self) -> None:
-        """End it where it is; the workers go on as they are."""
+        """Stop the story at its current step and let the workers continue."""
         self._stopping = True
         self._scene.changed()
         thread = self._thread
@@ -135,7 +135,7 @@ class Story:
             raise _Ended
 
     def _happen(self) -> Iterator[None]:
-        """Let it happen; yield after each step."""
+        """Play the story; yield after each step."""
         scene = self._scene
         first, second = list(scene.workers.values())[:2]
         first.start(jobs=1, hold_back=True, check=True)

@@ -23,7 +23,7 @@ LOCK: Final = "balance"
 """The name of the lock that all workers use."""
 REST_S: Final = 0.5
 SENDING_S: Final = 0.4
-"""How long a write is under way: a pause that begins now comes after every check."""
+"""How long a write is in flight: a pause that begins now comes after every check."""
 CONNECT_S: Final = 1.0
 
 
@@ -39,11 +39,11 @@ class Stage(StrEnum):
 
 
 class _Stopped(Exception):
-    """Raised in the thread of a worker that is to stop."""
+    """Raised in the thread of a worker that should stop."""
 
 
 class Worker:
-    """One worker. It has a new client, and is right again, each time it is started."""
+    """One worker. Each start gives it a new client and clears its faults."""
 
     def __init__(self, scene: Scene, name: str) -> None:
         self._scene = scene
@@ -51,7 +51,7 @@ class Worker:
         self.faults = Faults()
         self.stage = Stage.STOPPED
         self.note = ""
-        """What it learned last."""
+        """The result or error that it learned last."""
         self.pause_before_write = False
         self._client: Client | None = None
         self._lease: Lease | None = None
@@ -69,10 +69,10 @@ class Worker:
     def start(
         self, jobs: int | None = None, *, hold_back: bool = False, check: bool = False
     ) -> None:
-        """Start it, for ever or for a number of jobs.
+        """Start the worker, forever or for a number of jobs.
 
-        With `hold_back`, it does not end its work before `let_go()`. With `check`, it checks its
-        lease before it writes, whatever the settings say.
+        With `hold_back`, it does not finish its work before `let_go()`. With `check`, it checks its
+        lease before it writes, regardless of the settings.
         """
         if self.alive:
             return
@@ -93,7 +93,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let it release its lock and end. One that is paused continues first."""
+        """Make the worker release its lock and end. A paused worker is resumed first."""
         if not self.alive:
             return
         self._stopping = True
@@ -106,11 +106,11 @@ class Worker:
         self.join()
 
     def let_go(self) -> None:
-        """Let a worker that was held back end its work and write."""
+        """Let a worker that is held back finish its work and write."""
         self._go.set()
 
     def crash(self) -> None:
-        """End it without a word to the store, which keeps its lock until the TTL is over."""
+        """End the worker without releasing: the store keeps its lock until the TTL expires."""
         if self.alive:
             self._scene.record.ended(self.name, "paused")
             self._scene.record.began(self.name, "crashed")
@@ -145,7 +145,7 @@ class Worker:
             self._changed()
 
     def forget(self) -> None:
-        """Be as if it had never been started. Only for a worker that is not alive."""
+        """Reset to the state before the first start. Only for a worker that is not alive."""
         self.stage, self.note, self.faults = Stage.STOPPED, "", Faults()
 
     def join(self) -> None:
@@ -175,7 +175,7 @@ class Worker:
             pass
         except Crashed:
             ended = Stage.CRASHED
-            # What its keeper would do a moment later: end the leases before they are collected.
+            # End the leases before they are garbage-collected, as the keeper would a moment later.
             for session in client._core.sessions():
                 session.end("the worker crashed")
         finally:
@@ -232,7 +232,7 @@ class Worker:
         self._changed()
 
     def _sleep(self, seconds: float) -> None:
-        """Let time pass, of the real clock: work does not become slower with a slow clock."""
+        """Sleep in real time: a slow clock does not slow the work down."""
         until_ms = wall_ms() + int(seconds * 1000)
         while (left_ms := until_ms - wall_ms()) > 0:
             own_ms = max(1, int(left_ms * self.faults.clock.rate))
@@ -256,7 +256,7 @@ class Worker:
     # ── what the page shows ──────────────────────────────────────────────────────────
 
     def state(self) -> dict[str, Any]:
-        """Return what it does and believes. Looking must not make it notice anything."""
+        """Return the worker's state for the page, without making it notice anything."""
         faults = self.faults
         believes: dict[str, Any] | None = None
         lease = self._lease

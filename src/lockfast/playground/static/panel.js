@@ -50,7 +50,7 @@ export function mount(element, context) {
   });
   source.addEventListener("error", () => { stale.hidden = false; });
 
-  // For a presenter: the next step of the story, whatever has the focus.
+  // A key for presenters: go to the next step of the story, whichever element has the focus.
   const onKey = (event) => {
     const typing = event.target.closest?.("input, select, textarea, button, a, dialog");
     if (!typing && (event.key === "n" || event.key === "ArrowRight") && !event.ctrlKey && !event.metaKey && !event.altKey) send("next");
@@ -292,7 +292,7 @@ function timelinePart({ h, svg }) {
     show({ timeline }) {
       const first = !drawing.hasChildNodes();
       drawing.replaceChildren(svg(timeline));
-      if (first) drawing.scrollLeft = drawing.scrollWidth; // on a narrow screen: what is new
+      if (first) drawing.scrollLeft = drawing.scrollWidth; // on a narrow screen: show the newest part
     },
   };
 }
