@@ -1,6 +1,5 @@
-"""Locks where people use them: Starlette and FastAPI, Flask, Django, Celery.
+"""Locks for web frameworks and task queues: Starlette and FastAPI, Flask, Django, Celery.
 
-Each module needs its framework and nothing else of this package; each uses the public API
-only. Frameworks that need no code of ours (SQLAlchemy, Alembic, APScheduler, RQ …) have a page in
-`docs/frameworks/`.
+Each module needs only its framework, and uses only the public API. Frameworks that need no code of
+ours (SQLAlchemy, Alembic, APScheduler, RQ …) have a page in `docs/frameworks/`.
 """

@@ -71,8 +71,8 @@ class LockedTask(Task):  # type: ignore[misc]
             return self.run(*args, **kwargs)
 
     def _sent_again(self, args: Any, kwargs: Any, busy: AcquireTimeoutError) -> Retry:
-        """Send this task once more, for later. The task's own retries are not counted up."""
-        # Spread them, so that tasks refused together do not come back together.
+        """Send this task again with a delay. It does not count as one of the task's retries."""
+        # Randomize the delay, so that tasks refused together do not retry together.
         countdown = self.busy_countdown * random.uniform(0.5, 1.5)
         retries = self.request.retries
         self.signature_from_request(

@@ -79,7 +79,7 @@ class Lockfast:
                     with lock.acquire(timeout=timeout) as g.lease:
                         return view(*args, **kwargs)
                 except AcquireTimeoutError:
-                    # Without the holder's label, which is for operators and not for the public.
+                    # Omit the holder's label: it is for operators, not for the public.
                     abort(refuse(409, f"{key!r} is in use; try again later"))
                 except LeaseLostError:
                     current_app.logger.exception("the lease of a request was lost")

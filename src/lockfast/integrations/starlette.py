@@ -1,7 +1,7 @@
 """Locks in Starlette and FastAPI: one client per application, one lease per request."""
 
-# FastAPI reads the annotations of `Locked.__call__` when a route is declared, so they are
-# real types here and not text.
+# FastAPI reads the annotations of `Locked.__call__` when a route is declared, so they must be real
+# types here, not strings.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -18,7 +18,7 @@ from lockfast.api.template import Template
 from lockfast.errors import AcquireTimeoutError, LeaseLostError, StoreError
 
 CLIENT_CLOSED_REQUEST = 499
-"""The status that nginx logs for a client that left before the response; nobody receives it."""
+"""The status that nginx logs when a client leaves before the response; no client receives it."""
 
 
 def lifespan(
@@ -81,7 +81,7 @@ class Locked:
             async with lease:
                 yield lease
         except AcquireTimeoutError:
-            # Without the holder's label, which is for operators and not for the public.
+            # Omit the holder's label: it is for operators, not for the public.
             detail = f"{lock.name!r} is in use; try again later"
             raise HTTPException(409, detail, headers=self._retry) from None
         except LeaseLostError as error:
@@ -122,7 +122,7 @@ class Locked:
         try:
             return await lock.acquire(timeout=self._timeout)
         except asyncio.CancelledError:
-            # Somebody else's cancellation wins over ours.
+            # A cancellation from outside takes precedence over ours.
             if gone and task.uncancel() == 0:
                 raise HTTPException(CLIENT_CLOSED_REQUEST) from None
             raise

@@ -1,4 +1,4 @@
-"""The application `lockfast.integrations.django`: it registers the system checks."""
+"""The application `lockfast.integrations.django`, which registers the system checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LockfastConfig(AppConfig):  # type: ignore[misc]
 
 
 def check_setting(**_: Any) -> Sequence[CheckMessage]:
-    """`manage.py check`: the setting is complete and the store's driver is installed."""
+    """Check for `manage.py check` that the setting is valid and the driver is installed."""
     try:
         lockfast.connect(**configuration()).close()
     except (LockfastError, TypeError, ValueError) as error:
@@ -33,7 +33,7 @@ def check_setting(**_: Any) -> Sequence[CheckMessage]:
 
 
 def check_store(**_: Any) -> Sequence[CheckMessage]:
-    """`manage.py check --deploy`: the store answers."""
+    """Check for `manage.py check --deploy` that the store answers."""
     try:
         with lockfast.connect(**configuration()) as client:
             client.inspect("lockfast-check")

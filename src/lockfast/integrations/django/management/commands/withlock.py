@@ -26,7 +26,7 @@ class Command(BaseCommand):  # type: ignore[misc]
             raise CommandError("name the management command to run, for example: migrate")
         environment = dict(os.environ)
         settings = configuration()
-        # In the environment, not as arguments: a URL may have a password, and `ps` shows those.
+        # Pass the URL in the environment: it may contain a password, and `ps` shows arguments.
         if settings.get("url") is not None:
             environment["LOCKFAST_URL"] = settings["url"]
         if settings.get("ttl") is not None:
@@ -35,8 +35,8 @@ class Command(BaseCommand):  # type: ignore[misc]
         if options["timeout"] is not None:
             argv += ["--timeout", options["timeout"]]
         argv += [options["name"], "--", sys.executable, sys.argv[0], *command]
-        # `lockfast run` takes over this process: it stops the command if the lease is lost, and
-        # its exit codes and signals are ours.
+        # `lockfast run` replaces this process: it stops the command if the lease is lost, and its
+        # exit codes and signals become ours.
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, argv, environment)
