@@ -1,7 +1,7 @@
-"""For tests of programs that use locks: a store to control, and assertions.
+"""For tests of programs that use locks: a controllable store, and assertions.
 
-The fixtures `lockfast_store`, `lockfast_client` and `lockfast_aio_client` of the pytest plugin
-are built on it. See docs/testing.md.
+The fixtures `lockfast_store`, `lockfast_client` and `lockfast_aio_client` of the pytest plugin are
+built on this package. See docs/testing.md.
 """
 
 from lockfast.testing.clock import Clock

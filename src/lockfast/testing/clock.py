@@ -1,4 +1,4 @@
-"""A clock that tests can move, and the runtimes that live by it."""
+"""A clock that tests can move, and the runtimes that use it."""
 
 from __future__ import annotations
 
@@ -109,8 +109,7 @@ class SignalOnClock:
         until_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
         try:
             while True:
-                # Publish before reading the flag and the clock: whatever changes after that
-                # wakes us.
+                # Register before reading the flag and the clock, so that any later change wakes us.
                 self._inner = inner = self._make()
                 self._clock.sleeping(self, inner.set)
                 left_ms = None if until_ms is None else until_ms - self._clock.now_ms()

@@ -28,7 +28,7 @@ def assert_fenced(
 async def assert_fenced_async(
     write: Callable[[int], Awaitable[object]], *, refusal: type[Exception] = StaleTokenError
 ) -> None:
-    """As `assert_fenced`, for an async `write`."""
+    """Do the same as `assert_fenced` for an async `write`."""
     older, newer = _tokens()
     await write(newer)
     try:
@@ -39,7 +39,7 @@ async def assert_fenced_async(
 
 
 def _tokens() -> tuple[int, int]:
-    """Return tokens as a store would grant them now, one after the other."""
+    """Return tokens as a store would grant them now, in increasing order."""
     token = time.time_ns() // 1000
     return token, token + 1
 

@@ -52,7 +52,7 @@ class ControlledStore:
 
     @property
     def url(self) -> str:
-        """The URL of this store, for code under test that connects for itself."""
+        """The URL of this store, for code under test that connects on its own."""
         return f"testing://{self._name}"
 
     def connect(self, **options: Any) -> Client:
@@ -138,7 +138,7 @@ class ControlledStore:
         return [session for core in self._cores() for session in core.sessions()]
 
     def _settle(self) -> None:
-        """Return when clients have done what the clock makes due."""
+        """Return when clients have done everything that the clock makes due."""
         give_up_s = time.monotonic() + SETTLE_S
         for session in self._sessions():
             if session.alive():
@@ -154,7 +154,7 @@ class ControlledStore:
         return since_ms <= session.ttl_ms // RENEWALS_PER_TTL
 
     def close(self) -> None:
-        """Close its clients. The store is gone afterwards."""
+        """Close the clients and remove the store."""
         self.up()
         _controlled.pop(self._name, None)
         stopped = []
