@@ -1,1 +1,1 @@
-"""What is made of events: delivery to observers, figures, metrics, traces, log lines."""
+"""Consumers of events: delivery to observers, figures, metrics, traces, log lines."""

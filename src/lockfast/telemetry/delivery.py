@@ -20,7 +20,7 @@ from lockfast.flow.log import logger
 from lockfast.runtimes.platform import at_fork
 
 QUEUE_MAX: Final = 10_000
-"""Events that wait for one observer at most."""
+"""The most events that wait for one observer."""
 COLLECT_S: Final = 0.02
 """How long events are collected before the observer is called."""
 IDLE_S: Final = 10.0
@@ -36,7 +36,7 @@ class Delivery:
         self.observer = observer
         self.delivered = 0
         self.dropped = 0
-        """Events that the observer was too slow for."""
+        """Events dropped because the observer was too slow."""
         self.errors = 0
         """Events for which the observer raised."""
         self._start()
@@ -98,7 +98,7 @@ class Delivery:
             self._deliver()
 
     def _retire(self) -> bool:
-        """End an idle thread; the next event starts another. Return False if one has come."""
+        """End an idle thread; the next event starts another. Return False if one has arrived."""
         with self._starting:
             if self._events:
                 return False
@@ -123,7 +123,7 @@ class Delivery:
                 self._busy = False
 
     def drain(self) -> None:
-        """Deliver what waits on the calling thread, for observers that are known to be quick."""
+        """Deliver pending events on the calling thread, for observers known to be quick."""
         self._deliver()
 
     def _failed(self, event: Any, error: Exception) -> None:
@@ -146,12 +146,12 @@ class Delivery:
         return True
 
     def close(self, timeout: float = 2.0) -> None:
-        """Deliver what waits, for at most `timeout` seconds, and end the thread."""
+        """Deliver pending events, for at most `timeout` seconds, and end the thread."""
         self.flush(timeout)
         self.close_soon()
 
     def close_soon(self) -> None:
-        """End the thread after it has delivered what waits; does not wait for it."""
+        """End the thread after it has delivered pending events, without waiting for it."""
         self._closed = True
         self._wake.set()
 

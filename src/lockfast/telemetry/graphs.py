@@ -31,7 +31,7 @@ def tree_lines(graph: WaitGraph) -> Iterator[str]:
     waiting = {edge.waiter for edge in graph.edges}
     shown: set[Waiter] = set()
     roots = [each for each in graph.waiters if each not in waiting]
-    # What no root leads to consists of cycles and of those that wait for a cycle.
+    # What no root reaches consists of cycles and of the claims that wait for them.
     for root in (*roots, *graph.waiters):
         if root not in shown:
             yield from _tree(below, root, shown)
@@ -56,7 +56,7 @@ def _tree(below: dict[Waiter, list[WaitsFor]], root: Waiter, shown: set[Waiter])
 
 
 def as_dot(graph: WaitGraph) -> str:
-    """Return the graph in the language of Graphviz."""
+    """Return the graph in Graphviz's DOT language."""
     ids = {each: f"n{number}" for number, each in enumerate(graph.waiters)}
     lines = ["digraph waits {", '  rankdir="LR";', '  node [shape="box"];']
     lines += [f"  {ids[each]} [label={_quoted(label_of(each))}];" for each in graph.waiters]
@@ -75,7 +75,7 @@ def _quoted(text: str) -> str:
 
 
 def as_mermaid(graph: WaitGraph) -> str:
-    """Return the graph in the language of Mermaid, which GitHub and GitLab draw."""
+    """Return the graph in Mermaid's language, which GitHub and GitLab render."""
     ids = {each: f"n{number}" for number, each in enumerate(graph.waiters)}
     lines = ["flowchart LR"]
     lines += [f'  {ids[each]}["{_entities(label_of(each))}"]' for each in graph.waiters]
@@ -92,12 +92,12 @@ def as_mermaid(graph: WaitGraph) -> str:
 
 
 def _entities(text: str) -> str:
-    """Write everything that Mermaid or HTML could interpret as a character reference."""
+    """Escape everything that Mermaid or HTML could interpret, as character references."""
     return "".join(c if c.isalnum() or c in " -_./:,()" else f"#{ord(c)};" for c in text)
 
 
 def as_html(graph: WaitGraph) -> str:
-    """Return the graph as a page with a picture."""
+    """Return the graph as an HTML page with a picture."""
     picture, left_out = wait_picture(graph)
     more = f"<p>{left_out} more waits are not drawn.</p>" if left_out else ""
     body = f'{legend(LEGEND)}<div class="scroll">{picture}</div>{more}'

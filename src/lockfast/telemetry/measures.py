@@ -33,7 +33,7 @@ class Measure(NamedTuple):
     across_processes: str = ""
     """For a gauge: how the values of several processes are combined."""
     by_lock: bool = False
-    """Gets the label `lock` if templates are given."""
+    """Has the label `lock` if templates are given."""
 
 
 ACQUIRES: Final = "lockfast_acquire_total"
@@ -108,7 +108,7 @@ MEASURES: Final = (
 
 
 class Meter(Protocol):
-    """Where figures go. `labels` are the values, in the order of the measure's labels."""
+    """The destination of figures. `labels` are the values, in the order of the measure's labels."""
 
     def add(self, measure: str, labels: tuple[str, ...], amount: int) -> None:
         """Increase a counter."""
@@ -160,13 +160,13 @@ class Recorder:
         }
 
     def reset(self) -> None:
-        """Forget all leases and waiters; called in a forked child, which has none."""
+        """Discard all leases and waiters; called in a forked child, which has none."""
         self._held: dict[str, dict[_Key, _Live]] = {}
         """Held leases per scheme, the oldest token first."""
         self._waiting: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
         """Waiting acquires by owner, actor, kind and name: an actor waits for one at a time."""
         self._counts: dict[tuple[str, tuple[str, ...]], int] = {}
-        """The values of the gauges that count something."""
+        """The values of the gauges that are counts."""
 
     def __call__(self, event: e.Event) -> None:
         action = self._actions.get(type(event))

@@ -1,4 +1,4 @@
-"""What reports and the dashboard draw of claims and wait graphs, with the parts of `drawing/`."""
+"""Pictures of claims and wait graphs for reports and the dashboard, built with `drawing/`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockfast.flow.wait_graph import Waiter, WaitGraph, WaitsFor
 from lockfast.telemetry.spans import Span
 
 NODES_MAX: Final = 120
-"""Boxes of a wait graph; more cannot be read."""
+"""The most boxes in a wait graph; more would be unreadable."""
 
 
 def title_of(kind: str, name: str) -> str:
@@ -41,7 +41,7 @@ def lock_timeline(
 
 
 def hint_of(span: Span) -> str:
-    """Return what a claim did, in a line."""
+    """Return a one-line summary of a claim."""
     parts = [isolated(span.owner)]
     if span.token is not None and span.kind != SEMAPHORE:
         parts.append(f"token {span.token}")
@@ -71,7 +71,7 @@ def wait_picture(
         if wait.waiter not in line:
             line.append(wait.waiter)
     left_out = 0
-    # Deadlocks first: they are what one looks for.
+    # Deadlocks first: they are what readers look for.
     for wait in sorted(waits.edges, key=lambda wait: not wait.deadlocked):
         if len(nodes) >= NODES_MAX:
             left_out += 1

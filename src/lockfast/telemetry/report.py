@@ -14,7 +14,7 @@ from lockfast.telemetry.sketch import Sketch
 from lockfast.telemetry.spans import Span
 
 LOCKS_DRAWN: Final = 25
-"""The busiest locks get a timeline."""
+"""How many locks, the busiest ones, get a timeline."""
 SPANS_DRAWN: Final = 600
 """Claims drawn per lock, the latest ones."""
 ROWS_MAX: Final = 20
@@ -75,7 +75,7 @@ def report_page(spans: Sequence[Span], *, title: str, source: str) -> str:
 
 
 def summaries(spans: Sequence[Span]) -> list[LockSummary]:
-    """Return the locks, those first that were waited for and held the longest."""
+    """Return the locks, those waited for and held the longest first."""
     by_lock: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
         by_lock.setdefault((span.kind, span.name), []).append(span)

@@ -1,4 +1,4 @@
-"""What the events of a store's log say about each claim: when it waited, held and ended."""
+"""Claims reconstructed from a store's log of events: when each waited, held and ended."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Span:
     asked: float | None = None
     """When it began to wait; None if it was granted at once, or before the log begins."""
     granted: float | None = None
-    """None if it never was, or if the log begins later."""
+    """When it was granted; None if it never was, or if the log begins later."""
     ended: float | None = None
-    """None while it lasts."""
+    """When it ended; None while it lasts."""
     how: str = ""
-    """released, gave_up, expired or revoked."""
+    """How it ended: released, gave_up, expired or revoked."""
     detail: str = ""
 
     @property
@@ -57,7 +57,7 @@ class Span:
 
 
 class SpanBuilder:
-    """Follows events, oldest first, and keeps the claims that have not ended yet."""
+    """Applies events, oldest first, and keeps the claims that have not ended yet."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int, str, str], Span] = {}
@@ -88,7 +88,7 @@ class SpanBuilder:
 
 
 def spans_of(events: Iterable[WatchEvent]) -> list[Span]:
-    """Return every claim that the events mention, those that ended first."""
+    """Return every claim in the events, ended ones first."""
     builder = SpanBuilder()
     found: list[Span] = []
     for event in events:

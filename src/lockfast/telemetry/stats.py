@@ -40,7 +40,7 @@ class Percentiles(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What happened in one window."""
+    """The figures of one window."""
 
     acquisition: Percentiles
     """From the call of acquire to the grant."""
@@ -154,7 +154,7 @@ class Collector:
         }
 
     def reset(self) -> None:
-        """Start over; also called in a forked child, whose figures are its own."""
+        """Reset the figures; also called in a forked child, which collects its own."""
         self._began_us = now_us()
         self._overall = _Series()
         self._by_prefix: dict[str, _Series] = {}
@@ -165,7 +165,7 @@ class Collector:
             action(event)
 
     def stats(self, at_us: int | None = None) -> Stats:
-        """Return the figures of all windows that end now, or at an instant."""
+        """Return the figures of all windows that end now, or at `at_us`."""
         end_us = now_us() if at_us is None else at_us
         return Stats(
             (end_us - self._began_us) / 1e6,
