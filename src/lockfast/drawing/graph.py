@@ -1,8 +1,8 @@
 """Who waits for which lock, and who holds it: boxes in columns, arrows from right to left.
 
 A box is a lock or an actor. An arrow leads from an actor to the lock it waits for, and from a lock
-to its holders. Whoever waits for nothing is in the first column. A cycle is drawn as a loop of two
-rows, in front of whoever waits for it.
+to its holders. Boxes that wait for nothing are in the first column. A cycle is drawn as a loop of
+two rows, in front of the actors that wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GAP_Y: Final = 14
 _RING_GAP_Y: Final = 40
 _EDGE: Final = 10
 _ASIDE: Final = 5
-"""How far an arrow is beside the middle, so that two between the same boxes do not overlap."""
+"""An arrow's distance from the middle, so that two between the same boxes do not overlap."""
 _CHARACTERS: Final = 27
 
 
@@ -49,7 +49,7 @@ class Edge(NamedTuple):
 
 
 class _Spot(NamedTuple):
-    """The middle of a box."""
+    """The centre of a box."""
 
     x: float
     y: float
@@ -81,7 +81,7 @@ def graph(nodes: Sequence[Node], edges: Sequence[Edge], label: str) -> str:
 
 
 def _parts(targets: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Yield the groups of boxes that are connected, in the order of their first boxes."""
+    """Yield the groups of connected boxes, in the order of their first boxes."""
     beside: dict[str, list[str]] = {name: list(found) for name, found in targets.items()}
     for name, found in targets.items():
         for other in found:
@@ -113,7 +113,7 @@ def _placed(targets: Mapping[str, Sequence[str]], stuck: set[str], top: float) -
     for name, column in _columns(targets, columns).items():
         columns.setdefault(name, column)
     for column in range(max(columns.values()) + 1):
-        # Beside what they point at, so that few arrows cross.
+        # Place boxes beside what they point at, so that few arrows cross.
         def height_of_targets(name: str) -> float:
             known = [spots[target].y for target in targets[name] if target in spots]
             return sum(known) / len(known) if known else 0.0
@@ -141,10 +141,10 @@ def _ring(targets: Mapping[str, Sequence[str]], stuck: set[str]) -> list[str]:
 
 
 def _columns(targets: Mapping[str, Sequence[str]], given: Mapping[str, int]) -> dict[str, int]:
-    """The length of the longest way from each box to a given one or to a last one.
+    """Return the length of the longest path from each box to a given one or to an end.
 
-    The arrow that closes a cycle does not count. Written without recursion: a chain of waiters
-    may be longer than Python's stack.
+    The arrow that closes a cycle does not count. Iterative, because a chain of waiters may be
+    longer than Python's stack.
     """
     found = dict(given)
     under_way: set[str] = set()

@@ -25,12 +25,12 @@ def document(title: str, body: str) -> str:
 
 
 def verdict(text: str, *, good: bool) -> str:
-    """Return the line that says whether all is well; `text` is markup."""
+    """Return the line that shows whether all is well; `text` is markup."""
     return f'<p class="verdict {"good" if good else "broken"}">{text}</p>'
 
 
 def legend(swatches: Mapping[str, str]) -> str:
-    """Return a legend: what is drawn, as the content of a 26 × 14 SVG, by what it means."""
+    """Return a legend: for each meaning, the content of a 26 × 14 SVG."""
     items = "".join(
         f'<li><svg width="26" height="14" viewBox="0 0 26 14" aria-hidden="true">{swatch}</svg> '
         f"{escape(text)}</li>"

@@ -7,12 +7,12 @@ from html import escape
 from typing import Final, NamedTuple
 
 SERIES: Final = 6
-"""How many colours there are: the classes s0 to s5."""
+"""The number of colours: classes s0 to s5."""
 HATCH: Final = (
     '<defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect class="hatch" width="3" height="7"/></pattern></defs>'
 )
-"""What `hatched` needs once per drawing."""
+"""The pattern of `hatched`, needed once per drawing."""
 
 
 class Scale(NamedTuple):
@@ -42,7 +42,7 @@ class Colours:
 
 
 def isolated(text: str) -> str:
-    """Return text from elsewhere so that its direction does not change that of what follows."""
+    """Return untrusted text, isolated so that its direction does not change what follows."""
     return f"\u2068{text}\u2069"
 
 
@@ -66,7 +66,7 @@ def until_now(seconds: float, span: float) -> str:
 
 
 def _steps(per_second: float) -> Iterator[float]:
-    """Yield distances between lines that are easy to read: 1, 2 or 5, and parts of an hour."""
+    """Yield distances between grid lines that are easy to read: 1, 2 or 5, and parts of an hour."""
     yield from (
         factor * 10.0**power
         for power in range(-6, 19)
@@ -91,7 +91,7 @@ def time_axis(
     span = max(1e-9, scale.end - scale.start)
     lines_max = max(3, min(12, int(scale.width / 85)))
     step = next(step for step in _steps(per_second) if span / step <= lines_max)
-    # A label is right of its line, so the last one has its place left of it.
+    # A label is right of its line; the last one is left of it, where there is room.
     room = 60 / scale.width * span
     for number in range(int(span / step) + 1):
         at = scale.start + number * step if label is since_start else scale.end - number * step
@@ -114,7 +114,7 @@ def drawing(width: float, height: float, label: str, parts: str, *, exact: bool 
 def bar(
     series: int, x: float, y: float, width: float, height: float, hint: str = "", label: str = ""
 ) -> str:
-    """A lease, `y` being its middle. Its label is drawn inside where it fits."""
+    """Return the bar of a lease, centred on `y`. Its label is drawn inside if it fits."""
     title = f"<title>{escape(hint)}</title>" if hint else ""
     drawn = (
         f'<rect class="s{series}" x="{x:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
@@ -128,7 +128,7 @@ def bar(
 
 
 def hatched(x: float, y: float, width: float, height: float, hint: str = "") -> str:
-    """Over a bar: its holder only believes that it holds."""
+    """Return the hatching over a bar whose holder only believes that it holds."""
     title = f"<title>{escape(hint)}</title>" if hint else ""
     return (
         f'<rect class="hatched" x="{x:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
@@ -145,7 +145,7 @@ def waiting(x: float, until: float, y: float, hint: str = "") -> str:
 
 
 def cross(x: float, y: float, size: float, hint: str = "") -> str:
-    """Something was refused or lost."""
+    """Return the mark of a refusal or a loss."""
     title = f"<title>{escape(hint)}</title>" if hint else ""
     return (
         f'<path class="bad" d="M{x - size:.1f} {y - size:.1f}l{2 * size:g} {2 * size:g}'
@@ -154,13 +154,13 @@ def cross(x: float, y: float, size: float, hint: str = "") -> str:
 
 
 def dot(kind: str, x: float, y: float, radius: float, hint: str = "") -> str:
-    """A write; `kind` is good or bad."""
+    """Return the mark of a write; `kind` is good or bad."""
     title = f"<title>{escape(hint)}</title>" if hint else ""
     return f'<circle class="{kind}-fill" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}">{title}</circle>'
 
 
 def pause(x: float, y: float, width: float, height: float) -> str:
-    """Behind a lane: somebody did nothing in this time; `y` is its middle."""
+    """Return the background of a lane for the time of a pause, centred on `y`."""
     return (
         f'<rect class="pause" x="{x:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
         f'height="{height:g}"/>'
@@ -168,7 +168,7 @@ def pause(x: float, y: float, width: float, height: float) -> str:
 
 
 def fault(x: float, y: float, text: str) -> str:
-    """Above a lane: something broke; `y` is the middle of the lane."""
+    """Return the mark of a fault above a lane; `y` is the middle of the lane."""
     return (
         f'<path class="fault" d="M{x:.1f} {y - 12:g}l5 -9h-10z"/>'
         f'<text x="{x + 7:.1f}" y="{y - 14:g}">{escape(text)}</text>'
@@ -176,7 +176,7 @@ def fault(x: float, y: float, text: str) -> str:
 
 
 def link(x: float, y: float, until_y: float) -> str:
-    """From the lane of a writer to the lane of what it writes to."""
+    """Return the line from a writer's lane to the lane of the resource it writes to."""
     return f'<line class="message link" x1="{x:.1f}" x2="{x:.1f}" y1="{y:g}" y2="{until_y:g}"/>'
 
 

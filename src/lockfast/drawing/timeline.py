@@ -22,7 +22,7 @@ _LANE: Final = 18
 _TOP: Final = 30
 _RIGHT: Final = 20
 _LABEL: Final = 22
-"""Characters of a lock's name beside its timeline."""
+"""The most characters of a lock's name beside its timeline."""
 
 
 class Strip(NamedTuple):
@@ -33,9 +33,9 @@ class Strip(NamedTuple):
     asked: float | None
     """When it began to wait; None if it did not."""
     granted: float | None
-    """None if it never was, or before the timeline begins."""
+    """When it was granted; None if it never was, or before the timeline begins."""
     ended: float | None
-    """None while it lasts."""
+    """When it ended; None while it lasts."""
     lost: bool
     gave_up: bool
     hint: str
@@ -65,7 +65,7 @@ def timeline(
     label: Callable[[float, float], str] = since_start,
     exact: bool = False,
 ) -> str:
-    """Return the picture of one lock; with `left`, its name stands beside it."""
+    """Return the picture of one lock; with `left`, its name is beside it."""
     drawn = sorted(strips, key=lambda strip: _begin(strip, start))
     scale = Scale(start, end, max(left, 6), width - max(left, 6) - _RIGHT)
     lanes = _lanes(drawn, start, end)
@@ -86,7 +86,7 @@ def _begin(strip: Strip, start: float) -> float:
 
 
 def _lanes(strips: Sequence[Strip], start: float, end: float) -> list[int]:
-    """Give each claim the first lane that is free; the last lane takes all the others."""
+    """Give each claim the first free lane; the last lane takes all others."""
     free_at = [start - 1.0] * LANES_MAX
     lanes = []
     for strip in strips:
