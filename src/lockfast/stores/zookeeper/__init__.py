@@ -1,67 +1,67 @@
-"""The ZooKeeper store: everything of a session lives and dies with its ZooKeeper session.
+"""The ZooKeeper store: every node of a session is bound to its ZooKeeper session.
 
-**The invariant.** Each Lockfast session has a ZooKeeper session of its own (a `Link`), and
-everything it stores hangs on ephemeral nodes of that session. A resource in use is a container
-node with a *document*: its holders and the head of its line, each with all the lock table needs.
-Below it, every claim has an ephemeral node, and an entry of the document counts only while its
-node is there. So nothing has to be repaired when a session vanishes: whoever reads next leaves its
-entries out, and whoever writes next drops them. `layout.py` lists all nodes.
+**The invariant.** Each Lockfast session has its own ZooKeeper session (a `Link`), and everything
+it stores depends on ephemeral nodes of that session. A resource in use is a container node with a
+*document*: its holders and the head of its queue, each with all the lock table needs. Below it,
+every claim has an ephemeral node, and an entry of the document counts only while its node exists.
+So nothing has to be repaired when a session vanishes: the next reader ignores its entries, and the
+next writer removes them. `layout.py` lists all nodes.
 
 **A grant is a write.** The lock table (`core.table`) decides, over rows that `view.py` builds from
 documents. `plan.py` turns the difference into one multi that checks what the decision rests on and
-sets the documents. A token is made of the zxid of that write, which everybody who reads the
-document learns as its `mzxid`.
+sets the documents. A token is derived from the zxid of that write, which every reader of the
+document sees as its `mzxid`.
 
 What each multi checks, and why that suffices:
 
-  - *The version of each document*, which every step there raises: nobody has entered, left or been
-    granted anything since it was read. Versions begin anew when a node is deleted and created
-    again, so each multi also needs *a node below the resource* that was there when it was read. A
-    node with children cannot be deleted and no name below a resource is used twice, so it is still
-    the same resource. If there is none, the multi deletes the resource, which only works while
-    nobody is there, and creates it anew.
-  - *The acting session's node at version 0.* Whoever ends a session sets that node, so from then
-    on the session can do nothing, and be granted nothing, even if its client does not know yet.
-  - *The node of each heir, and its session's.* A dead heir fails the multi; the next is taken.
-  - *The base of tokens*, if a token is given.
+  - *The version of each document*, which every step there raises: no claim has entered, left or
+    been granted since it was read. Versions restart when a node is deleted and created again, so
+    each multi also requires *a node below the resource* that existed when it was read. A node with
+    children cannot be deleted and no name below a resource is used twice, so it is still the same
+    resource. If there is none, the multi deletes the resource, which succeeds only while it has
+    no children, and creates it again.
+  - *The acting session's node at version 0.* Ending a session sets that node, so from then on the
+    session can do nothing, and be granted nothing, even before its client knows.
+  - *The node of each heir, and its session's.* A dead heir fails the multi; the next one is tried.
+  - *The base of tokens*, if a token is allocated.
 
-Entries that are dead are not checked: a holder that is gone only makes room.
+Dead entries are not checked: a holder that is gone only makes room.
 
-**A guess costs nothing.** Because every multi checks what it rests on, an enter assumes that the
-lock is free, and a leave that the document is as the last step of this process left it. That is
-one write to take a free lock, one to give it back, and one to hand it over. If the guess is wrong,
-the step reads what is so.
+**Optimistic commands.** Because every multi checks what it relies on, an enter assumes that the
+lock is free, and a leave that the document is as the last step of this process left it. So taking
+a free lock, releasing it and handing it over cost one write each. If the assumption is wrong, the
+step reads the current state.
 
-**Long lines.** A document has at most a window of waiting claims. Further claims wait in *buckets*,
-nodes of their own that the document names with the ranks they begin at. A step that runs out of
+**Long queues.** A document has at most a window of waiting claims. Further claims wait in
+*buckets*, separate nodes that the document lists with their first ranks. A step that exhausts the
 window reads the next bucket into it. A claim that joins a bucket raises the document's version too,
-so nobody is missed. A hand-over reads and writes as much as a window and a bucket, and forty bytes
-for each of the further buckets.
+so no claim is missed. A hand-over reads and writes a window and a bucket, and forty bytes for each
+further bucket.
 
-**Waking.** Each session watches one node of its own, its *bell*, which a step sets that grants one
-of its claims; the ring contains the token. Those who wait also watch the sessions directly ahead
-of them, which may vanish without anybody's step, and then settle the line (`wake_listener.py`).
+**Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
+its claims; the bell's content includes the token. A waiting client also watches the sessions
+directly ahead, which may vanish without any step, and then settles the queue (`wake_listener.py`).
 
-**Requests of one link keep their order**, also across reconnections: ZooKeeper refuses what
-arrives from an old connection once a session has moved. So whether a request without an answer was
-carried out shows in what is read next on the same link, and nothing can arrive late.
+**Requests of one link keep their order**, even across reconnections: once a session has moved,
+ZooKeeper refuses what arrives from an old connection. So the next read on the same link shows
+whether a request without an answer was executed, and nothing can arrive late.
 
-**Time.** ZooKeeper ends a session that it has not heard from, and only our keep-alives make it
-hear: kazoo's own pings are switched off, or a client whose keeper is stuck would hold its locks
-for ever. A keep-alive is a write, because a member that is cut off from the leader still answers
-reads. The session timeout is a third longer than the TTL (`sessions.link_timeout_ms`). Ranks,
-closings and `max_hold` use the leader's clock, as far as the last write of this process has shown
-it; a claim never enters ahead of those it can see in line.
+**Time.** ZooKeeper ends a session that it has not heard from, and only our keep-alives count:
+kazoo's pings are disabled, or a client whose keeper is stuck would hold its locks forever. A
+keep-alive is a write, because a member that is cut off from the leader still answers reads. The
+session timeout is a third longer than the TTL (`sessions.link_timeout_ms`). Ranks, closings and
+`max_hold` use the leader's clock, as estimated from the last write of this process; a claim never
+enters ahead of those it can see in the queue.
 
 **Tokens** are `base + zxid`, where the zxid's two halves are packed into fewer bits
-(`layout.Base`): they rise over an election and over a roll-over of the low half. The base is raised
-to the wall clock when a session opens, so they rise over an ensemble that lost its data as well.
+(`layout.Base`): they increase across an election and a roll-over of the low half. Opening a session
+raises the base to the wall clock, so they also increase after an ensemble has lost its data.
 
-**Who dies where.** A client that dies before its multi is committed has done nothing; after it,
-its nodes are there until its ZooKeeper session is over. A granted heir that is dead already holds
-until then; whoever waits behind it watches its session. One that dies while it ends another's
-session leaves that session marked: it can do nothing, and its client closes it on hearing of that.
-A member that dies takes nothing with it: kazoo reconnects to another one with the same session.
+**Crashes.** A client that dies before its multi is committed has done nothing; after it, its nodes
+exist until its ZooKeeper session ends. An heir that is already dead when it is granted holds until
+then; the claims behind it watch its session. A client that dies while it ends another session
+leaves that session marked: it can do nothing, and its client closes it on noticing the mark. A
+member that dies loses nothing: kazoo reconnects to another one with the same session.
 
 Not supported: `watch` and the log of events, because ZooKeeper keeps no history.
 """
@@ -79,7 +79,7 @@ from lockfast.stores.zookeeper.wire import ZooKeeperWire
 
 
 class ZooKeeperStore:
-    """A client's way to an ensemble."""
+    """A client's access to one ensemble."""
 
     capabilities = Capabilities(several=SEVERAL_MAX, watch=False)
 

@@ -2,9 +2,9 @@
 
     zookeeper://[user[:password]@]host[:2181][,host…][/chroot][?option=value…]
 
-`zk` is short for `zookeeper`; `zookeepers` and `zks` use TLS. Everything of a namespace is below
-one node, `<chroot>/lockfast/<namespace>`. The chroot is a prefix of paths and nothing else: kazoo
-is connected without one.
+`zk` is short for `zookeeper`; `zookeepers` and `zks` use TLS. All nodes of a namespace are
+below `<chroot>/lockfast/<namespace>`. The chroot is only a prefix of paths: kazoo connects without
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PERMISSIONS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 ALL_PERMISSIONS: Final = 31
 _ACL: Final = re.compile(r"([a-z0-9]+):([^\s,]*):([rwcda]{1,5})")
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[^\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff/]+")
-"""What ZooKeeper accepts between two slashes of a path."""
+"""What ZooKeeper accepts as one segment of a path."""
 
 
 class Permission(NamedTuple):
@@ -44,11 +44,11 @@ class Permission(NamedTuple):
 
 OPEN: Final = (Permission("world", "anyone", ALL_PERMISSIONS),)
 CREATOR: Final = (Permission("auth", "", ALL_PERMISSIONS),)
-"""Whoever is logged in as the user that created the node."""
+"""Any client authenticated as the user that created the node."""
 
 
 class Tls(NamedTuple):
-    """The options, from which kazoo builds a TLS context of its own, and the context itself."""
+    """The options from which kazoo builds its own TLS context, and the context itself."""
 
     ca: str | None
     cert: str | None
@@ -58,7 +58,7 @@ class Tls(NamedTuple):
 
 
 class Address(NamedTuple):
-    """An ensemble, the credentials for it, and the node that everything of ours is below."""
+    """The members of an ensemble, the credentials, and the root node of the namespace."""
 
     label: str
     members: tuple[Member, ...] = (Member("localhost", PORT),)
@@ -66,9 +66,9 @@ class Address(NamedTuple):
     username: str = ""
     password: Password = ""
     sasl: bool = False
-    """Log in by SASL DIGEST-MD5; otherwise by ZooKeeper's own scheme `digest`."""
+    """Authenticate with SASL DIGEST-MD5; otherwise with ZooKeeper's `digest` scheme."""
     acl: tuple[Permission, ...] = OPEN
-    """The access control list of every node we create."""
+    """The access control list of every node that the store creates."""
     tls: Tls | None = None
 
     def __repr__(self) -> str:
@@ -76,13 +76,13 @@ class Address(NamedTuple):
 
     @property
     def hosts(self) -> str:
-        """All members, as kazoo wants them."""
+        """All members, in kazoo's format."""
         return ",".join(map(str, self.members))
 
     def client_options(self) -> dict[str, Any]:
-        """Keyword arguments for `KazooClient`: where it connects, and as whom.
+        """Return the `KazooClient` arguments for hosts and credentials.
 
-        Reads the password anew, so that it may change between connections. Raises
+        Reads the password again at each call, so that it may change between connections. Raises
         StoreUnavailableError if it cannot be read now.
         """
         from kazoo.security import ACL, Id
@@ -112,7 +112,7 @@ class Address(NamedTuple):
 
 
 def parse(url: StoreUrl) -> Address:
-    """The address in a URL; raises StoreMisconfiguredError if it is malformed."""
+    """Return the address in a store URL. Raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
     credentials, _, place = url.location.rpartition("@")
     username, _, password = credentials.partition(":")
@@ -151,7 +151,7 @@ def _member(url: StoreUrl, text: str) -> Member:
 
 
 def _chroot(url: StoreUrl, path: str) -> str:
-    """The chroot with a slash before each segment; "" for `host/`."""
+    """Return the chroot with a slash before each segment; "" for `host/`."""
     path = path.removesuffix("/")
     if not path:
         return ""

@@ -1,4 +1,4 @@
-"""The network for asyncio: kazoo's results reach the event loop by callbacks, not by threads."""
+"""The network for asyncio: callbacks pass kazoo's results to the event loop, without threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockfast.stores.zookeeper.transport import Answer, Flight
 
 
 class AsyncKazooNetwork(KazooNetwork):
-    """As KazooNetwork, for callers on an event loop. Keepers run on threads."""
+    """A KazooNetwork for callers on an event loop. Keepers run on threads."""
 
     async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, KazooFlight)

@@ -29,15 +29,15 @@ ROUNDS: Final = 10
 TIMEOUT_S: Final = 5.0
 PROBE_S: Final = 2.0
 BUFFER_BYTES: Final = 1_000_000
-"""A little less than the default of jute.maxbuffer."""
+"""Slightly less than the default of jute.maxbuffer."""
 TIMEOUT_MS_MAX: Final = (1 << 31) - 1
 
 
 def examine(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
-    """Check everything without changing anything.
+    """Run all checks without changing anything.
 
-    Raises StoreUnavailableError if there is no majority of the ensemble to be reached, and
-    StoreMisconfiguredError if it refuses us.
+    Raises StoreUnavailableError if no majority of the ensemble can be reached, and
+    StoreMisconfiguredError if the ensemble refuses the client.
     """
     states = {member: _status(address, member) for member in address.members}
     if not any(states.values()):
@@ -54,7 +54,7 @@ def examine(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
 
 
 def raise_epoch(address: Address) -> Iterator[Diagnosis]:
-    """Lift tokens above all given before a restore: to the microseconds of the wall clock."""
+    """Raise tokens to the wall clock's microseconds, above all tokens from before a restore."""
     from kazoo.exceptions import BadVersionError, NoNodeError
 
     node = Paths(address.root).base
@@ -143,7 +143,7 @@ def _endpoints(states: dict[Member, Status | None]) -> Diagnosis:
 
 
 def _members(client: Any) -> Diagnosis:
-    """Count the members that vote, as the ensemble's own configuration has them."""
+    """Count the voting members in the ensemble's configuration."""
     from kazoo.exceptions import NoNodeError
 
     try:
@@ -160,7 +160,7 @@ def _members(client: Any) -> Diagnosis:
 
 
 def _session_limits(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
-    """Compare the session timeouts that members grant with what a session of ours needs."""
+    """Compare the session timeouts that the members grant with what a session needs."""
     for member in address.members:
         try:
             with Session(address, member, 1, PROBE_S) as shortest:

@@ -1,22 +1,22 @@
-"""Nodes and what they contain.
+"""The nodes of a namespace and their contents.
 
     <root>/e                      base of tokens and schema (`Base`); persistent
-    <root>/s/<session>            a session (`Record`); ephemeral. Its data version is 0 as long as
-                                  the session lives, and is raised by whoever ends it
+    <root>/s/<session>            a session (`Record`); ephemeral. Its data version is 0 while
+                                  the session lives; ending the session raises it
     <root>/p/<session>            its last keep-alive; ephemeral
-    <root>/k/<ms>.<session>       why a session was ended, for ten minutes from then on; persistent,
-                                  deleted by whoever opens a session afterwards
-    <root>/b/<session>            its bell: set to tell it of its claims; ephemeral
-    <root>/n/<kind>:<name>        a resource in use: the document of its lines; a container
-    <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by whoever grants the claim
-                                  or takes it away, which its content then says
+    <root>/k/<ms>.<session>       tombstone: why a session was ended, kept ten minutes; persistent,
+                                  deleted when a session is opened afterwards
+    <root>/b/<session>            its bell: set to notify it about its claims; ephemeral
+    <root>/n/<kind>:<name>        a resource in use: the document of its queue; a container
+    <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by the client that grants or
+                                  revokes the claim; a revocation is in its content
     <root>/n/…/!<unique>          the resource is closed (as its document says); persistent
-    <root>/n/…/q<k>               one part of a long line; a container
+    <root>/n/…/q<k>               one part of a long queue; a container
     <root>/n/…/q<k>/<rank>.<session>.<n>   a claim that waits there (its document); ephemeral
 
-A document has everything about a resource but who is alive: an entry counts only while its node
-is there. Tokens given by the write that produced the document are stored relative to that write's
-zxid, which whoever reads the document learns as its `mzxid`.
+A document has everything about a resource except which claims are alive: an entry counts only
+while its node exists. Tokens allocated by the write that produced the document are stored relative
+to that write's zxid, which a reader of the document sees as its `mzxid`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SCHEMA: Final = 1
 STRIDE: Final = 32
 """Tokens per write."""
 STEP: Final = 1 << 20
-"""Writes that an epoch of ZooKeeper's may have at first; doubled when it comes near."""
+"""The initial number of writes per ZooKeeper epoch; doubled before it is reached."""
 SLACK: Final = 1 << 18
 RELATIVE: Final = 1 << 61
-"""Tokens from here on are places among those that the write under way will give."""
+"""Tokens from here on are positions among those that the current write will allocate."""
 TOKEN_MAX: Final = (1 << 53) - 1
 LOW: Final = (1 << 32) - 1
 
@@ -47,7 +47,7 @@ encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(
 
 
 class UnreadableError(ValueError):
-    """A node does not contain what this version writes."""
+    """A node's content was not written by this version."""
 
 
 def decode(data: bytes) -> Any:
@@ -94,7 +94,7 @@ def _escaped(text: str) -> str:
 
 
 def resource_of(node: str) -> tuple[str, str]:
-    """Kind and name of the resource of this node."""
+    """Return the kind and name of the resource at this node."""
     kind, _, name = node.partition(":")
     return kind, unquote(name)
 
@@ -104,7 +104,7 @@ def session_of(node: str) -> str:
 
 
 def tomb_of(node: str) -> tuple[int, str]:
-    """When a session was ended, and which."""
+    """Return when a session was ended, and which one."""
     at_ms, _, session = node.partition(".")
     return int(at_ms) if at_ms.isdigit() else 0, unquote(session)
 
@@ -117,17 +117,17 @@ def place_node(session: str, n: int) -> str:
 
 
 class Base(NamedTuple):
-    """How tokens are made of zxids; every grant checks that this is unchanged.
+    """How tokens are derived from zxids; every grant checks that this is unchanged.
 
     A zxid is an epoch (elections so far) and a counter of writes, 32 bits each. Taken as one
-    number it would jump by 2^32 with each election, far ahead of the clock that must outrun it
-    after the ensemble lost its data. So an epoch is counted as `step` writes. Before a counter
-    reaches that, `step` is doubled and the epochs so far are added to `value`.
+    number, it would jump by 2^32 with each election, far ahead of the wall clock that must overtake
+    it after the ensemble has lost its data. An epoch is therefore counted as `step` writes. Before
+    a counter reaches that, `step` is doubled and the epochs so far are added to `value`.
     """
 
     value: int
     epoch: int
-    """ZooKeeper's, from which on `step` counts."""
+    """The ZooKeeper epoch from which `step` applies."""
     step: int = STEP
     schema: int = SCHEMA
 
@@ -141,7 +141,7 @@ class Base(NamedTuple):
         return found
 
     def raised(self, zxid: int, wall_us: int) -> Base:
-        """The base to use from this zxid on: no token below the wall clock, or below the last."""
+        """Return the base from this zxid on: no token is below the wall clock or the last token."""
         step = self.step
         while (zxid & LOW) + SLACK > step:
             step *= 2
@@ -153,7 +153,7 @@ class Base(NamedTuple):
 
 
 def base_from(label: str, data: bytes) -> Base:
-    """Raises StoreMisconfiguredError for a namespace of another layout."""
+    """Decode the base of tokens. Raises StoreMisconfiguredError for an unknown schema."""
     values = decode(data)
     if isinstance(values, list) and len(values) == 4 and all(isinstance(v, int) for v in values):
         if values[3] == SCHEMA and values[2] > 0:
@@ -170,7 +170,7 @@ def base_from(label: str, data: bytes) -> Base:
 
 
 class Owner(NamedTuple):
-    """What is stored of a session with each of its claims."""
+    """What each claim stores of its session."""
 
     ttl_ms: int
     owner: str
@@ -179,7 +179,7 @@ class Owner(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A session."""
+    """A session, as stored."""
 
     ttl_ms: int
     owner: str
@@ -190,7 +190,7 @@ class Record(NamedTuple):
     ended: str = ""
     by: str = ""
     what: str = ""
-    """How its claims are logged."""
+    """The event that is logged for its claims."""
 
 
 def record_from(data: bytes) -> Record:
@@ -203,7 +203,7 @@ def record_from(data: bytes) -> Record:
 
 
 def alive_from(data: bytes) -> tuple[int, int]:
-    """How often a session was renewed, and when last."""
+    """Return how often a session was renewed, and when it was last renewed."""
     try:
         renewals, renewed_ms = map(int, decode(data))
     except (TypeError, ValueError) as error:
@@ -215,12 +215,13 @@ def alive_from(data: bytes) -> tuple[int, int]:
 
 
 class Entry(NamedTuple):
-    """A claim as a document has it."""
+    """A claim, as stored in a document."""
 
     claim: Claim
     owner: Owner
     bucket: str = ""
-    """Which part of a long line its node is in; "": it stands below the resource itself."""
+    """The bucket of a long queue that contains its node; "" if it is directly below the resource.
+    """
 
     @property
     def node(self) -> str:
@@ -229,15 +230,15 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """One part of a long line: the claims whose ranks are not below `start`."""
+    """One part of a long queue: the claims whose rank is `start` or higher."""
 
     name: str
-    """Never used twice, so that a node of it shows that the resource is still the same."""
+    """Never reused, so that a node in it proves that the resource is still the same."""
     start: str
     last: str
-    """The highest rank that has joined it."""
+    """The highest rank that has joined."""
     joined: int
-    """How many have joined it; some of them may be gone."""
+    """How many claims have joined; some of them may be gone."""
 
     @property
     def node(self) -> str:
@@ -246,15 +247,15 @@ class Bucket(NamedTuple):
 
 @dataclass
 class Document:
-    """What a resource's node contains."""
+    """The content of a resource's node."""
 
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     limit: int = 0
     closed_ms: int = 0
     marker: str = ""
-    """The node that keeps a closed resource: its name."""
+    """The name of the node that keeps a closed resource from being deleted."""
     buckets: list[Bucket] = field(default_factory=list)
-    """Where claims wait behind those that the document has, in order."""
+    """Where claims wait behind those in the document, in order."""
 
 
 def packed_entry(entry: Entry) -> list[Any]:
@@ -310,7 +311,7 @@ def packed(document: Document, base: Base) -> bytes:
 
 def document_from(label: str, data: bytes, stat: Stat) -> Document:
     if not data:
-        return Document()  # created, and not written yet: no step leaves it like this
+        return Document()  # created but not written yet; no step leaves a node like this
     try:
         base_values, (limit, closed_ms, marker, buckets), entries = decode(data)
         base = base_from(label, encode(base_values).encode())
@@ -327,13 +328,13 @@ def document_from(label: str, data: bytes, stat: Stat) -> Document:
 
 
 def packed_rings(rings: list[Wake], base: Base) -> bytes:
-    """What a bell says: for which claims it was rung and why, with the tokens they are given."""
+    """Encode the content of a bell: the claims it rings for, the reasons, and tokens granted."""
     told = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in rings]
     return encode([list(base), told]).encode()
 
 
 def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]:
-    """Claims, why the bell was rung for them, and their tokens if they were granted; else 0."""
+    """Decode a bell: for each claim its number, the reason, and its token if granted, else 0."""
     try:
         base_values, told = decode(data)
         base = base_from(label, encode(base_values).encode())
@@ -346,13 +347,13 @@ def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]
 
 
 def packed_taken(entry: Entry) -> bytes:
-    """What the node of a claim says that was taken away."""
+    """Encode the content of the node of a revoked claim."""
     claim = entry.claim
     return encode({"reason": claim.reason, "by": claim.by, "claim": packed_entry(entry)}).encode()
 
 
 def taken_from(data: bytes) -> Claim | None:
-    """The claim that its node says was taken away; None if the node says nothing of that."""
+    """Decode the node of a revoked claim; return None if the claim was not revoked."""
     if not data.startswith(b"{"):
         return None
     try:

@@ -20,10 +20,10 @@ class Links:
         self._mutex = context.network.mutex()
         self._common: Link | None = None
         self.listeners: set[OnEvent] = set()
-        """Told of events on the common link."""
+        """Called with events on the common link."""
 
     async def common(self, wait: Wait, until_ms: int) -> Link:
-        """The link for commands that are no session's of ours."""
+        """Return the link for commands that do not belong to one of our sessions."""
         with self._mutex:
             link = self._common
             if link is None or link.is_lost():

@@ -1,7 +1,7 @@
-"""The network of the shipped store: kazoo, with its asynchronous calls only.
+"""Connect through kazoo, using only its asynchronous calls: the network of the shipped store.
 
-A plain call of kazoo's blocks for ever once the connection is lost, so nothing here waits without
-a timeout. Kazoo opens a new session when one has expired; ours must not go on in it, so a link
+A synchronous kazoo call blocks forever once the connection is lost, so nothing here waits without a
+timeout. When a session has expired, kazoo opens a new one, which must not continue ours: a link
 that has lost its session stops its client and is never used again.
 """
 
@@ -48,7 +48,7 @@ class _CreateContainer(wire.Create):  # type: ignore[misc]  # kazoo has no types
 
 
 class _Multi(NamedTuple):
-    """A multi as kazoo sends it, whose reply keeps the place of the operation that failed."""
+    """A multi as kazoo sends it; its reply keeps the index of the operation that failed."""
 
     operations: Sequence[Any]
     type: int = wire.Transaction.type
@@ -58,7 +58,7 @@ class _Multi(NamedTuple):
 
     @staticmethod
     def deserialize(data: bytes, offset: int) -> list[Answer]:
-        """One answer, in a list because kazoo takes the replies to multis for lists."""
+        """Decode one answer, in a list because kazoo expects the reply to a multi to be one."""
         stats: list[Stat | None] = []
         codes: list[int] = []
         header, offset = wire.MultiHeader.deserialize(data, offset)
@@ -87,7 +87,7 @@ def _stat(stat: Any) -> Stat:
 
 
 class KazooFlight:
-    """Requests under way: kazoo's results, in order."""
+    """Requests in flight: kazoo's results, in order."""
 
     def __init__(self, link: KazooLink | None, results: Sequence[Any], *, writes: bool) -> None:
         self.link = link
@@ -95,7 +95,7 @@ class KazooFlight:
         self.writes = writes
 
     def answers(self, label: str, timeout_s: Callable[[], float]) -> list[Answer]:
-        """The answers, waiting for each as long as there is time."""
+        """Wait for all answers and return them; `timeout_s` returns the time left."""
         found = []
         for result in self.results:
             try:
@@ -174,7 +174,7 @@ class KazooLink:
 
         def connected(*args: Any) -> Any:
             read_timeout_ms, connect_timeout_ms = connect(*args)
-            # The only trace that kazoo keeps of what the server has granted: two thirds of it.
+            # The only trace that kazoo keeps of the granted timeout: two thirds of it.
             self.timeout_ms = round(read_timeout_ms * 3 / 2)
             if not self._opened.ready():
                 self._opened.set(None)
@@ -183,15 +183,15 @@ class KazooLink:
         client._connection._connect = connected
         if not self._pings:
             ping = client._connection._send_ping
-            # Only our own keep-alives renew a session. A ping while an answer is due shows
-            # whether the connection is dead.
+            # Only our own keep-alives renew a session. A ping while an answer is pending detects a
+            # dead connection.
             client._connection._send_ping = lambda *args: client._pending and ping(*args)
         client.add_listener(self._changed)
         client.start_async()
         return client
 
     def _changed(self, state: str) -> None:
-        """Called by kazoo's own thread, before it opens another session."""
+        """Handle a state change; kazoo's thread calls this before it opens another session."""
         if state == KazooState.LOST and self.timeout_ms:
             self._is_lost = True
             threading.Thread(target=self._stop, name="lockfast zookeeper", daemon=True).start()
@@ -238,7 +238,7 @@ class KazooLink:
         self._on_event(event.path or "")
 
     def is_lost(self) -> bool:
-        # A forked child has the sockets of its parent, and must not touch them.
+        # A forked child shares its parent's sockets and must not touch them.
         return self._is_lost or self._process != os.getpid()
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class KazooLink:
 
 
 class KazooNetwork:
-    """Connections, clocks and chance of this machine, for callers that block."""
+    """This machine's connections, clocks and random numbers, for blocking callers."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

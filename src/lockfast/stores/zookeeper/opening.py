@@ -1,4 +1,4 @@
-"""zookeeper://, zk://, and with TLS zookeepers://, zks://: what `address.py` describes."""
+"""zookeeper://, zk://, and with TLS zookeepers://, zks://: see `address.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a store object remembers of the sessions it opened.
+"""What a store object remembers about the sessions it opened.
 
 Only the process that opened a session sends commands for it, so it knows which claim numbers were
-used and where its claims stand. Every step that relies on this checks it: what is wrong here costs
-a request, never a lock.
+used and where its claims are. Every step checks what it uses of this: a wrong entry costs a
+request, never a lock.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ SALT_BITS = 12
 
 @dataclass
 class OwnClaim:
-    """A claim of a session of ours, as last heard of."""
+    """A claim of our own session, as last reported."""
 
     places: tuple[Place, ...]
     node: str
-    """Of its first place, below the resource."""
+    """The node of its first place, below the resource."""
     token: int = 0
-    """0 while it waits."""
+    """0 while the claim waits."""
     version: int = 0
-    """Of its node, which is set whenever another session grants it or takes it away."""
+    """The version of its node, which another session sets to grant or revoke the claim."""
     is_taken: bool = False
-    """It was taken away; its node says why, until its client has left it."""
+    """The claim was revoked; its node gives the reason until the client has released it."""
 
 
 @dataclass(eq=False)
 class OwnSession:
-    """One session, as the store object that opened it knows it."""
+    """A session, as known to the store object that opened it."""
 
     id: str
     mutex: AbstractContextManager[Any]
@@ -47,25 +47,25 @@ class OwnSession:
     record: Record | None = None
     row: Session | None = None
     ended: str = ""
-    """Why it is over, as far as we know."""
+    """Why the session has ended, as far as this process knows."""
     by: str = ""
     renewals: int = 0
     claims: dict[int, OwnClaim] = field(default_factory=dict)
     opening: list[Signal] | None = None
-    """While a caller opens the session: the others that wait for that."""
+    """Callers waiting while another caller opens the session."""
     deliver: Deliver | None = None
-    """Where wakes go, once a wake listener is there."""
+    """The callback for wakes, once a wake listener exists."""
     on_event: Any = None
     proved_up_to: int = 0
     doubted: set[int] = field(default_factory=set)
-    """Numbers whose enter got no answer: what is read on the link now shows whether it was done."""
+    """Claim numbers whose enter got no reply; a read on the link shows whether it was executed."""
 
     @property
     def is_live(self) -> bool:
         return self.row is not None and not self.ended
 
     def session_row(self) -> Session | None:
-        """The lock table's row."""
+        """Return the lock table's row of this session."""
         if self.row is None:
             return None
         with self.mutex:
@@ -84,10 +84,11 @@ class OwnSession:
             return n in self.claims or (self.row is not None and numbers.is_seen(self.row, n))
 
     def doubt(self, claim: Claim, node: str) -> OwnClaim | None:
-        """An enter of this claim is about to be sent; None if the claim was left in the meantime.
+        """Record, before an enter is sent, that it may be executed.
 
-        Whoever looks at the claim or leaves it from now on finds it in doubt, and reads on the
-        link after the enter whether that was carried out.
+        From now on, a look or a release finds the claim in doubt and reads, after the enter and on
+        the same link, whether that was executed. Returns None if the claim has already been
+        released.
         """
         with self.mutex:
             if self.row is not None and numbers.is_seen(self.row, claim.n):
@@ -97,19 +98,19 @@ class OwnSession:
             return doubted
 
     def known(self, n: int) -> tuple[OwnClaim | None, bool]:
-        """The claim of this number, and whether its enter is in doubt."""
+        """Return the claim with this number, and whether its enter is in doubt."""
         with self.mutex:
             return self.claims.get(n), n in self.doubted
 
     def undoubt(self, n: int, claim: OwnClaim) -> None:
-        """The enter of `claim` was not carried out; another one may have been sent since."""
+        """Record that the enter of `claim` was not executed, unless another was sent since."""
         with self.mutex:
             if n in self.doubted and self.claims.get(n) is claim:
                 self.doubted.discard(n)
                 self.claims.pop(n, None)
 
     def saw(self, n: int) -> None:
-        """A command about this claim number was carried out."""
+        """Record that a command about this claim number was executed."""
         with self.mutex:
             self.doubted.discard(n)
             if self.row is not None:
@@ -121,7 +122,7 @@ class OwnSession:
                 numbers.forget_below(self.row, lowest)
 
     def note(self, claim: Claim, node: str) -> None:
-        """Take over how a claim stands."""
+        """Record the state of a claim."""
         with self.mutex:
             if claim.state == REVOKED:
                 if claim.n in self.claims:
@@ -141,7 +142,7 @@ class OwnSession:
             self.claims.pop(n, None)
 
     def missed(self, n: int, claim: OwnClaim | None) -> None:
-        """`claim` was not found: forget it, unless an enter was sent since it was looked for."""
+        """Forget a claim that was not found, unless an enter was sent since the search."""
         with self.mutex:
             if n not in self.doubted and self.claims.get(n) is claim:
                 self.claims.pop(n, None)
@@ -152,14 +153,14 @@ class OwnSession:
                 self.ended, self.by = reason, by
 
     def abandon(self, reason: str, by: str = "") -> None:
-        """The session is over; whatever is left of it goes with its ZooKeeper session."""
+        """Record the end of the session; ZooKeeper deletes what is left with its own session."""
         self.end(reason, by)
         if self.link is not None:
             self.link.close()
 
 
 class OwnSessions:
-    """The sessions of one store object. Any thread may use it."""
+    """The sessions of one store object. Thread-safe."""
 
     def __init__(self, mutex: AbstractContextManager[Any], salt: int) -> None:
         self._mutex = mutex
@@ -168,7 +169,7 @@ class OwnSessions:
         self._arrival = 0
 
     def get(self, session: str) -> OwnSession | None:
-        """A session that was opened here."""
+        """Return a session that was opened by this store object."""
         found = self._sessions.get(session)
         return found if found is not None and found.row is not None else None
 
@@ -188,7 +189,7 @@ class OwnSessions:
             self._sessions.pop(session, None)
 
     def next_arrival(self, wall_us: int) -> int:
-        """A number that rises with every claim, and that hardly any other store object draws."""
+        """Return a number that increases with every claim; other store objects rarely draw it."""
         with self._mutex:
             self._arrival = max(self._arrival + 1, wall_us)
             return (self._arrival << SALT_BITS) + self._salt

@@ -1,17 +1,17 @@
-"""What the table has changed, as one multi.
+"""Turn the changes of the lock table into one multi.
 
 A plan checks everything the table's decision rests on:
 
   - of each resource, the version of its node, which every step there raises;
   - that this is still the node that was read, not another one of the same name: some node below
-    it that was there then is there now (a node with children cannot be deleted, and no name below
-    a resource is used twice);
-  - of each claim that is granted something, its node and that its session has not been ended;
+    it that existed then still exists (a node with children cannot be deleted, and no name below a
+    resource is used twice);
+  - of each granted claim, that its node exists and its session has not been ended;
   - that the acting session has not been ended;
-  - the base, if a token is given.
+  - the base, if a token is allocated.
 
-Nodes that vanish with their sessions are not seen by this, and need not be: a holder that is gone
-only makes room, and whoever waits for it watches its session.
+This does not detect nodes that vanish with their sessions, and need not: a holder that is gone
+only makes room, and the claims waiting for it watch its session.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation
 from lockfast.stores.zookeeper.view import ClaimId, Loaded, Missing, Name, View
 
 WINDOW_MAX: Final = 16
-"""Waiting claims that a document has before further ones wait in buckets."""
+"""Waiting claims in a document; further claims wait in buckets."""
 BUCKET_MAX: Final = 32
 
 
 @dataclass
 class Plan:
-    """One multi, and how resources and claims are after it."""
+    """One multi, and the state of resources and claims after it."""
 
     operations: list[Operation] = field(default_factory=list)
     after: dict[Name, Loaded] = field(default_factory=dict)
-    """Tokens that the write gives are still relative."""
+    """Tokens that the write allocates are still relative."""
     claims: dict[ClaimId, Claim] = field(default_factory=dict)
     changed: set[ClaimId] = field(default_factory=set)
     nodes: dict[ClaimId, str] = field(default_factory=dict)
-    """Of each claim's first place: its node below the resource."""
+    """For each claim, the node of its first place, below the resource."""
     tokens: int = 0
-    """How many the write gives."""
+    """How many tokens the write allocates."""
     base: tuple[Base, int] | None = None
-    """The base as it is after the write, if that changes it."""
+    """The base after the write, if the write changes it."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Ops:
     deletes: list[Operation] = field(default_factory=list)
     sets: list[Operation] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
-    """Existing nodes below the resource that some operation needs."""
+    """Existing nodes below the resource that some operation requires."""
     deleted: set[str] = field(default_factory=set)
 
 
@@ -83,13 +83,13 @@ class Planner:
         self._bells: list[Operation] = []
 
     def plan(self, acting: str, wakes: list[Wake], *, tidies: bool) -> Plan:
-        """What to write; `tidies`: also to drop what is dead."""
+        """Return the multi to send; with `tidies`, also remove dead entries."""
         plan, view = self._plan, self._view
         before = view.before
         everything = {**before, **plan.claims}
         plan.changed = {of for of in everything if before.get(of) != plan.claims.get(of)}
         for of in plan.changed:
-            # Each place has a copy of the claim, so all of them change together.
+            # Each place stores a copy of the claim, so all of them change together.
             for place in (before.get(of) or plan.claims[of]).places:
                 if place[:2] not in view.loaded:
                     raise Missing(resource=place[:2])
@@ -115,7 +115,7 @@ class Planner:
         return plan
 
     def _base_operation(self) -> Operation:
-        """Rely on the base; raise it by what this write gives beyond a write's share."""
+        """Check the base, or raise it if the write allocates more tokens than one write's share."""
         if self._plan.tokens <= k.STRIDE:
             return Check(self._paths.base, self._base_version)
         raised = self._base._replace(value=self._base.value + self._plan.tokens)
@@ -123,7 +123,7 @@ class Planner:
         return Set(self._paths.base, k.encode(list(raised)).encode(), self._base_version)
 
     def _document(self, one: Loaded) -> Document:
-        """What the resource's node is to contain."""
+        """Return the new content of the resource's node."""
         row, old = self._view.row(one), one.document
         entries: dict[ClaimId, Entry] = {}
         for of, claim in self._plan.claims.items():
@@ -180,7 +180,7 @@ class Planner:
     def _join(
         self, name: Name, document: Document, of: ClaimId, claim: Claim, *, is_first: bool
     ) -> None:
-        """Put a new claim's node where its rank belongs."""
+        """Create the node of a new claim, in the document's window or in a bucket."""
         one, ops = self._view.loaded[name], self._ops[name]
         entry = document.entries[of]
         bucket = None
@@ -198,7 +198,7 @@ class Planner:
             self._plan.nodes[of] = entry.node
 
     def _bucket_for(self, document: Document, rank: str, ops: _Ops, one: Loaded) -> Bucket | None:
-        """The part of a long line where a claim of this rank waits; None: in the document."""
+        """Return the bucket of a long queue for a claim of this rank; None for the document."""
         buckets = document.buckets
         at = max((i for i, bucket in enumerate(buckets) if bucket.start <= rank), default=-1)
         if buckets and at < 0:
@@ -216,7 +216,7 @@ class Planner:
         return buckets[at]
 
     def _wakes(self, wakes: list[Wake]) -> None:
-        """Mark the claims that are granted, which shows that they are there, and ring."""
+        """Set the nodes of granted claims, which proves that they exist, and ring their bells."""
         granted = {
             of
             for of in self._plan.changed
@@ -274,8 +274,8 @@ class Planner:
         if not ops.touched:
             witness = next(iter(sorted(one.children)), None)
             if witness is None:
-                # Nobody is there, so it may be another node than the one that was read; that it
-                # can be deleted shows that nobody is there still.
+                # The resource has no children, so it may be another node than the one that was
+                # read; that it can be deleted proves that it still has none.
                 after.version = 1
                 create = Create(path, b"", container=True)
                 return [Delete(path, one.version), create, *ops.creates, Set(path, data, 0)]
@@ -283,14 +283,14 @@ class Planner:
         return [*ops.creates, *ops.deletes, *ops.sets, Set(path, data, one.version)]
 
     def _relied_on(self, one: Loaded) -> list[Operation]:
-        """Nothing changes there, but what was decided may rest on it."""
+        """Check a resource that does not change but that the decision may rely on."""
         if not one.exists or not one.children:
             return []
         witness = min(one.children)
         return [Check(one.path, one.version), Check(f"{one.path}/{witness}")]
 
     def _mark_closed(self, one: Loaded, document: Document, ops: _Ops) -> None:
-        """A closed resource has a node below it that keeps it, whoever leaves."""
+        """Give a closed resource a node that keeps it when all claims have left."""
         marker, path = document.marker, one.path
         has_marker = bool(marker) and marker in one.children
         if document.closed_ms and not has_marker:

@@ -1,7 +1,7 @@
-"""Questions to one member of an ensemble that kazoo cannot ask.
+"""Query one member of an ensemble in ways that kazoo cannot.
 
-The four-letter word `srvr` (the only one that ZooKeeper allows by default), and the handshake of
-a session, whose reply has the session timeout that the server grants.
+The queries are the four-letter word `srvr` (the only one that ZooKeeper allows by default) and a
+session handshake, whose reply contains the session timeout that the server grants.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ REPLY_MAX: Final = 1 << 16
 NOT_SERVING: Final = "not serving"
 READ_ONLY: Final = "read-only"
 _REQUEST: Final = struct.Struct("!iqiqi16s?")
-"""Protocol version, last zxid seen, timeout, session id, password, and that a read-only server
-will not do."""
+"""Protocol version, last zxid seen, timeout, session id, password, and whether a read-only server
+will do."""
 _REPLY: Final = struct.Struct("!iiqi16s")
 _EXISTS, _CLOSE = 3, -11
 
 
 class ProbeError(Exception):
-    """The member does not answer, or not as a ZooKeeper server does."""
+    """The member does not answer, or not like a ZooKeeper server."""
 
 
 class Status(NamedTuple):
-    """The reply to `srvr`; what it does not say is "" or -1, which is all if it is not allowed."""
+    """The reply to `srvr`; missing fields are "" or -1, and all are missing if `srvr` is not
+    allowed."""
 
     version: str = ""
     mode: str = ""
@@ -37,7 +38,7 @@ class Status(NamedTuple):
 
 
 def status(address: Address, member: Member, timeout_s: float) -> Status:
-    """What a member says of itself. Raises ProbeError if it cannot be reached."""
+    """Return a member's reply to `srvr`. Raises ProbeError if it cannot be reached."""
     try:
         with _connected(address, member, timeout_s) as connection:
             connection.sendall(b"srvr")
@@ -56,7 +57,7 @@ def status(address: Address, member: Member, timeout_s: float) -> Status:
 
 
 class Session:
-    """A session with one member, made by hand and ended when the block is left."""
+    """A session with one member, without kazoo, closed on leaving the `with` block."""
 
     def __init__(
         self, address: Address, member: Member, session_timeout_ms: int, timeout_s: float
@@ -76,7 +77,8 @@ class Session:
             raise
 
     def accepts(self, size: int) -> bool:
-        """Whether the server reads a request of so many bytes; asks for a node of that name."""
+        """Return whether the server reads a request of this many bytes; asks for a node of that
+        name."""
         path = b"/".ljust(size - 13, b"x")
         try:
             self._send(struct.pack("!iii", 1, _EXISTS, len(path)) + path + b"\x00")
@@ -98,7 +100,7 @@ class Session:
             self._send(struct.pack("!ii", 2, _CLOSE))
             _read_to_end(self._connection)
         except (OSError, ProbeError):
-            pass  # the server ends the session when its timeout is over
+            pass  # the server ends the session after its timeout
         finally:
             self._connection.close()
 

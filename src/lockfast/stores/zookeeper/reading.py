@@ -1,4 +1,4 @@
-"""Commands that only read, and that concern more than one resource."""
+"""Read-only commands that concern more than one resource."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reader:
         return c.SessionsReply(views, len(rows) > command.limit)
 
     async def _ended(self, after: str, known: set[str]) -> list[Session]:
-        """Sessions that were ended and whose nodes are gone."""
+        """Return sessions that were ended and whose nodes are gone."""
         (found,) = await self._requests.call(Children(self._paths.tombs))
         nodes = {}
         for node in found.children:
@@ -86,7 +86,7 @@ class Reader:
             if reply.holder_count or reply.waiting_count or reply.closed_ms:
                 views.append(reply)
             elif step.is_closed and not self._instant.by_server:
-                views.append(reply)  # to compare: the table shows it until a step opens it
+                views.append(reply)  # for comparison: the table shows it until a step opens it
             elif step.is_closed:
                 await settle(self._requests, [c.Place(command.kind, name, "")])
         return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)

@@ -1,4 +1,4 @@
-"""Sessions: opening, keep-alives, and ending them."""
+"""Open, renew and end sessions."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from lockfast.stores.zookeeper.view import Instant
 
 PROVED_PER_RENEWAL: Final = 100
 LAG_US: Final = 1_000_000
-"""The base of tokens is raised when it is so far behind the wall clock."""
+"""Raise the base of tokens when it lags this far behind the wall clock."""
 TIDIED_MAX: Final = 100
 
 
 def link_timeout_ms(ttl_ms: int) -> int:
-    """The session timeout to ask ZooKeeper for.
+    """Return the session timeout to request from ZooKeeper.
 
-    A member of the ensemble tells the leader only every half tick which sessions it has heard
-    from. If it dies, the leader counts from what it was told last. Half a tick is at most a
+    A member of the ensemble reports to the leader only every half tick which sessions it has heard
+    from. If the member dies, the leader counts from its last report. Half a tick is at most a
     quarter of the shortest session timeout, so a third more than the TTL covers it.
     """
     return ttl_ms + -(-ttl_ms // 3)
 
 
 class Ending(NamedTuple):
-    """How a session is ended."""
+    """How to end a session."""
 
     session: str
     reason: str
@@ -115,7 +115,7 @@ async def open_session(
         break
     if answer.error == NODE_EXISTS:
         (node,) = await requests.call(Exists(paths.session(own.id)))
-        if own.record is None:  # an earlier attempt of ours was carried out
+        if own.record is None:  # an earlier attempt of ours was executed
             node_is_ours = node.stat is not None and node.stat.version == 0
             if not node_is_ours:
                 return c.Ended(EXPIRED)
@@ -130,7 +130,7 @@ async def open_session(
 
 
 async def _tidy(requests: Requests, now: Instant) -> None:
-    """Forget why sessions were ended long ago."""
+    """Delete tombstones that are older than ENDED_KEPT_MS."""
     tombs = requests.context.paths.tombs
     (found,) = await requests.call(Children(tombs))
     old = [node for node in found.children if k.tomb_of(node)[0] + ENDED_KEPT_MS <= now.now_ms]
@@ -139,7 +139,7 @@ async def _tidy(requests: Requests, now: Instant) -> None:
 
 
 async def opened_before(requests: Requests, own: OwnSession) -> Reply:
-    """The answer to a second attempt to open a session."""
+    """Return the reply to a second attempt to open a session."""
     (node,) = await requests.call(Exists(requests.context.paths.session(own.id)))
     if node.stat is None:
         own.end(EXPIRED)
@@ -147,7 +147,8 @@ async def opened_before(requests: Requests, own: OwnSession) -> Reply:
 
 
 async def raise_base(requests: Requests, instant: Instant | None, lag_us: int = LAG_US) -> None:
-    """Have no token given that is behind the wall clock, also if the ensemble lost its data."""
+    """Raise the base so that tokens do not lag the wall clock, even after the ensemble lost its
+    data."""
     context = requests.context
     while True:
         await read_base(requests)
@@ -165,11 +166,11 @@ async def raise_base(requests: Requests, instant: Instant | None, lag_us: int = 
 async def renew(
     requests: Requests, own: OwnSession, command: c.Renew, instant: Instant | None
 ) -> Outcome:
-    """Renew a session by a write, which only a leader with a majority carries out."""
+    """Renew a session by a write, which only a leader with a majority can commit."""
     context = requests.context
     now = instant or context.instant()
     paths = context.paths
-    # Not those in doubt: the enter that is sent again finds out what became of the first.
+    # Skip claims in doubt: the retry of their enter resolves them.
     with own.mutex:
         claims = sorted(item for item in own.claims.items() if item[0] not in own.doubted)
     chosen = [item for item in claims if item[0] > own.proved_up_to][:PROVED_PER_RENEWAL]
@@ -213,7 +214,7 @@ async def renew(
 
 
 async def look(requests: Requests, command: c.Look, instant: Instant | None) -> Outcome:
-    """Look at a claim; of those ahead of it, also say how often they were renewed."""
+    """Look at a claim; the reply includes the renewal counts of the claims ahead."""
     outcome = await Step(requests, command, instant).run()
     reply, paths = outcome.reply, requests.context.paths
     if not isinstance(reply, c.Queued) or not reply.ahead:
@@ -229,12 +230,12 @@ async def look(requests: Requests, command: c.Look, instant: Instant | None) -> 
 async def end(
     requests: Requests, endings: Sequence[Ending], instant: Instant | None = None
 ) -> tuple[list[bool], Outcome]:
-    """End sessions, by a link of another; then grant what they held.
+    """End sessions over another session's link, then grant what they held.
 
-    First each is marked as ended, so that it can neither enter nor be granted anything. Then its
-    claims are removed. If this is cut short, its client closes it as soon as it hears of that, and
-    ZooKeeper when it does not hear from that client. Says of each session whether this call has
-    ended it.
+    First each session is marked as ended, so that it can neither enter nor be granted anything.
+    Then its claims are removed. If this is interrupted, the session's client closes it as soon as
+    it learns of the mark, or else ZooKeeper ends it for lack of keep-alives. Return for each
+    session whether this call ended it.
     """
     wakes: list[Wake] = []
     events: list[c.Event] = []
@@ -293,11 +294,11 @@ async def _places_of(requests: Requests, session: str) -> Sequence[Place]:
 
 
 async def close(requests: Requests, own: OwnSession, instant: Instant | None) -> Outcome:
-    """End a session of ours: hand over what it holds, then end the ZooKeeper session."""
+    """End one of our sessions: hand over what it holds, then end the ZooKeeper session."""
     _, outcome = await end(requests, [Ending(own.id, CLOSED, "released")], instant)
     if own.link is not None:
         paths = requests.context.paths
-        # The link is closed in the background; its nodes are gone before this returns.
+        # The link is closed in the background, so delete its nodes before this returns.
         nodes = (paths.session(own.id), paths.alive_of(own.id), paths.bell(own.id))
         await requests.call(*map(Delete, nodes))
         own.link.close()

@@ -1,9 +1,9 @@
-"""One command: guess or read, let the lock table decide, commit if it is so; else once more.
+"""Execute one command: assume or read, let the lock table decide, commit; on conflict, retry.
 
-Most commands meet what their client expects: the lock it enters is free, the lock it leaves is as
-its last step left it. So an enter or a leave first lets the table decide on what it assumes and
-sends that as one multi. A guess needs no trust, because a multi checks everything its decision
-rests on; where it is wrong, the step reads what is so and goes on from there.
+Most commands find what their client expects: the lock to enter is free, the lock to release is as
+the last step left it. An enter or a leave therefore first lets the table decide on that assumption
+and sends the result as one multi. This is safe because a multi checks everything its decision rests
+on; if the assumption was wrong, the step reads the current state and continues from there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lockfast.stores.zookeeper.view import ClaimId, Instant, Loaded, Missing, Na
 SEVERAL_MAX: Final = 40
 LIMITS: Final = Limits(places_max=SEVERAL_MAX)
 MOVES: Final = 24
-"""Claims that one multi grants; the next one goes on."""
+"""The most claims that one multi grants; the next multi continues."""
 CONFLICTS_MAX: Final = 200
 PAUSE_MS_MAX: Final = 16
 KNOWN_MAX: Final = 4096
@@ -75,7 +75,7 @@ class Purge(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     reply: Reply
     wakes: Sequence[Wake] = ()
@@ -84,11 +84,11 @@ class Outcome(NamedTuple):
 
 Steppable: TypeAlias = c.Command | Settle | Purge
 OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
-"""Commands that only a session that has not ended may have carried out."""
+"""Commands that require a session that has not ended."""
 
 
 class Context:
-    """What the steps of one store share."""
+    """State shared by all steps of one store."""
 
     def __init__(self, label: str, network: Network, paths: Paths, own: OwnSessions) -> None:
         self.label = label
@@ -98,22 +98,23 @@ class Context:
         self.base: tuple[Base, int] | None = None
         """The base of tokens as last read, and its version."""
         self.zxid = 0
-        """The last that was heard of."""
+        """The highest zxid seen."""
         self.offset_ms = network.wall_us() // 1000 - network.now_ms()
-        """How far the leader's clock is ahead of ours, which never jumps; at first a guess."""
+        """How far the leader's clock is ahead of our monotonic clock; an estimate until the first
+        write."""
         self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
-        """Resources as our own last step there left them."""
+        """Resources as our own last step left them."""
         self.busy: OrderedDict[Name, None] = OrderedDict()
-        """Resources where others were met."""
+        """Resources where claims of other processes were found."""
         self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
-        """Where claims of other processes were met, to find them by number."""
+        """Where claims of other processes were found, to locate them by number."""
 
     def instant(self) -> Instant:
         return Instant(self.network.now_ms() + self.offset_ms, self.network.wall_us())
 
     def heard(self, stat: Stat) -> None:
-        """Take over what the answer to a write says of the server's clock."""
+        """Record the server's clock and zxid from the answer to a write."""
         self.has_heard = True
         self.zxid = max(self.zxid, stat.mzxid)
         self.offset_ms = stat.mtime_ms - self.network.now_ms()
@@ -133,7 +134,7 @@ def remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 class Requests:
-    """Requests to one link within a deadline, with answers that are known not to be errors."""
+    """Requests to one link within a deadline; unexpected errors are raised."""
 
     def __init__(
         self,
@@ -159,13 +160,13 @@ class Requests:
         return found
 
     def submit(self, requests: Sequence[Request]) -> Flight:
-        """Send requests, READS_MAX at most, without waiting."""
+        """Send requests, at most READS_MAX, without waiting."""
         if self.until_ms <= self.context.network.now_ms():
             raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
         return self.link.submit(requests)
 
     async def finish(self, flight: Flight) -> Sequence[Answer]:
-        """Wait for requests that were sent."""
+        """Wait for the answers to requests that were sent."""
         left_ms = max(1, self.until_ms - self.context.network.now_ms())
         found = await self.wait(flight, left_ms)
         for answer in found:
@@ -184,7 +185,7 @@ class Requests:
 
 
 class Step:
-    """One command on its way."""
+    """The execution of one command."""
 
     def __init__(
         self, requests: Requests, command: Steppable, instant: Instant | None = None
@@ -194,29 +195,29 @@ class Step:
         self._paths = context.paths
         self._own = context.own
         self._command = command
-        # One instant and one place in line for all attempts.
+        # All attempts use the same instant and the same arrival number.
         self._instant = instant or context.instant()
         self._arrival = self._own.next_arrival(self._instant.wall_us)
         self._loaded: dict[Name, Loaded] = {}
         self._sessions: dict[str, Session | None] = {}
-        """Sessions whose nodes were read, because they may have been ended."""
+        """Sessions whose nodes were read, because they may have ended."""
         self._locations: dict[ClaimId, tuple[Place, ...]] = {}
         self._conflicts = 0
         self._met: OwnClaim | None = None
-        """The claim that the command is about, as its session knew it at first."""
+        """The claim that the command is about, as its session knew it initially."""
         self._lag_ms = 0
         self.unsettled: list[Place] = []
-        """Where more can be granted than one multi could."""
+        """Resources where more can be granted than fits into one multi."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether a resource was closed, and nobody has opened it."""
+        """Whether a resource was closed and no step has opened it."""
         return any(one.document.closed_ms for one in self._loaded.values())
 
     async def run(self) -> Outcome:
-        """Carry the command out in one multi.
+        """Execute the command in one multi.
 
-        Raises StoreUnavailableError only if it surely was not carried out.
+        Raises StoreUnavailableError only if the command was certainly not executed.
         """
         await self._begin()
         while True:
@@ -251,7 +252,8 @@ class Step:
             await self._conflict()
 
     async def _checked(self, reply: Reply) -> Reply:
-        """What was only read, unless the session was ended by another."""
+        """Return a reply that rests on reads only, or Ended if the session was ended by another
+        client."""
         session = getattr(self._command, "session", "")
         if not isinstance(reply, c.Gone | c.ClaimsReply) or self._own.get(session) is None:
             return reply
@@ -264,7 +266,7 @@ class Step:
         return c.Ended(own.ended, own.by)
 
     def _acting(self) -> str:
-        """The session that must not have ended when the command is carried out."""
+        """Return the session that must not have ended when the command is executed."""
         if not isinstance(self._command, OF_A_SESSION):
             return ""
         return self._command.session
@@ -272,7 +274,7 @@ class Step:
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     async def _begin(self) -> None:
-        """Assume what the command will meet, or read it."""
+        """Assume the state that the command will find, or read it."""
         if self._context.base is None:
             await read_base(self._requests)
         command, known, busy = self._command, self._context.known, self._context.busy
@@ -282,7 +284,7 @@ class Step:
             found = await read_session(self._requests, command.session, self._instant)
             self._sessions[command.session] = found
         is_known = own is not None and own.is_used(getattr(command, "n", 0))
-        # As it is before anything is read: a read does not show an enter that is sent after it.
+        # Before anything is read: a read does not show an enter that is sent after it.
         n = getattr(command, "n", 0)
         self._met, is_doubted = own.known(n) if own is not None else (None, False)
         if isinstance(command, c.Enter):
@@ -306,7 +308,7 @@ class Step:
             await self._resolve_doubt(own, n, self._met)
 
     async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
-        """Find out whether an enter that got no answer was carried out."""
+        """Determine whether an enter without a reply was executed."""
         name = claim.places[0][:2]
         if name not in self._loaded:
             await self._load([name])
@@ -320,7 +322,7 @@ class Step:
             own.undoubt(n, claim)
 
     def _names(self) -> list[Name]:
-        """The resources that the command surely concerns."""
+        """Return the resources that the command certainly concerns."""
         command = self._command
         own = self._own.get(getattr(command, "session", ""))
         places: list[Any] = []
@@ -342,7 +344,7 @@ class Step:
         return Loaded(*name, self._paths.resource(*name))
 
     async def _load(self, names: Sequence[Name], *, fresh: bool = False) -> None:
-        """Read resources, and who of those they name is there."""
+        """Read resources, and which of the claims in their documents are alive."""
         requests: list[Request] = [Sync(self._paths.root)] if fresh else []
         for name in names:
             path = self._paths.resource(*name)
@@ -362,7 +364,7 @@ class Step:
             self._context.met(one)
 
     async def _part(self, one: Loaded) -> None:
-        """Tell who is alive from who is dead, and find claims that were taken away."""
+        """Separate live entries from dead ones, and find revoked claims."""
         entries = one.document.entries
         buckets = sorted({entry.bucket for entry in entries.values() if entry.bucket})
         alive = set(one.children)
@@ -382,14 +384,14 @@ class Step:
                 one.dead.append(entries.pop(of))
 
     def _is_over(self, session: str) -> bool:
-        """Whether a session was seen to have ended."""
+        """Return whether a session is known to have ended."""
         if isinstance(self._command, Purge) and session == self._command.session:
             return True
         found = self._sessions.get(session, False)
         return found is None or (isinstance(found, Session) and bool(found.ended))
 
     def _not_found(self, one: Loaded) -> dict[ClaimId, str]:
-        """Claims that the command is about and the document does not have, with their nodes."""
+        """Return claims that the command concerns and the document lacks, with their nodes."""
         command = self._command
         session = getattr(command, "session", "")
         own = self._own.get(session)
@@ -419,7 +421,7 @@ class Step:
             await self._locate(missing.claim)
 
     async def _locate(self, of: ClaimId) -> None:
-        """Find a claim of another process: where it was met last, or else anywhere."""
+        """Find a claim of another process: where it was last seen, or else anywhere."""
         places = self._context.seen.get(of, ())
         if places:
             self._locations[of] = places
@@ -473,7 +475,7 @@ class Step:
         return reply, wakes
 
     def _behind(self, view: View, command: c.Enter) -> c.Enter:
-        """Have a claim entered behind all that stand in line, whatever our clock says."""
+        """Make a claim enter behind all claims in the queue, even if our clock lags."""
         entries = [e for one in self._loaded.values() for e in one.document.entries.values()]
         if not entries or not command.queue or (command.session, command.n) in view.before:
             return command
@@ -513,7 +515,7 @@ class Step:
     async def _commit(
         self, view: View, plan: Plan, reply: Reply, wakes: list[Wake]
     ) -> Outcome | None:
-        """The outcome if it was so; None if not."""
+        """Commit a plan; return the outcome, or None on conflict."""
         operations = tuple(plan.operations)
         entered = self._entered(view, plan)
         doubted: OwnClaim | None = None
@@ -522,8 +524,8 @@ class Step:
                 flight = self._requests.submit([Multi(operations)])
             else:
                 own, n, node = entered
-                # Both at once: whoever leaves the claim has either done so before, which keeps it
-                # out, or finds it in doubt and reads after it on the same link.
+                # Atomically: a release of the claim either came first, which prevents the enter, or
+                # finds the claim in doubt and reads after the enter on the same link.
                 with own.mutex:
                     doubted = own.doubt(plan.claims[own.id, n], node)
                     if doubted is None:
@@ -563,7 +565,7 @@ class Step:
         return Outcome(reply, wakes, events)
 
     def _entered(self, view: View, plan: Plan) -> tuple[OwnSession, int, str] | None:
-        """The claim that the multi stores anew, and its node."""
+        """Return the claim that the multi newly stores, and its node."""
         for of, node in plan.nodes.items():
             own = self._own.get(of[0])
             if own is not None and of not in view.before:
@@ -571,7 +573,7 @@ class Step:
         return None
 
     async def _learn(self, failed: Any) -> None:
-        """Read anew what a check has shown to be different."""
+        """Read again what a failed check has shown to be different."""
         path = failed.path
         for name in self._loaded:
             self._context.known.pop(name, None)
@@ -595,7 +597,7 @@ class Step:
             self._sessions[session] = row
 
     def _remember(self, view: View, plan: Plan) -> None:
-        """Keep what the next step of ours may assume."""
+        """Keep the state that our next step may assume."""
         for name, after in plan.after.items():
             mine = any(self._own.get(of[0]) is not None for of in after.document.entries)
             if after.exists and mine:
@@ -623,7 +625,7 @@ class Step:
         return known.node if known is not None else k.place_node(*of)
 
     def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
-        """Remember what the answer says of our own session and its claims."""
+        """Record what the reply says about our own session and its claims."""
         command = self._command
         own = self._own.get(getattr(command, "session", ""))
         if own is None or own.row is None:
@@ -656,7 +658,7 @@ class Step:
 
 
 def is_consistent(loaded: dict[Name, Loaded]) -> bool:
-    """Whether claims of several places agree in all documents, which are read one by one."""
+    """Return whether claims on several places agree in all documents, which are read separately."""
     for one in loaded.values():
         for of, entry in one.document.entries.items():
             for place in entry.claim.places if len(entry.claim.places) > 1 else ():
@@ -670,7 +672,7 @@ def is_consistent(loaded: dict[Name, Loaded]) -> bool:
 
 
 def _resolve(value: Any, resolved: Callable[[int], int]) -> Any:
-    """An answer with the tokens that the write has given."""
+    """Replace relative tokens in a reply by those that the write allocated."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -682,7 +684,7 @@ def _resolve(value: Any, resolved: Callable[[int], int]) -> Any:
 
 
 def deliver_all(own: OwnSessions, wakes: Sequence[Wake]) -> None:
-    """Tell the sessions of this process, after the commit."""
+    """Wake sessions of this process; call after the commit."""
     for wake in wakes:
         session = own.get(wake.session)
         if session is not None and session.deliver is not None:
@@ -692,7 +694,7 @@ def deliver_all(own: OwnSessions, wakes: Sequence[Wake]) -> None:
 async def settle(
     requests: Requests, places: Sequence[Place], instant: Instant | None = None
 ) -> Outcome:
-    """Grant whatever can be granted, resource by resource, in as many steps as it takes."""
+    """Grant whatever can be granted, one resource at a time, in as many steps as necessary."""
     wakes: list[Wake] = []
     events: list[c.Event] = []
     left = list(dict.fromkeys(Place(place.kind, place.name, "") for place in places))
@@ -706,7 +708,7 @@ async def settle(
 
 
 async def read_base(requests: Requests) -> None:
-    """The base of tokens; creates the namespace if it is new."""
+    """Read the base of tokens; create the namespace if it is new."""
     context = requests.context
     paths, label = context.paths, context.label
     while True:
@@ -727,7 +729,7 @@ async def make_namespace(requests: Requests) -> None:
 
 
 async def read_session(requests: Requests, session: str, instant: Instant) -> Session | None:
-    """A session of any process as its nodes show it; None if there is none."""
+    """Return a session of any process as its nodes show it; None if there is none."""
     paths = requests.context.paths
     node, alive = await requests.call(Get(paths.session(session)), Get(paths.alive_of(session)))
     if node.error:
@@ -744,7 +746,7 @@ async def read_session(requests: Requests, session: str, instant: Instant) -> Se
 async def refill(
     requests: Requests, one: Loaded, name: str, is_over: Callable[[str], bool]
 ) -> None:
-    """Read the next bucket of a long line into the document, or the one of this name."""
+    """Read a bucket of a long queue into the document: the named one, or the next."""
     buckets = one.document.buckets
     bucket = next((found for found in buckets if found.name == name), buckets[0])
     (below,) = await requests.call(Children(f"{one.path}/{bucket.node}"))
@@ -759,7 +761,7 @@ async def refill(
 
 
 async def load_all(requests: Requests) -> list[Loaded]:
-    """Every resource in use."""
+    """Return every resource in use."""
     (found,) = await requests.call(Children(requests.context.paths.resources))
     names = sorted(k.resource_of(node) for node in found.children)
     step = Step(requests, Settle(()))

@@ -1,12 +1,12 @@
 """The port between the ZooKeeper store and the network.
 
-The store's own code opens no socket, reads no clock and draws no random number. It asks a
-`Network`, of which there are three: kazoo for callers that block, kazoo for asyncio, and a model
-of ZooKeeper in the simulator.
+The store's own code opens no socket, reads no clock and draws no random number. It uses a
+`Network`, of which there are three: kazoo for blocking callers, kazoo for asyncio, and a model of
+ZooKeeper in the simulator.
 
-A `Link` is one ZooKeeper session. Requests submitted to a link are carried out in that order,
-whichever thread submits them; a request that timed out may still be carried out, but never after
-one that was submitted later.
+A `Link` is one ZooKeeper session. Requests submitted to a link are executed in that order,
+whichever thread submits them; a request that timed out may still be executed, but never after one
+that was submitted later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Create(NamedTuple):
     data: bytes = b""
     ephemeral: bool = False
     container: bool = False
-    """Deleted by the server some time after its last child."""
+    """The server deletes the node some time after its last child."""
 
 
 class Delete(NamedTuple):
@@ -42,7 +42,7 @@ class Set(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The node has this data version; -1: it is there."""
+    """Check that the node has this data version; -1: that it exists."""
 
     path: str
     version: int = -1
@@ -63,7 +63,7 @@ class Exists(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """What is read afterwards on this link is no older than this request."""
+    """Later reads on this link are no older than this request."""
 
     path: str
 
@@ -96,30 +96,30 @@ class Answer(NamedTuple):
     """The reply to one request."""
 
     error: str = ""
-    """"" or one of the constants above; of a multi, that of the operation that failed."""
+    """"" or one of the constants above; for a multi, the error of the operation that failed."""
     data: bytes = b""
     stat: Stat | None = None
     children: tuple[str, ...] = ()
     stats: tuple[Stat | None, ...] = ()
-    """Of a multi: one per operation, for `Set` only."""
+    """For a multi: one per operation, set for `Set` only."""
     failed: int = -1
-    """Of a multi: which operation failed."""
+    """For a multi: the index of the operation that failed."""
 
 
 class LinkLostError(Exception):
-    """The ZooKeeper session is over, and with it all its ephemeral nodes."""
+    """The ZooKeeper session has ended, and with it all its ephemeral nodes."""
 
 
 class Flight(Protocol):
-    """Requests under way. `Network` has the means to wait for it."""
+    """Requests in flight; wait for them with a method of `Network`."""
 
 
 OnEvent: TypeAlias = Callable[[str], None]
-"""Called with the path of a watched node that changed, or with "" if all watches are gone."""
+"""Called with the path of a watched node that changed, or with "" if all watches are lost."""
 
 
 class Link(Protocol):
-    """One ZooKeeper session. Any thread may use it, and `submit` never blocks."""
+    """One ZooKeeper session. Thread-safe; `submit` never blocks."""
 
     @property
     def timeout_ms(self) -> int:
@@ -127,7 +127,7 @@ class Link(Protocol):
         ...
 
     def open(self) -> Flight:
-        """Begin to connect; the flight ends, with no answers, when there is a session."""
+        """Start to connect; the flight ends, without answers, when the session is established."""
         ...
 
     def submit(self, requests: Sequence[Request]) -> Flight:
@@ -135,21 +135,21 @@ class Link(Protocol):
         ...
 
     def is_lost(self) -> bool:
-        """Whether the session is known to be over."""
+        """Return whether the session is known to have ended."""
         ...
 
     def close(self) -> None:
-        """End the session, without waiting for that."""
+        """End the session, without waiting for the server."""
         ...
 
 
 class Network(Protocol):
-    """Everything outside of one store object: connections, clocks, chance."""
+    """Everything outside one store object: connections, clocks, random numbers."""
 
     def link(
         self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
     ) -> Link:
-        """A new session, not open yet. Events come on any thread and must not wait.
+        """Return a new session, not open yet. Events arrive on any thread and must not block.
 
         Without pings, only requests keep it alive.
         """
@@ -159,19 +159,19 @@ class Network(Protocol):
         """Wait for a flight: suspends under asyncio, blocks otherwise.
 
         Raises StoreUnavailableError if nothing of it was sent, OutcomeUnknownError if some of it
-        may have been carried out, LinkLostError if the session is over.
+        may have been executed, LinkLostError if the session has ended.
         """
         ...
 
     async def keeper_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
-        """As caller_wait, on a keeper's thread."""
+        """Wait for a flight like `caller_wait`, on a keeper's thread."""
         ...
 
     async def caller_pause(self, span_ms: int) -> None: ...
     async def keeper_pause(self, span_ms: int) -> None: ...
 
     def signal(self) -> Signal:
-        """A flag that a keeper waits for."""
+        """Return a flag that a keeper waits for."""
         ...
 
     def caller_signal(self) -> Signal: ...

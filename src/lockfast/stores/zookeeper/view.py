@@ -1,8 +1,8 @@
 """The lock table's rows, built from the documents that were read.
 
-The table runs over a `View` and finds sessions, claims, resources and lines as rows. If it needs
-what has not been read, `Missing` says what; the step reads it and runs the table anew. What the
-table writes stays in the view, for `plan` to turn into one multi.
+The table runs over a `View`, which presents sessions, claims, resources and queues as rows. If the
+table needs data that has not been read, `Missing` names it; the step reads it and runs the table
+again. The table's changes stay in the view, for `plan` to turn into one multi.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Name = tuple[str, str]
 ClaimId = tuple[str, int]
 
 
-class Missing(Exception):  # it is no error: the step reads on
-    """The table needs what has not been read."""
+class Missing(Exception):  # not an error: the step reads more
+    """The table needs data that has not been read."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class Missing(Exception):  # it is no error: the step reads on
 
 
 class Instant(NamedTuple):
-    """What the clocks say: the server's, in milliseconds, and a wall clock in microseconds."""
+    """A reading of the clocks: the server's in milliseconds, a wall clock in microseconds."""
 
     now_ms: int
     wall_us: int
     by_server: bool = True
-    """A session lives as long as its node, whatever clocks say. Tests that compare the store with
-    the table set this to False and end sessions by their own clock."""
+    """Whether a session lives as long as its node, regardless of clocks. Tests that compare the
+    store with the lock table set this to False and end sessions by their own clock."""
 
     def deadline_ms(self, at_ms: int) -> int:
         return max(at_ms, self.now_ms + 1) if self.by_server else at_ms
@@ -63,12 +63,12 @@ class Loaded:
     exists: bool = False
     version: int = 0
     children: frozenset[str] = frozenset()
-    """The nodes below it that were there after it was read."""
+    """The nodes below it that existed after it was read."""
     document: Document = field(default_factory=Document)
-    """Without entries whose nodes are gone."""
+    """The document, without entries whose nodes are gone."""
     dead: list[Entry] = field(default_factory=list)
     taken: dict[ClaimId, tuple[Claim, str]] = field(default_factory=dict)
-    """Claims that were taken away and not left yet, with their nodes."""
+    """Claims that were revoked and not released yet, with their nodes."""
     is_refilled: bool = False
     """A bucket was read into the document."""
 
@@ -84,7 +84,7 @@ class Loaded:
 
 
 class View(MemoryRows):
-    """The row port, during one run of the table."""
+    """The row port for one run of the table."""
 
     __slots__ = (
         "_events", "_instant", "_known_sessions", "_locations", "_now_ms", "_own", "before",
@@ -103,7 +103,7 @@ class View(MemoryRows):
         super().__init__()
         self.loaded = loaded
         self.before: dict[ClaimId, Claim] = {}
-        """The claims as they were read."""
+        """The claims, as read."""
         self.owners: dict[str, Owner] = {}
         self._own = own
         self._known_sessions = sessions
@@ -117,7 +117,7 @@ class View(MemoryRows):
         super().put(r.META_KEY, Meta(k.RELATIVE - 1, arrival - 1, 0 if due else FAR_MS))
 
     def place_at(self, arrival: int) -> None:
-        """Have the next claim arrive at this place."""
+        """Set the arrival number of the next claim."""
         meta: Meta = super().get(r.META_KEY)
         meta.position = arrival - 1
 
@@ -156,7 +156,7 @@ class View(MemoryRows):
         for claim in holders[: len(holders) if len(holders) > 1 else 0]:
             prefix = r.line_prefix("h", one.kind, one.name)
             super().put(prefix + claim.rank, r.claim_ref(claim.session, claim.n))
-        row.waiting += len(document.buckets)  # at least: nobody has counted them
+        row.waiting += len(document.buckets)  # a lower bound: claims in buckets are not read
         for of, (taken, _) in one.taken.items():
             self.before[of] = taken
             super().put(r.claim_key(*of), copied(taken))
@@ -202,7 +202,7 @@ class View(MemoryRows):
         return None
 
     def _find(self, session: str, n: int) -> None:
-        """A claim that no document read so far has: is it surely nowhere?"""
+        """Raise Missing unless a claim that is in no document read so far is certainly absent."""
         of, own = (session, n), self._own.get(session)
         if of in self.before:
             return  # deleted by the table
@@ -261,7 +261,7 @@ class View(MemoryRows):
     # ── afterwards ───────────────────────────────────────────────────────────────────
 
     def claims(self) -> dict[ClaimId, Claim]:
-        """The claims as the table has left them."""
+        """Return the claims with the table's changes."""
         prefix = f"c{r.SEPARATOR}"
         found = super().scan(prefix, r.after_prefix(prefix), FAR_MS)
         return {(claim.session, claim.n): claim for _, claim in found}

@@ -1,14 +1,13 @@
-"""The watches of one session, set anew whenever they have fired.
+"""The watches of one session, which are set again whenever they have fired.
 
-A session watches two nodes of its own, whatever it waits for: its bell, which every step sets that
-grants one of its claims or has one looked at, and its session node, which is changed by whoever
-ends it. A waiting claim also watches the sessions of those directly ahead, which can vanish
-without anybody's step.
+A session always watches its bell, which is set by every step that grants one of its claims or wants
+one to be looked at, and its session node, which changes when the session is ended. A waiting claim
+also watches the sessions directly ahead of it, which can vanish without any step.
 
-A watch fires once. It is set anew by the read that says what happened, so nothing is lost between
-the two: what happens before that read is in its answer, what happens after fires again. If the
-bell was rung more than once since it was read, only the last ring says for whom; then every
-waiting claim is looked at. When the connection breaks all watches are gone and the same is done.
+A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
+change before that read is in its answer, a change after it fires the watch. If the bell was rung
+more than once since it was read, its content names only the claims of the last ring; then every
+waiting claim is looked at. The same is done when the connection breaks, since all watches are lost.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lockfast.stores.zookeeper.transport import Answer, Exists, Get, LinkLostErr
 REQUEST_MS: Final = 2000
 RETRY_MS: Final = 200
 OPENED_MS: Final = 100
-"""A session that this store object has not opened by then is opened by another one: its nodes are
+"""A session that this store object has not opened by then belongs to another one: its nodes are
 watched on the common link."""
 
 
@@ -47,12 +46,12 @@ class ZooKeeperWakeListener:
         self._session = context.paths.session(own.id)
         self._armed: set[str] = set()
         self._rung = 0
-        """The version of the bell that was read last."""
+        """The version of the bell that was last read."""
         self._behind: dict[str, set[int]] = {}
-        """Session nodes of those ahead of our claims, by the claims' numbers."""
+        """Session nodes of the claims ahead of ours, with the numbers of our claims."""
         self._missed = False
         self._is_open = False
-        """The session's node was seen."""
+        """The session's node has been seen."""
         self._created_ms = context.network.now_ms()
         self._ended = False
         self._deliver = deliver
@@ -72,7 +71,7 @@ class ZooKeeperWakeListener:
         return wakes
 
     async def _arm(self, wakes: list[Wake]) -> bool:
-        """Set the watches that are not set; says whether all are."""
+        """Set the watches that are not set; return whether all are set."""
         own = self._own
         if own.ended:
             return True
@@ -83,13 +82,13 @@ class ZooKeeperWakeListener:
             missed, self._missed = self._missed, False
             watched = [self._bell, self._session, *self._behind]
             wanted = [path for path in watched if path not in self._armed]
-            # Before the request: what fires while it is under way is set again.
+            # Before the request: a watch that fires while it is in flight is set again.
             self._armed.update(wanted)
         if missed:
             wakes.append(Wake(self.inbox, own.id, 0, WAKE_MISSED))
         if not wanted:
             return True
-        # Exists can watch a node that is not there yet; the bell is read after it is watched.
+        # Exists can watch a node that does not exist yet; read the bell after setting its watch.
         asked: list[Request] = [Exists(path, True) for path in wanted]
         network = self._network
         wait, until_ms = network.keeper_wait, network.now_ms() + REQUEST_MS
@@ -109,7 +108,7 @@ class ZooKeeperWakeListener:
         return True
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
-        """What a node says at the moment from which on it is watched."""
+        """Process the state of a node at the moment its watch was set."""
         if path == self._bell:
             self._ring(answer, wakes)
         elif path == self._session:
@@ -161,7 +160,7 @@ class ZooKeeperWakeListener:
         self._signal.set()
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Have claim `n` looked at when the session of one of these is over."""
+        """Look at claim `n` again when the session of one of these blockers ends."""
         paths = {
             self._context.paths.session(blocker.session)
             for blocker in blockers

@@ -1,4 +1,4 @@
-"""Commands to the ensemble and replies back, for callers and keepers alike."""
+"""Send commands to the ensemble, for callers and keepers alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_OWN_SESSIONS = (
 
 
 class ZooKeeperWire:
-    """Each command is worked out here and carried out by one multi."""
+    """Executes each command as one multi."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ZooKeeperWire:
     async def step(
         self, command: Command, until_ms: int, instant: Instant | None = None
     ) -> Outcome:
-        """As send, at an instant of our choice: for the comparison with the lock table."""
+        """Execute a command at a given instant; used for comparison with the lock table."""
         try:
             return await self._step(command, until_ms, instant)
         except UnreadableError as error:
@@ -62,11 +62,11 @@ class ZooKeeperWire:
             return Outcome(c.Ended(own.ended, own.by))
 
     async def common(self, until_ms: int) -> Requests:
-        """Requests on the link that belongs to no session of ours."""
+        """Return requests on the link that belongs to none of our sessions."""
         link = await self.links.common(self._wait, until_ms)
         requests = Requests(self.context, link, self._wait, self._pause, until_ms)
         if not self.context.has_heard:
-            # Only the answer to a write tells what the leader's clock says.
+            # Only the answer to a write reveals the leader's clock.
             await requests.call(Multi((Set(self.context.paths.root, b""),)))
         return requests
 
@@ -128,7 +128,7 @@ class ZooKeeperWire:
         try:
             rest = await settle(requests, step.unsettled, instant)
         except (StoreUnavailableError, OutcomeUnknownError):
-            return outcome  # the command is carried out; those who wait see to the rest
+            return outcome  # the command was executed; waiting claims settle the rest
         return outcome._replace(
             wakes=[*outcome.wakes, *rest.wakes], events=[*outcome.events, *rest.events]
         )
@@ -136,7 +136,7 @@ class ZooKeeperWire:
     async def _open(
         self, own: OwnSession, command: c.Open, until_ms: int, instant: Instant | None
     ) -> Reply:
-        """Open a session once, however many callers ask for it at the same time."""
+        """Open a session once, even if several callers ask for it concurrently."""
         network = self.context.network
         while own.row is None and not own.ended:
             signal = self._signal()
@@ -168,7 +168,7 @@ class ZooKeeperWire:
         try:
             return await sessions.open_session(requests, own, command, instant)
         except LinkLostError:
-            own.link = None  # nothing was opened on it, or it is gone with it
+            own.link = None  # nothing was opened on it, or it was lost with the link
             raise StoreUnavailableError(self.context.label, "ended the connection") from None
 
     def close(self) -> None:
