@@ -12,9 +12,16 @@ from tests.sim.planted.bugs import Bug, MisfitError, bugs, planted, replace
 
 pytestmark = pytest.mark.timeout(600)  # a minute of one core, on a machine that is shared
 
-SCHEDULES = {"memory": 4000, "redis": 1000, "etcd": 1200, "sqlite": 600, "postgresql": 200}
+SCHEDULES = {
+    "memory": 4000,
+    "redis": 1000,
+    "etcd": 1200,
+    "sqlite": 600,
+    "postgresql": 200,
+    "zookeeper": 400,
+}
 """What a core does in a minute, or less; counted, for a busy machine does fewer."""
-ENOUGH = {"memory": 20, "redis": 6, "etcd": 8, "sqlite": 6, "postgresql": 6}
+ENOUGH = {"memory": 20, "redis": 6, "etcd": 8, "sqlite": 6, "postgresql": 6, "zookeeper": 6}
 
 
 @pytest.mark.parametrize("store", ENOUGH)

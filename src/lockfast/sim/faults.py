@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Knobs: TypeAlias = Mapping[str, Any]
 
-ALL: Final = frozenset(("memory", "etcd", "postgresql", "quorum", "redis", "sqlite"))
+ALL: Final = frozenset(("memory", "etcd", "postgresql", "quorum", "redis", "sqlite", "zookeeper"))
 """Every store that worlds can use."""
 
 

@@ -60,7 +60,7 @@ class Network:
         self.lost = 0
         self._cuts: dict[tuple[str, str], int] = {}
         self._random = random.Random(f"{kernel.seed} network")
-        self._draw = self._random.random
+        self.draw = self._random.random
 
     def heal(self) -> None:
         self.delay_us = 0
@@ -83,7 +83,7 @@ class Network:
         return (source, target) in self._cuts
 
     def chance(self, share: float) -> bool:
-        return share > 0 and self._draw() < share
+        return share > 0 and self.draw() < share
 
     def carry(
         self, source: Host, target: Host, deliver: Deliver, again: Deliver | None = None
@@ -93,20 +93,20 @@ class Network:
         self.messages += 1
         if (self._cuts or self.loss) and self.loses(source, target):
             return False
-        transit_us = self._least_us + int(self._draw() * self._spread_us)
+        transit_us = self._least_us + int(self.draw() * self._spread_us)
         if self.delay_us:
             transit_us += self._delay_us()
         kernel = self.kernel
         # The same as `kernel.arrive`, inlined because most events come from here.
         insort(kernel.queue, (kernel.now + transit_us, next(kernel.serial), target, deliver))
-        if self.double and again is not None and self._draw() < self.double:
-            late_us = transit_us + self._delay_us() + int(self._draw() * 50 * MS)
+        if self.double and again is not None and self.draw() < self.double:
+            late_us = transit_us + self._delay_us() + int(self.draw() * 50 * MS)
             kernel.arrive(late_us, target, again)
         return True
 
     def transit_us(self) -> int:
         """Return how long a message takes now."""
-        transit_us = self._least_us + int(self._draw() * self._spread_us)
+        transit_us = self._least_us + int(self.draw() * self._spread_us)
         return transit_us + self._delay_us() if self.delay_us else transit_us
 
     def loses(self, source: Host, target: Host) -> bool:
@@ -120,4 +120,4 @@ class Network:
 
     def _delay_us(self) -> int:
         # Most messages are fast and a few are very late: these cause reordering.
-        return int(self._draw() ** 3 * self.delay_us)
+        return int(self.draw() ** 3 * self.delay_us)

@@ -79,6 +79,9 @@ def alive_us(mix: Mix) -> int:
     if mix.store == "etcd":
         # An etcd lease has whole seconds, is longer after an election, and is revoked late.
         ttl_ms += 2500
+    if mix.store == "zookeeper":
+        # ZooKeeper's timeout is a third longer than the TTL.
+        ttl_ms += ttl_ms // 3 + 1
     if "ttls" in mix.workloads:
         ttl_ms += mix.ttl_ms
     return int((ttls * ttl_ms + longest_ms + 50) * MS)

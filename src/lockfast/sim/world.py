@@ -43,6 +43,7 @@ from lockfast.sim.register import Register
 from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
 from lockfast.sim.services import Embedded, Forgetful, Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
+from lockfast.sim.zookeeper.service import ZooKeeperService
 
 if TYPE_CHECKING:
     from lockfast.sim.postgresql.server import PostgresServer
@@ -82,6 +83,7 @@ def _postgresql(world: World) -> Service:
 _SERVICES: dict[str, Callable[[World], Service]] = {
     "memory": TableService,
     "etcd": EtcdService,
+    "zookeeper": ZooKeeperService,
     "redis": _redis,
     "quorum": QuorumService,
     "sqlite": _sqlite,

@@ -55,6 +55,7 @@ def bugs() -> list[Bug]:
         redis,
         sqlite,
         table,
+        zookeeper,
     )
 
     return list(_BUGS.values())

@@ -105,7 +105,7 @@ class State:
         if node is None:
             return Answer() if isinstance(request, t.Exists) else Answer(t.NO_NODE)
         if isinstance(request, t.Children):
-            return Answer("", b"", node.stat(), tuple(sorted(node.children)))
+            return Answer(children=tuple(sorted(node.children)))
         data = node.data if isinstance(request, t.Get) else b""
         return Answer("", data, node.stat())
 

@@ -1,0 +1,55 @@
+"""Worlds of ZooKeeper: the shipped store over a modelled ensemble of three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lockfast.core.commands import Command
+from lockfast.ports import Store
+from lockfast.sim.runtime import Host
+from lockfast.sim.services import ObservedStore, OnReply, Step
+from lockfast.sim.zookeeper.ensemble import LABEL, Ensemble, SimZooKeeperNetwork
+from lockfast.stores.zookeeper import ZooKeeperStore
+
+if TYPE_CHECKING:
+    from lockfast.sim.world import World
+
+MEMBERS: Final = 3
+
+
+class ZooKeeperService:
+    """Three members, and clients with the store that ships."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.hosts = [world.host(f"m{number + 1}") for number in range(MEMBERS)]
+        self.steps: list[Step] = []
+        self.ensemble = Ensemble(self.hosts, world.network, self._observe)
+
+    def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
+        network = SimZooKeeperNetwork(host, self.ensemble)
+        store = ZooKeeperStore(LABEL, "/lockfast/default", network)
+        return ObservedStore(store, on_send, on_reply)
+
+    def crash(self) -> None:
+        self.ensemble.crash()
+
+    def start(self) -> None:
+        self.ensemble.start()
+
+    def slow_down(self, each_us: int) -> None:
+        self.ensemble.slow_us = each_us
+
+    def heal(self) -> None:
+        self.ensemble.start()
+        self.ensemble.slow_us = 0
+
+    def session_ends_us(self, session: str) -> int | None:
+        return None
+
+    def disband(self) -> None:
+        self.ensemble.sessions.clear()
+
+    def _observe(self, requests: object, answers: object) -> None:
+        self.steps.append((self._world.kernel.now, requests, answers))

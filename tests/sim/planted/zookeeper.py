@@ -1,0 +1,73 @@
+"""Bugs planted in the ZooKeeper store: checks left out, answers forgotten, clocks trusted."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace as replaced
+
+from lockfast.stores.zookeeper import layout, sessions, steps
+from lockfast.stores.zookeeper.layout import Base, Document
+from lockfast.stores.zookeeper.plan import Planner
+from lockfast.stores.zookeeper.transport import Operation, Set
+from lockfast.stores.zookeeper.view import Loaded, Name
+from tests.sim.planted.bugs import bug, replace
+
+
+@bug("zookeeper: the version of a document is not checked", promise="liveness", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    right = Planner._resource
+
+    def wrong(self: Planner, name: Name, one: Loaded, document: Document) -> list[Operation]:
+        found = right(self, name, one, document)
+        return [op._replace(version=-1) if isinstance(op, Set) else op for op in found]
+
+    replace(stack, Planner, "_resource", wrong)
+
+
+@bug("zookeeper: one token for several writes", promise="tokens", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Base, zxid: int) -> int:
+        return layout.STRIDE * (zxid & layout.LOW & ~7)
+
+    replace(stack, Base, "native", wrong)
+
+
+@bug(
+    "zookeeper: the session timeout is shorter than the TTL", promise="exclusion", store="zookeeper"
+)
+def _(stack: ExitStack) -> None:
+    def wrong(ttl_ms: int) -> int:
+        return ttl_ms // 2
+
+    replace(stack, sessions, "link_timeout_ms", wrong)
+
+
+@bug("zookeeper: a dead holder is believed to be there", promise="liveness", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    right = steps.Step._part
+
+    async def wrong(self: steps.Step, one: Loaded) -> None:
+        entries = dict(one.document.entries)
+        await right(self, one)
+        one.document.entries.update(entries)
+        one.dead.clear()
+
+    replace(stack, steps.Step, "_part", wrong)
+
+
+@bug("zookeeper: tokens without the epoch of the zxid", promise="tokens", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Base, zxid: int) -> int:
+        return layout.STRIDE * (zxid & layout.LOW)
+
+    replace(stack, Base, "native", wrong)
+
+
+@bug("zookeeper: a closing is not stored", promise="window", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    right = Planner._document
+
+    def wrong(self: Planner, one: Loaded) -> Document:
+        return replaced(right(self, one), closed_ms=0)
+
+    replace(stack, Planner, "_document", wrong)
