@@ -16,7 +16,7 @@ from lockfast.stores.quorum.redis import Flight, Nodes, RedisBackend, no_late, n
 
 
 class AsyncRedisBackend(RedisBackend):
-    """As RedisBackend, for asyncio: callers await their flights."""
+    """A RedisBackend for asyncio: callers await their flights."""
 
     def caller_flights(self) -> Flights:
         return self._noted(AsyncFlights(self._nodes))
@@ -124,6 +124,6 @@ class AsyncFlights:
         fleet, self._fleet = self._fleet, None
         if fleet is None:
             return
-        # It belongs to another loop; if that is closed, so are its connections.
+        # The fleet belongs to another loop; if that is closed, so are its connections.
         with contextlib.suppress(RuntimeError):
             fleet.loop.call_soon_threadsafe(fleet.close)

@@ -42,8 +42,8 @@ _DEFINITIONS: Final[dict[str, object]] = {
     **{name: place for place, name in enumerate(_LOCK, 1)},
     **{name: place for place, name in enumerate(_SESSION, 1)},
 }
-"""What stands for `$NAME` in the script. The fields of rows are numbers there and not variables:
-each function of Lua would have to capture those that it uses."""
+"""The values of `$NAME` in the script. Row fields are numbers and not variables, because each Lua
+function would have to capture the variables that it uses."""
 
 
 @cache

@@ -84,7 +84,7 @@ class Link:
         return self.state is State.CONNECTING or bool(self._out)
 
     def request(self, packed: bytes, tell: Tell, flight: object) -> None:
-        """Send a request, or keep it until the connection stands."""
+        """Send a request, or keep it until the connection is established."""
         self.refresh()
         if self.state is State.READY:
             self._sent.append((monotonic(), tell))
@@ -95,7 +95,7 @@ class Link:
             self._waiting.append(Waiting(packed, tell, flight))
 
     def refresh(self) -> None:
-        """Give up a node that is stalled, and connect if it is time for that."""
+        """Close a stalled connection, and reconnect once the retry delay has passed."""
         now_s = monotonic()
         if self.state is State.READY:
             if self._sent and now_s - self._sent[0][0] > STALL_S:
@@ -174,7 +174,7 @@ class Link:
     def _greet(self) -> None:
         self.state = State.GREETING
         try:
-            # Anew for each connection: the password may have changed.
+            # Read again for each connection: the password may have changed.
             *first, last = (*_credentials(self.address), *self._greeting)
         except StoreError as error:
             self._fail(error)

@@ -30,12 +30,12 @@ class QuorumMaintenance(Maintenance):
         try:
             rows = {row.what: row for row in RedisMaintenance(address).examine()}
         except StoreUnavailableError as error:
-            # The others go on without it, as long as they are a majority.
+            # The other nodes continue without it, as long as they are a majority.
             return Diagnosis(what, f"{place}: {error.what}", "note", error.advice)
         except StoreError as error:
             return Diagnosis(what, f"{place}: {error.what}", "bad", error.advice)
         for row in rows.values():
-            # What the node keeps of the queue's table does not matter here.
+            # The node's data of the queued store does not matter here.
             if row.verdict == "bad" and row.what != "namespace":
                 return Diagnosis(what, f"{place}: {row.what}: {row.found}", "bad", row.advice)
         off = re.match(r"\d+", rows["clock"].found)

@@ -58,7 +58,7 @@ class MemoryNodes:
 
 
 class MemoryBackend:
-    """A client's way to nodes in its own process."""
+    """A client's access to nodes in its own process."""
 
     def __init__(self, nodes: MemoryNodes, runtime: Runtime) -> None:
         self._nodes = nodes
@@ -78,7 +78,7 @@ class MemoryBackend:
         return MemoryWakeListener(self._nodes, self._runtime, session, deliver)
 
     def close(self) -> None:
-        """The nodes stay, for other clients."""
+        """Do nothing: the nodes stay, for other clients."""
 
 
 class _MemoryFlights:
@@ -94,4 +94,4 @@ class _MemoryFlights:
         self._nodes.apply(requests)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""

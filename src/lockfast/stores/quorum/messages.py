@@ -51,7 +51,7 @@ class Give(NamedTuple):
     ballot: int
     close_ms: int = 0
     undo: bool = False
-    """The ballot did not win a majority: also undo its window, and wake nobody."""
+    """The ballot did not win a majority: also undo its window, and wake no contender."""
 
 
 class Keep(NamedTuple):

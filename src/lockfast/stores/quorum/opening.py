@@ -122,7 +122,7 @@ def _seconds(url: StoreUrl, name: str, default: float) -> float:
 
 
 def _after_fork_in_child() -> None:
-    """Forget all nodes in a forked child: its copy of the memory is its own."""
+    """Forget all nodes in a forked child, which has its own copy of the memory."""
     global _mutex
     _mutex = threading.Lock()
     _nodes.clear()

@@ -98,7 +98,7 @@ class Flight:
 
 
 def nobody_waits() -> None:
-    """Requests whose answers nobody waits for."""
+    """Do nothing: no caller waits for the answers."""
 
 
 def no_late(node: int, answer: Answer) -> None:
@@ -159,7 +159,7 @@ class Fleet:
 
 
 class BlockingFlights:
-    """Flights of any number of threads; each uses a set of connections of its own."""
+    """Flights of any number of threads; each uses a separate set of connections."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -2,7 +2,7 @@
 
 The client proposes the token as a ballot. If a majority accepts it, the client holds the lock for
 one TTL, counted from before the requests were sent. Any two majorities share a node, so there is
-one holder, and tokens rise in the order of grants. A proposal that does not win a majority is
+one holder, and tokens increase in grant order. A proposal that does not win a majority is
 withdrawn at every node, including those whose answer is still outstanding, so that no late
 acceptance remains.
 
@@ -189,7 +189,7 @@ class QuorumWire:
             misfits = sum(isinstance(a, m.Taken) and a.status in MISFITS for a in answers)
             if misfits < self._majority:
                 break
-            # The lock is free, only the ballot was refused; the answers say which one fits.
+            # The lock is free and only the ballot was refused; the answers say which ballot fits.
         return reply
 
     def _new_claim(self, record: SessionRecord, enter: c.Enter, since_us: int) -> Claim:
@@ -215,7 +215,7 @@ class QuorumWire:
         return claim
 
     def _not_won(self, record: SessionRecord, n: int, claim: Claim, answers: Answers) -> c.Reply:
-        """Withdraw the ballot wherever it may have been accepted, and reply who holds the lock."""
+        """Withdraw the ballot wherever it may have been accepted; reply who holds the lock."""
         with self._records.mutex:
             record.claims.pop(n, None)
         give = _give(claim, undo=True)
@@ -227,7 +227,7 @@ class QuorumWire:
         try:
             self._require_majority(answers)
         except OutcomeUnknownError as error:
-            # Whatever was accepted is being withdrawn, so the outcome is that nothing was done.
+            # Any acceptance is being withdrawn, so the request had no effect.
             raise StoreUnavailableError(error.store, error.what) from None
         taken = [answer for answer in answers if isinstance(answer, m.Taken)]
         ahead = views.blockers(taken, self._records.nodes)
