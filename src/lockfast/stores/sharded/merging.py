@@ -1,4 +1,4 @@
-"""One reply from the replies of all shards, for commands that read the whole store."""
+"""Merge the replies of all shards, for commands that read the whole store."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def merged_events(
 def _in_order(replies: Sequence[c.EventsReply]) -> list[tuple[int, c.Event]]:
     """Return the events by time; those of one shard in the order of its log.
 
-    If a shard has more than was read, events of others that are later than its last one wait
-    for the next reading.
+    If a shard has more events than were read, later events of other shards wait for the next
+    read.
     """
     lines = [list(_timed(shard, reply)) for shard, reply in enumerate(replies)]
     unread_ms = min(
@@ -63,7 +63,7 @@ def _in_order(replies: Sequence[c.EventsReply]) -> list[tuple[int, c.Event]]:
 
 
 def _timed(shard: int, reply: c.EventsReply) -> Iterator[tuple[int, int, c.Event]]:
-    """Yield the events with instants that never go back, whatever the shard's clock did."""
+    """Yield the events with times that never go back, even if the shard's clock did."""
     at_ms = 0
     for event in reply.events:
         at_ms = max(at_ms, event.wall_ms)

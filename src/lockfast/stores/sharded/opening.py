@@ -20,7 +20,7 @@ SHARDS: Final = 16
 
 
 def placement_in(url: StoreUrl) -> Placement:
-    """Return the placement that a URL asks for; raises StoreMisconfiguredError."""
+    """Return the placement in a URL. Raises StoreMisconfiguredError if it is malformed."""
     text = url.options.get("shards", str(SHARDS))
     by = url.options.get("shard_by", BY_NAME)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= SHARDS_MAX:

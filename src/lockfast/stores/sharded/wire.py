@@ -1,4 +1,4 @@
-"""Send each command to the shard it belongs to; read from all shards what concerns all."""
+"""Send each command to its shard; read from all shards what concerns all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reply_T = TypeVar("Reply_T")
 
 
 class ShardedWire:
-    """Commands to all shards, over one wire per shard that is made when it is first needed."""
+    """Commands to all shards, over one wire per shard that is created on first use."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ShardedWire:
 
     @property
     def connections(self) -> int:
-        """How often the wires connected, where they count it."""
+        """The number of connections made so far, by the wires that count them."""
         return sum(getattr(wire, "connections", 0) for wire in list(self._wires.values()))
 
     async def send(self, command: c.Command, timeout_ms: int) -> c.Reply:
@@ -72,7 +72,7 @@ class ShardedWire:
     def _wire(self, shard: int) -> Wire:
         wire = self._wires.get(shard)
         if wire is None:
-            # Two threads may make one each; the first to be stored is used.
+            # Two threads may each create one; the first to be stored is used.
             wire = self._wires.setdefault(shard, self._wire_of(shard))
         return wire
 
@@ -83,7 +83,8 @@ class ShardedWire:
         kind: type[Reply_T],
         shards: Sequence[int] | None = None,
     ) -> list[Reply_T]:
-        """Ask several shards, all of them by default. One that fails fails the whole."""
+        """Send a command to several shards, by default to all. If one fails, the whole command
+        fails."""
         every = range(self._placement.shards) if shards is None else shards
         return [await self._ask(shard, command, timeout_ms, kind) for shard in every]
 
@@ -129,13 +130,13 @@ class ShardedWire:
 
 
 def _session(command: Any) -> str:
-    """Return the session of a command; every command that comes here has one."""
+    """Return the session of a command; every command passed here has one."""
     session: str = command.session
     return session
 
 
 def _holds(view: c.ClaimView) -> bool | None:
-    """As `Table.break_` reads a witness; None if the claim is revoked."""
+    """Return whether a claim holds, as `Table.break_` reads a witness; None if it is revoked."""
     if view.state == c.REVOKED:
         return None
     return view.state == c.HOLDING and not view.wants
