@@ -25,7 +25,7 @@ RETRY_S = 0.2
 
 
 def advise_ttl(arguments: argparse.Namespace) -> int:
-    """Print what each TTL would have meant; return 1 if there is too little data to say."""
+    """Print how each TTL would have fared; return 1 if there is too little data."""
     from lockfast.sim.entries import HistoryError
     from lockfast.sim.history import read_history
     from lockfast.sim.keep_alives import read_sessions
@@ -51,8 +51,8 @@ def advise_ttl(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace, path: Path) -> None:
-    """Hold a lock of our own for a while and record its keep-alives."""
-    # The store is wrapped by a recorder when it is opened, if the environment says so.
+    """Hold a lock for a while and record its keep-alives."""
+    # If this variable is set, the store is wrapped by a recorder when it is opened.
     os.environ[VARIABLE] = str(path)
     until = time.monotonic() + arguments.measure_for
     write_note(

@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "playground": "lockfast.cli.playground:playground",
     "completion": "lockfast.cli.completion:completion",
 }
-"""Each is imported when it is called: `run` must not load what it does not use."""
+"""Each command is imported when it is called: `run` must not load what it does not use."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

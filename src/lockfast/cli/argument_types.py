@@ -10,7 +10,7 @@ from lockfast.errors import LockfastError
 
 
 def seconds(text: str) -> float:
-    """A duration: `90`, `1.5s`, `250ms`, `5m`, `1h30m`, `2d`."""
+    """Parse a duration: `90`, `1.5s`, `250ms`, `5m`, `1h30m`, `2d`."""
     try:
         return settings.parse_duration(text)
     except ValueError as error:

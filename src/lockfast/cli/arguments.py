@@ -1,4 +1,4 @@
-"""The command line's grammar: commands, options, and what is checked before anything runs."""
+"""The command line's grammar: commands, options, and checks before anything runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments as a namespace; `command` names the subcommand.
+    """Return the arguments as a namespace; `command` names the subcommand.
 
-    What follows the `--` of `run` belongs to CMD. It is cut off before anything is parsed, so
-    that no option of CMD is taken for ours.
+    What follows the `--` of `run` belongs to CMD. It is split off before parsing, so that no option
+    of CMD is taken for ours.
     """
     parser = make_parser()
     head, tail = list(argv), None

@@ -1,9 +1,8 @@
 """The command's process, forked before we wait for the lock and turned into CMD afterwards.
 
-We fork while this process has a single thread. So the child may run plain Python until it
-becomes CMD (to set its process group, signals and parent-death signal); once the lock is held
-there are other threads, and that would be unsafe. It also inherits no socket or file of the
-store.
+We fork while this process has a single thread. So the child may run plain Python until it becomes
+CMD (to set its process group, signals and parent-death signal), which would be unsafe later: once
+the lock is held, there are other threads. The child also inherits no socket or file of the store.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def find_program(name: str) -> str:
-    """The path of a program; raises CommandError with the message and code of a shell."""
+    """Return the path of a program. Raises CommandError with a shell's message and exit code."""
     if "/" in name:
         candidates = [name]
     else:
@@ -138,7 +137,7 @@ class Child:
             os.killpg(self.pid, number)
 
     def is_gone(self) -> bool:
-        """Whether the command has ended and no process of its group is left."""
+        """Return whether the command has ended and no process of its group is left."""
         if self.status is None:
             return False
         # As pid 1 of a container we inherit the group's orphans, and they count as members

@@ -138,5 +138,5 @@ def _quoted(text: str) -> str:
 
 
 def _zsh_text(text: str) -> str:
-    """Text inside the brackets of a zsh option."""
+    """Escape text for the brackets of a zsh option."""
     return text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")

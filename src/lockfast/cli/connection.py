@@ -1,4 +1,4 @@
-"""The store and the client that a command line asks for, and the owner label it uses."""
+"""The store, the client and the owner label for a command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockfast.errors import LimitError
 def open_client(
     arguments: argparse.Namespace, default_owner: str, *, death_watch: bool = True
 ) -> Client:
-    """Connect as the arguments and the environment say."""
+    """Return a client for the store that the arguments and the environment name."""
     owner = arguments.owner or os.environ.get("LOCKFAST_OWNER") or default_owner
     try:
         return connect(
@@ -29,7 +29,7 @@ def open_client(
 
 
 def url_of(arguments: argparse.Namespace) -> str:
-    """The store's URL as the arguments and the environment give it; it may hold a password."""
+    """Return the store's URL from the arguments or the environment; it may contain a password."""
     if arguments.url:
         return str(arguments.url)
     if arguments.url_file:
@@ -38,12 +38,12 @@ def url_of(arguments: argparse.Namespace) -> str:
 
 
 def program_label(program: str) -> str:
-    """Host, pid and program."""
+    """Return an owner label of host, pid and program."""
     return _as_owner(f"{socket.gethostname()}:{os.getpid()}:{os.path.basename(program)}")
 
 
 def person_label() -> str:
-    """User and host: who revokes a lock."""
+    """Return an owner label of user and host, for the author of a revocation."""
     import getpass
 
     try:

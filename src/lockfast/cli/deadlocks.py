@@ -13,7 +13,7 @@ from lockfast.telemetry.graphs import FORMATS
 
 
 def deadlocks(arguments: argparse.Namespace) -> int:
-    """Print every deadlock in the store; the exit code says whether there is one."""
+    """Print every deadlock in the store; the exit code tells whether there is one."""
     with open_client(arguments, program_label("lockfast")) as client:
         if arguments.graph is not None:
             return _print_graph(client.wait_graph(), arguments.graph)
@@ -34,7 +34,7 @@ def deadlocks(arguments: argparse.Namespace) -> int:
 
 
 def _print_graph(graph: WaitGraph, form: str) -> int:
-    """Print who waits for whom, deadlocked or not."""
+    """Print the wait graph; the exit code tells whether it contains a deadlock."""
     if form == "text" and not graph.edges:
         write_line("nobody waits")
     else:

@@ -1,4 +1,4 @@
-"""Exit codes, and which error has which. Scripts rely on them: they never change."""
+"""Exit codes, and the errors they stand for. Scripts rely on them: they never change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_SIGNAL: Final = 128
 
 
 class CommandError(Exception):
-    """One line for the user, and the exit code that goes with it."""
+    """One line for the user, and its exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -39,7 +39,7 @@ class CommandError(Exception):
 
 
 def exit_code_of(error: LockfastError) -> int:
-    """The exit code for an error of the library."""
+    """Return the exit code for an error of the library."""
     if isinstance(error, LeaseLostError):
         # Without a token it was a waiting claim that was revoked.
         return NOT_OBTAINED if error.token is None else LEASE_LOST

@@ -1,7 +1,7 @@
-"""Text for people: what a terminal may be sent, tables, durations, times.
+"""Text for people: escaping for terminals, tables, durations, times.
 
-Whatever comes from a store, a history file or another user may contain anything. It reaches the
-terminal only through `write_line` and `write_error`, which escape it.
+Text from a store, a history file or another user may contain anything. It reaches the terminal only
+through `write_line` and `write_error`, which escape it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FREE_TEXT: Final = frozenset({"NAME", "HOLDER", "OWNER", "MODE", "STATE", "METAD
 
 
 def safe_text(text: str) -> str:
-    """`text` with every character escaped that could control a terminal or reorder a line.
+    """Return `text` with every character escaped that could control a terminal or reorder a line.
 
     Escape sequences, newlines, bidirectional overrides, zero-width characters, lone surrogates.
     """
@@ -34,17 +34,17 @@ def safe_text(text: str) -> str:
 
 
 class ColouredLine(str):
-    """A line that is escaped already and has colours."""
+    """A line that is already escaped and contains colours."""
 
 
 def use_colour() -> bool:
-    """Whether standard output is a terminal that wants colours (see https://no-color.org)."""
+    """Return whether standard output is a terminal that wants colours (https://no-color.org)."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and sys.stdout.isatty()
 
 
 def coloured(text: str, code: str) -> str:
-    """`text`, which must be escaped, in a colour of the terminal; "" is no colour."""
+    """Return `text`, which must be escaped, in a terminal colour; "" is no colour."""
     return f"\x1b[{code}m{text}\x1b[0m" if code else text
 
 
@@ -67,24 +67,24 @@ def write_error(message: str) -> None:
 
 
 def write_note(text: str) -> None:
-    """Write to standard error what is neither output nor an error; newlines stay."""
+    """Write a note, neither output nor an error, to standard error; newlines stay."""
     print("\n".join(map(safe_text, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def write_prompt(text: str) -> None:
-    """Write a question to standard error, escaped, and stay on its line."""
+    """Write a question to standard error, escaped, without a newline."""
     print(safe_text(text), end="", file=sys.stderr, flush=True)
 
 
 class LogFormatter(logging.Formatter):
-    """Log records as lines that look like our other messages, escaped."""
+    """Formats log records as lines like our other messages, escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"lockfast: {safe_text(record.getMessage())}"
 
 
 def shell_word(text: str) -> str:
-    """`text` quoted for a shell, and safe to show; needs bash or zsh if it has to be escaped."""
+    """Return `text` quoted for a shell and safe to show; escapes need bash or zsh."""
     if safe_text(text) == text:
         return shlex.quote(text)
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -92,7 +92,7 @@ def shell_word(text: str) -> str:
 
 
 def terminal_width() -> int | None:
-    """How many columns standard output has; None if it is not a terminal."""
+    """Return the width of standard output in columns; None if it is not a terminal."""
     if not sys.stdout.isatty():
         return None
     import shutil
@@ -103,7 +103,7 @@ def terminal_width() -> int | None:
 def without_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], *titles: str
 ) -> tuple[list[str], list[list[str]]]:
-    """The same table without some of its columns."""
+    """Return the same table without some of its columns."""
     keep = [at for at, title in enumerate(header) if title not in titles]
     return [header[at] for at in keep], [[row[at] for at in keep] for row in rows]
 
@@ -116,7 +116,7 @@ def table(
     colour: bool = False,
     indent: str = "",
 ) -> Iterator[str]:
-    """The rows as aligned lines; with a `width`, columns of free text are cut to fit it."""
+    """Yield the rows as aligned lines; with a `width`, free-text columns are cut to fit it."""
     lines = [list(header), *([safe_text(cell) for cell in row] for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
     if width is not None:
@@ -141,7 +141,7 @@ def _header_colour(title: str, cell: str) -> str:
 
 
 def _cell_colour(title: str, cell: str) -> str:
-    """What an operator should see first: who waits, what has expired, which sessions ended."""
+    """Return the colour that highlights waiting claims, expired leases and ended sessions."""
     if title == "WAITING" and cell != "-":
         return YELLOW
     if cell == "expired":
@@ -152,7 +152,7 @@ def _cell_colour(title: str, cell: str) -> str:
 
 
 def _narrow(widths: list[int], floors: Sequence[int], total: int) -> None:
-    """Cut the widest column again and again until the sum is `total`, if that is possible."""
+    """Narrow the widest column repeatedly until the sum is `total`, if that is possible."""
     while sum(widths) > total:
         spare = [at for at in range(len(widths)) if widths[at] > floors[at]]
         if not spare:
@@ -161,7 +161,7 @@ def _narrow(widths: list[int], floors: Sequence[int], total: int) -> None:
 
 
 def _fit(text: str, columns: int) -> str:
-    """`text` padded or cut to exactly so many columns; its beginning and its end stay."""
+    """Return `text` padded or cut in its middle to exactly `columns` columns."""
     missing = columns - columns_of(text)
     if missing >= 0:
         return text + " " * missing
@@ -171,7 +171,7 @@ def _fit(text: str, columns: int) -> str:
 
 
 def _tail(text: str, columns: int) -> str:
-    """The longest end of `text` that takes at most so many columns."""
+    """Return the longest suffix of `text` that takes at most `columns` columns."""
     start = len(text)
     while start > 0 and columns_of(text[start - 1 :]) <= columns:
         start -= 1
@@ -179,7 +179,7 @@ def _tail(text: str, columns: int) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in ("W", "F") else 1
         for c in text
@@ -187,7 +187,7 @@ def columns_of(text: str) -> int:
 
 
 def duration(seconds: float) -> str:
-    """A duration in at most two units."""
+    """Return a duration in at most two units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -201,10 +201,10 @@ def duration(seconds: float) -> str:
 
 
 def local_time(at: float) -> str:
-    """Seconds since 1970 as local date and time."""
+    """Return seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def local_time_ms(at: float) -> str:
-    """Seconds since 1970 as local time of day, with milliseconds."""
+    """Return seconds since 1970 as local time of day, with milliseconds."""
     return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 1000) % 1000:03}"

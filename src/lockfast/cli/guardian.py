@@ -1,10 +1,10 @@
-"""The guardian: a process that ends what is left of the command if `lockfast run` is killed.
+"""The guardian: a process that kills the command's remains if `lockfast run` is killed.
 
-The parent-death signal reaches the command itself, but not the processes it has started. They
-would work on without the lock. The guardian waits on a pipe that only `lockfast run` has open at
-the other end. If the pipe is closed without a word, `lockfast run` was killed with -9, and the
-guardian kills the command's process group and, on Linux, every process that carries the
-command's LOCKFAST_SESSION in its environment, even if it has left the group.
+The parent-death signal reaches the command itself, but not the processes it has started, which
+would continue to work without the lock. The guardian waits on a pipe whose other end only `lockfast
+run` has open. If the pipe is closed without a message, `lockfast run` was killed with -9. The
+guardian then kills the command's process group and, on Linux, every process that has the command's
+LOCKFAST_SESSION in its environment, even if it has left the group.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockfast.cli import exit_codes
 
 DONE: Final = b"."
 ROUNDS: Final = 20
-"""How often to look again: a process may fork while we kill."""
+"""How often to search again: a process may fork while we kill."""
 
 
 class Guardian:
-    """Forked while this process has a single thread, like the command's process."""
+    """The guardian's process, forked while this process has a single thread."""
 
     def __init__(self, group: int) -> None:
         wait, self._tell = os.pipe()
@@ -36,7 +36,7 @@ class Guardian:
         os.close(wait)
 
     def watch(self, session: str) -> None:
-        """Tell it the session of the lease, which marks the command's processes."""
+        """Send it the session of the lease, which marks the command's processes."""
         with contextlib.suppress(OSError):
             os.write(self._tell, session.encode())
 
@@ -53,7 +53,7 @@ def _guard(wait: int, group: int) -> None:
     os.setsid()  # not part of the terminal's job, whatever is typed there
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    # Keep nothing open that somebody waits for the end of, such as a pipe on our output.
+    # Close everything, in case a reader waits for the end of a pipe such as our output.
     os.closerange(0, wait)
     os.closerange(wait + 1, wait + 1024)
     session = b""
@@ -72,7 +72,7 @@ def _guard(wait: int, group: int) -> None:
 
 
 def _kill_marked(mark: bytes) -> bool:
-    """Kill the processes with this variable in their environment. Return True if there were any."""
+    """Kill the processes with this variable in their environment. Return True if any was found."""
     found = False
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]

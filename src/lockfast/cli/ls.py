@@ -42,7 +42,7 @@ def ls(arguments: argparse.Namespace) -> int:
 def lock_lines(
     locks: Sequence[LockInfo], width: int | None = None, *, colour: bool = False
 ) -> Iterator[str]:
-    """The locks as a table, with a column for the kind if any is not a plain lock."""
+    """Yield the locks as a table, with a KIND column if any is not a plain lock."""
     header = ["KIND", "NAME", "HOLDER", "HELD FOR", "ENDS IN", "WAITING", "TOKEN"]
     rows = [[lock.kind, *_lock_row(lock)] for lock in locks]
     if all(lock.kind == LOCK for lock in locks):
@@ -55,7 +55,7 @@ def lock_lines(
 def tree_lines(
     nodes: Sequence[LockInfo], width: int | None = None, *, colour: bool = False
 ) -> Iterator[str]:
-    """Each node indented below its parent; a node whose parent is not listed has its full name."""
+    """Yield each node indented below its parent, or with its full name if that is not listed."""
     rows = []
     path: list[str] = []
     for node in sorted(nodes, key=lambda node: node.name.split("/")):
@@ -71,7 +71,7 @@ def tree_lines(
 
 
 def permits_in_use(semaphore: LockInfo) -> str:
-    """For example `4 of 10`."""
+    """Return the permits in use, for example `4 of 10`."""
     used = sum(claim.permits or 0 for claim in semaphore.holders if claim.remaining > 0)
     at_least = "at least " if semaphore.holder_count > len(semaphore.holders) else ""
     return f"{at_least}{used} of {semaphore.limit}"

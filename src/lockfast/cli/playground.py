@@ -1,4 +1,4 @@
-"""`lockfast playground`: locks, faults and fencing to look at."""
+"""`lockfast playground`: locks, faults and fencing made visible."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def hide_argument(url: str) -> None:
 
 def _overwrite(secret: bytes, label: bytes) -> None:
     arguments = Path("/proc/self/cmdline").read_bytes()
-    # The fields behind the program's name in parentheses, which may contain spaces. arg_start is
+    # The fields after the program's name in parentheses, which may contain spaces. arg_start is
     # field 48 of proc(5), and the first field here is number 3.
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     arg_start = int(fields[48 - 3])

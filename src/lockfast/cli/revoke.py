@@ -29,7 +29,7 @@ def _revoke_lock(client: Client, arguments: argparse.Namespace) -> int:
         raise CommandError(NO, f"{kind} {name!r} has no holder; nothing was changed")
     if not arguments.yes:
         ask(f"take {name!r} from {_describe(holders)}?")
-        # Consent was for the holders shown: somebody else may have the lock by now.
+        # The user confirmed the holders shown; another client may hold the lock by now.
         now = client.inspect(name, kind=kind).holders
         if _ids(now) != _ids(holders):
             holder = f"is now held by {_describe(now)}" if now else "is free"

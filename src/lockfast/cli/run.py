@@ -144,7 +144,7 @@ def _run_command(
 
 
 def _release(lease: Lease) -> str:
-    """Release; return how the lease was lost if the store says that it was, else ""."""
+    """Release the lease; return how it was lost if the store reports a loss, else ""."""
     try:
         lease.release()
     except LeaseLostError as error:
@@ -165,7 +165,7 @@ def _loss_message(loss: str, how: str, while_running: bool) -> str:
 
 
 def _interrupt_script(code: int, terminal: Terminal | None) -> None:
-    """After Ctrl-C in the command, interrupt the shell script that runs us as well.
+    """After Ctrl-C in the command, interrupt the calling shell script as well.
 
     A shell stops its script only if it received SIGINT itself and its child died of SIGINT. The
     command had the terminal, so neither happened; we send SIGINT to our group, us included.

@@ -10,7 +10,7 @@ from lockfast.cli.formatting import write_line
 
 
 def schema(arguments: argparse.Namespace) -> int:
-    """Print SQL to be reviewed and run by the owner of the database."""
+    """Print the SQL that the owner of the database should review and run."""
     from lockfast.stores.postgresql import schema as postgresql
 
     if arguments.since not in range(postgresql.VERSION):

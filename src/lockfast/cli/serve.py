@@ -12,7 +12,7 @@ NEEDED = ("starlette", "uvicorn", "jwt")
 
 
 def check_packages(what: str) -> None:
-    """Raise CommandError unless everything is there that a server needs."""
+    """Raise CommandError unless the server's dependencies are installed."""
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
         raise exit_codes.CommandError(
             exit_codes.USAGE, f"{what} needs more packages: pip install 'lockfast[server]'"

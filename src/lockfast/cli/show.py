@@ -27,7 +27,7 @@ from lockfast.stores.registry import label_of
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print one lock; the exit code says whether it is held."""
+    """Print one lock; the exit code tells whether it is held."""
     with open_client(arguments, program_label("lockfast")) as client:
         lock = client.inspect(arguments.name, kind=arguments.kind)
         if arguments.json:
@@ -41,7 +41,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def is_held(lock: LockInfo) -> bool:
-    """Whether anybody holds the lock now.
+    """Return whether any claim holds the lock now.
 
     A holder whose session has expired is listed until the next claim removes it.
     """
@@ -119,7 +119,7 @@ def _waiting_lines(lock: LockInfo) -> Iterator[str]:
 
 
 def _store_options(arguments: argparse.Namespace) -> list[str]:
-    """The options that name the same store again; a password is for the user to fill in."""
+    """Return the options that name the same store; the user has to fill in a password."""
     if arguments.url:
         return [f"--url {shell_word(label_of(arguments.url))}"]
     if arguments.url_file:
@@ -128,5 +128,5 @@ def _store_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _name_argument(name: str) -> str:
-    """The name as the last word of a command, also if it looks like an option."""
+    """Return the name as a command's last argument, even if it looks like an option."""
     return f"-- {shell_word(name)}" if name.startswith("-") else shell_word(name)

@@ -1,4 +1,4 @@
-"""Signals to this process: while we wait for the lock they interrupt, later they are a stream."""
+"""Signals to this process: they interrupt the wait for the lock, and later form a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _present(*names: str) -> tuple[signal.Signals, ...]:
 
 
 ENDING: Final = _present("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
-"""While we wait for the lock these end us; once the command runs they are passed on to it."""
+"""They end us while we wait for the lock; once the command runs, we pass them on to it."""
 RUNNING: Final = _present("SIGCHLD", "SIGCONT", "SIGTSTP", "SIGWINCH")
 """Handled only once the command runs."""
 
@@ -39,7 +39,7 @@ def interrupt_on(*numbers: signal.Signals) -> None:
 
 
 class Signals:
-    """The signals `run` handles, from before it waits until its command has ended."""
+    """The signals that `run` handles, from before it waits until its command has ended."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -56,14 +56,14 @@ class Signals:
             raise Interrupted(number)
 
     def to_stream(self) -> None:
-        """From now on nothing is interrupted; `wait` returns the signals that arrive."""
+        """Stop interrupting; from now on `wait` returns the signals that arrive."""
         self._interrupting = False
         _handle(RUNNING, self._handle)
-        # We must be able to write to the terminal, and to pass it on, from the background.
+        # We must be able to write to the terminal, and to give it away, from the background.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
     def wait(self, timeout: float) -> list[int]:
-        """The signals that have arrived; empty after `timeout` seconds or `interrupt()`."""
+        """Return the signals that have arrived; [] after `timeout` seconds or `interrupt()`."""
         poll = select.poll()
         poll.register(self._receiver, select.POLLIN)
         if not poll.poll(max(0.0, timeout) * 1000):
@@ -74,7 +74,7 @@ class Signals:
             return []
 
     def interrupt(self) -> None:
-        """Make `wait` return; from any thread."""
+        """Make `wait` return. May be called from any thread."""
         try:
             self._sender.send(b"\0")
         except OSError:

@@ -10,7 +10,7 @@ from lockfast.errors import UnsupportedError
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Tell what happens and draw it; return 1 if a promise was broken."""
+    """Print and draw what happens; return 1 if a promise was broken."""
     try:
         import asimpy  # noqa: F401
     except ImportError:

@@ -64,7 +64,7 @@ def watch_log(client: Client, prefix: str, seconds: float) -> tuple[Collector, f
 
 
 def oldest_position(client: Client) -> int:
-    """Return the position after which the log has everything that it still has."""
+    """Return the position after which the log is still complete."""
     events: Watch = client.watch(kind=None, after=0)
     ending = threading.Timer(0.05, events.close)
     ending.start()

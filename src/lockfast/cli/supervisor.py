@@ -1,4 +1,4 @@
-"""Supervise a command: it may run for as long as the lease lasts, and no longer."""
+"""Supervise a command: it may run only as long as the lease lasts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lockfast.flow.holding import LeaseState
 from lockfast.runtimes.platform import now_ms
 
 CHECK_EVERY_S: Final = 1.0
-"""poll() does not count the time a machine is suspended, the lease does: check it regularly."""
+"""poll() does not count time in suspend, but the lease does: check it regularly."""
 GROUP_CHECK_EVERY_S: Final = 0.02
-"""The kernel does not report when the last process of a group is gone."""
+"""How often to check the group: the kernel does not report when its last process is gone."""
 KILLING_S: Final = 0.1
 """Time reserved for SIGKILL to take effect before the deadline."""
 LATE_GRACE_S: Final = 1.0
-"""Grace period of a command whose lease has already ended: another holder may be at work."""
+"""Grace period of a command whose lease has already ended: another client may hold the lock."""
 UNKILLABLE_S: Final = 5.0
-"""How long after SIGKILL we wait for the process group before we give up on it."""
+"""How long to wait for the process group after SIGKILL before giving up on it."""
 
 
 class OnLost(NamedTuple):
-    """What to do when the lease is lost or about to be."""
+    """What to do when the lease is lost or about to be lost."""
 
     how: str
     """term, signal or ignore."""
     number: signal.Signals
-    """The signal that the command is sent."""
+    """The signal to send to the command."""
     grace: float
     killing: float
 
@@ -105,10 +105,10 @@ class Supervisor:
                 self._child.signal_group(signal.SIGCONT)  # a stopped process would not see it
 
     def _must_stop(self) -> bool:
-        """Whether the lease is lost, or would be lost before the command has stopped.
+        """Return whether the lease is lost, or would be lost before the command has stopped.
 
-        Successful renewals never let it come that close: they are due after a third of the
-        TTL, and the grace period is at most half of it.
+        Successful renewals never let it come that close: they are due after a third of the TTL, and
+        the grace period is at most half of it.
         """
         if self._lease.state is LeaseState.LOST:
             return True
@@ -169,12 +169,12 @@ class Supervisor:
         if not asks_for_terminal:
             number = signal.SIGTSTP
         handler = signal.signal(number, signal.SIG_DFL)
-        # We stop here, unless no shell could continue us. The SIGCONT that continues us is
-        # handled by `_pass_on`.
+        # We stop here, unless no shell could continue us. `_pass_on` handles the SIGCONT that
+        # continues us.
         os.killpg(0, number)
         signal.signal(number, handler)
 
 
 def _now() -> float:
-    """Now, in seconds on the clock of `lease.deadline`."""
+    """Return the time in seconds on the clock of `lease.deadline`."""
     return now_ms() / 1000

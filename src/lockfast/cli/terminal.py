@@ -16,7 +16,7 @@ class Terminal:
 
     @classmethod
     def find(cls) -> Terminal | None:
-        """The controlling terminal; None if there is none, for example under cron."""
+        """Return the controlling terminal; None if there is none, for example under cron."""
         try:
             return cls(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY))
         except OSError:
@@ -24,10 +24,10 @@ class Terminal:
 
     @staticmethod
     def is_all_ours() -> bool:
-        """Whether standard input, output and error are all terminals.
+        """Return whether standard input, output and error are all terminals.
 
-        In `lockfast run … | less` the pager reads the keys; there the command gets the
-        foreground only when it asks for it.
+        In `lockfast run … | less` the pager reads the keys; there the command gets the foreground
+        only when it asks for it.
         """
         return all(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
@@ -36,7 +36,7 @@ class Terminal:
         return self._given_to is not None
 
     def is_ours(self) -> bool:
-        """Whether our own process group is in the foreground."""
+        """Return whether our own process group is in the foreground."""
         try:
             return os.tcgetpgrp(self._descriptor) == self._own_group
         except OSError:  # the terminal hung up

@@ -19,11 +19,11 @@ QUIET_S: Final = 1.0
 """Waits shorter than this show nothing."""
 REFRESH_S: Final = 1.0
 INSPECT_EVERY_S: Final = 3.0
-"""How often the store is asked. Only for a person at a terminal: waiting itself asks nothing."""
+"""How often the line asks the store, for a user at a terminal; waiting needs no polling."""
 
 
 class WaitingLine:
-    """While its block runs: who holds the lock, for how long, our position, the time waited.
+    """Shows the holder, how long it has held, our position and our wait, while its block runs.
 
     Nothing is shown unless standard error is a terminal and we are in its foreground.
     """
@@ -78,14 +78,14 @@ class WaitingLine:
             self._name, lock, age_s, time.monotonic() - self._started_s, self._client.owner
         )
         self._shown = True
-        # Room for the ^C that the terminal may echo: on a second line it would stay behind.
+        # Leave room for the ^C that the terminal may echo: on a second line it would stay.
         _write(f"\r\x1b[K{_cut(line, _columns() - 3)}")
 
 
 def waiting_text(
     name: str, lock: LockInfo | None, age_s: float, waited_s: float, owner: str
 ) -> str:
-    """For example: waiting 12 s for 'a', position 3 of 7, held for 2 min 05 s by alice.
+    """Return, for example, "waiting 12 s for 'a', position 3 of 7, held for 2 min 05 s by alice".
 
     The holder comes last: it is the longest part, and a narrow terminal cuts the end.
     """
@@ -105,7 +105,7 @@ def waiting_text(
 
 
 def _columns() -> int:
-    """The width of the terminal; a terminal that does not know its width reports 0."""
+    """Return the width of the terminal; 80 if the terminal reports 0."""
     return os.get_terminal_size(2).columns or 80
 
 

@@ -42,7 +42,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _close_with_reader(events: Watch) -> None:
-    """End the watch when our output is closed; without events, no write would notice it."""
+    """End the watch when our output is closed: without events, no write would notice it."""
 
     def wait() -> None:
         poll = select.poll()

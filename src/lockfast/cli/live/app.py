@@ -55,7 +55,7 @@ class RevokeScreen(ModalScreen[str]):
 
 
 class TopApp(App[None]):
-    """A table of locks, and panes about the chosen one."""
+    """A table of locks, and panes about the selected one."""
 
     CSS = """
     #status { height: 1; background: $primary; color: $text; padding: 0 1; }
@@ -117,7 +117,7 @@ class TopApp(App[None]):
         self._feed.stop()
 
     def _find(self, selector: str, kind: type[W]) -> W:
-        """Return a widget of the main screen, whatever screen is shown above it."""
+        """Return a widget of the main screen, whichever screen is shown above it."""
         return self.screen_stack[0].query_one(selector, kind)
 
     def _table(self) -> DataTable[Text]:
@@ -143,7 +143,7 @@ class TopApp(App[None]):
         self._show_panes()
 
     def _fill(self, rows: list[model.Row]) -> None:
-        """Replace the rows, and keep the chosen lock chosen."""
+        """Replace the rows and keep the selection."""
         table = self._table()
         chosen = self._chosen_key()
         table.clear()
@@ -255,7 +255,7 @@ def safe_lines(text: str) -> str:
 
 
 def _widths(total: int) -> tuple[int, ...]:
-    """Return the widths of the columns: the numbers get what they need, the texts the rest."""
+    """Return the column widths: numbers get what they need, texts share the rest."""
     numbers = (13, 8, 10)
     rest = max(20, total - sum(numbers) - 2 * len(model.HEADER) - 1)
     name = rest * 55 // 100

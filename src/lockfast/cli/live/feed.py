@@ -1,4 +1,4 @@
-"""Reads the store for the live view, on threads of its own, so that keys are never slow."""
+"""Reads the store for the live view, on its own threads, so that keys are never slow."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Feed:
         )
 
     def _follow(self) -> None:
-        """Collect events. The store's log may have a gap, or the store may keep none."""
+        """Collect events. The store's log may have a gap, or the store may have no log."""
         while not self._stop.is_set():
             try:
                 self._watch = self._client.watch(self._prefix, kind=None)

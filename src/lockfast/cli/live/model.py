@@ -1,4 +1,4 @@
-"""What the live view shows: pure functions of what was read from the store."""
+"""The content of the live view: pure functions of what was read from the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
     graph: WaitGraph = WaitGraph(())
     at: float = 0.0
     trouble: str = ""
-    """Why the store could not be read; the rest is then as it was before."""
+    """Why the store could not be read; the other fields are then unchanged."""
 
 
 class Row(NamedTuple):
@@ -76,7 +76,7 @@ HEADER: Final = ("NAME", "HOLDER", "HELD FOR", "WAITING", "WAITS/MIN")
 def rows(
     locks: Sequence[LockInfo], contention: dict[tuple[str, str], int], order: str, pattern: str
 ) -> list[Row]:
-    """Return the lines of the table: those whose name contains `pattern`, in order."""
+    """Return the rows whose names contain `pattern`, in order."""
 
     def waits(lock: LockInfo) -> int:
         return contention.get((lock.kind, lock.name), 0)
@@ -150,7 +150,7 @@ def event_lines(events: Sequence[WatchEvent]) -> Iterator[str]:
 
 
 def graph_lines(graph: WaitGraph) -> Iterator[str]:
-    """Yield who waits for whom, as trees."""
+    """Yield the wait graph as trees."""
     if not graph.edges:
         yield "nobody waits"
     for number, line in enumerate(tree_lines(graph)):
@@ -161,7 +161,7 @@ def graph_lines(graph: WaitGraph) -> Iterator[str]:
 
 
 def session_lines(sessions: Sequence[SessionInfo]) -> Iterator[str]:
-    """Yield the sessions that are alive, those with most claims first."""
+    """Yield the live sessions, those with the most claims first."""
     alive = [session for session in sessions if not session.ended]
     if not alive:
         yield "there are no sessions"
@@ -173,7 +173,7 @@ def session_lines(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 
 
 def status(snapshot: Snapshot, store: str, order: str, pattern: str, paused: bool) -> str:
-    """Return the line above the table."""
+    """Return the status line above the table."""
     waiting = sum(lock.waiting_count for lock in snapshot.locks)
     alive = sum(not session.ended for session in snapshot.sessions)
     parts = [store, f"{len(snapshot.locks)} locks", f"{waiting} waiting", f"{alive} sessions"]
