@@ -52,12 +52,16 @@ class Modelled:
 
     def __init__(self) -> None:
         self.fired: list[list[str]] = [[], []]
-        self.state = State(lambda session, path: self.fired[session].append(path))
-        for session in range(2):
-            self.state.open(session)
+        # The model's sessions are numbered from 1; 0 owns nodes that are not ephemeral.
+        self._state = State(lambda number, path: self.fired[number - 1].append(path))
+        for number in (1, 2):
+            self._state.open(number)
 
     def ask(self, session: int, request: Request) -> Answer:
-        return self.state.apply(session, request, 0)
+        return self._state.apply(session + 1, request, 0)
+
+    def end(self, session: int) -> None:
+        self._state.end(session + 1)
 
 
 @pytest.fixture
@@ -143,7 +147,7 @@ def test_ephemeral_nodes_end_with_their_session_alone(server: Server) -> None:
         one.ask(0, t.Create(f"{root}/b", ephemeral=True))
         assert one.ask(0, t.Exists(f"{root}/a", watch=True)).stat is not None
     server.end(1)
-    model.state.end(1)
+    model.end(1)
     give_up_s = time.monotonic() + PATIENCE_MS / 1000
     while not server.fired[0]:
         assert time.monotonic() < give_up_s, "the end of a session fires the watches of its nodes"
