@@ -184,7 +184,7 @@ class LeaseBase:
                 "each of its locks has a floor of its own",
                 "name the one you write to: resource=…",
             )
-        # Of a storage that knows no tree, such as a file, nothing has to match.
+        # A storage without the attribute `tree`, such as a file, needs no check.
         if asked[0].kind == TREE and getattr(storage, "tree", True) is False:
             raise UnsupportedError(
                 f"fencing the tree lock {self.name!r} with a guard for plain locks",
@@ -261,9 +261,9 @@ class Options(NamedTuple):
     max_hold_ms: int
     lock_delay_ms: int
     timeout_ms: int | None = None
-    """How long acquire() waits unless it is told otherwise; None: for ever."""
+    """How long acquire() waits unless it is given a timeout; None: forever."""
     fixed_ms: int = 0
-    """How long a lease lasts that is not renewed; 0: it is renewed."""
+    """How long a lease without renewal lasts; 0: it is renewed."""
 
 
 PlacesOf = Callable[[str], tuple[Place, ...]]
@@ -308,7 +308,7 @@ def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
 
 
 class Named:
-    """What recipes have in common: they can be printed, but not pickled."""
+    """The base of all recipes: they can be printed, but not pickled."""
 
     _core: Core
     _name: str

@@ -13,14 +13,14 @@ BY_SIGNAL: Final = 128
 
 
 def release_on_exit_signals() -> None:
-    """On SIGTERM or SIGHUP, end like after an uncaught exception, so that locks are released.
+    """Release locks when SIGTERM or SIGHUP ends this process.
 
-    Without it Python dies of these signals at once, and its locks last until their TTL. With it
-    the signal raises SystemExit in the main thread: `with` blocks end and release, and what is
-    left is released at exit. The exit code is 128 plus the signal's number, as in a shell.
+    By default these signals kill Python at once, and its locks last until their TTL expires.
+    After this call the signal raises SystemExit in the main thread: `with` blocks release their
+    locks, and the remaining ones are released at exit. The exit code is 128 plus the signal's number, as in a shell.
 
-    A handler that is there already is called instead, and decides how the process ends. Signals
-    that are ignored stay ignored. Call it once, from the main thread.
+    An existing handler stays in place and decides how the process ends; ignored signals stay
+    ignored. Call it once. Raises RuntimeError outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("release_on_exit_signals() must be called from the main thread")

@@ -158,7 +158,7 @@ class RecipeFactory(
         After a run starts, no client starts another for `at_least` seconds, even if the run
         crashes (unless `retry_crashed`). A run that takes longer than `at_most` is presumed
         stuck and loses its claim. A call that may not run returns None. With `wait`, it first
-        waits for the run under way, and raises RunFailedError if that run fails.
+        waits for the run in progress, and raises RunFailedError if that run fails.
         """
         at_least_ms = settings.to_ms(at_least, "at_least")
         at_most_ms = settings.max_hold_to_ms(settings.to_ms(at_most, "at_most") / 1000)

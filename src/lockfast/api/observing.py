@@ -48,7 +48,7 @@ class Subscription:
         return self._delivery.flush(timeout)
 
     def close(self) -> None:
-        """Deliver what waits, and stop."""
+        """Deliver pending events and unsubscribe."""
         _registry.remove(self._delivery)
         self._delivery.close()
 
@@ -62,7 +62,7 @@ class Subscription:
 def observe(observer: Callable[[Event], None]) -> Subscription:
     """Call `observer` with each event of all clients and guards of this process.
 
-    It is called on a background thread of its own, a few milliseconds after the event. If it
+    It is called on its own background thread, a few milliseconds after the event. If it
     is too slow, events are dropped; if it raises, the event is skipped. Both are counted by
     the subscription and logged once, and neither delays a client.
     """
@@ -84,12 +84,12 @@ def attach(emitter: Emitter, observers: Sequence[Callable[[Event], None]]) -> No
 
 
 def attach_inner(emitter: Emitter, delivery: Delivery) -> None:
-    """Add an observer of our own to a client; it gets the events of guards too."""
+    """Add an internal observer to a client; it also receives the events of guards."""
     _registry.attach_inner(emitter, delivery)
 
 
 def detach(emitter: Emitter) -> None:
-    """Deliver what waits for the observers of a client that was closed, and end them."""
+    """Deliver the pending events of a closed client, and end its observers."""
     for delivery in _registry.detach(emitter):
         delivery.close_soon()
 
@@ -103,7 +103,7 @@ def _delivery_to(observer: object) -> Delivery:
 
 
 class _Registry:
-    """Which observers each client has. Changed rarely, so each change rebuilds the fan-outs."""
+    """The observers of each client. Changes are rare, so each one rebuilds the fan-outs."""
 
     def __init__(self) -> None:
         self._start()
@@ -143,7 +143,7 @@ class _Registry:
     def detach(self, emitter: Emitter) -> list[Delivery]:
         with self._mutex:
             deliveries = self._of_client.pop(emitter, [])
-            # Its keeper may still emit; the observers of the process get that.
+            # The keeper may still emit events, for the observers of the process.
             emitter.observer = _fan_out(self._of_process)
             for delivery in deliveries:
                 self._of_guards.discard(delivery)
@@ -190,7 +190,7 @@ at_fork(after_in_child=_registry.after_fork_in_child)
 
 @atexit.register
 def _flush_all() -> None:
-    """Deliver what waits at interpreter exit, for at most EXIT_S in all."""
+    """Deliver pending events at interpreter exit, for at most EXIT_S in total."""
     import time
 
     until = time.monotonic() + EXIT_S

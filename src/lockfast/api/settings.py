@@ -18,14 +18,14 @@ Seconds = float | timedelta
 
 
 class Default(Enum):
-    """Marks an argument that was not given, where None has a meaning of its own."""
+    """Marks an argument that was not given, where None has another meaning."""
 
     TIMEOUT = "the timeout of the recipe"
 
 
 DEFAULT: Final = Default.TIMEOUT
 Timeout = Seconds | None | Default
-"""How long to wait: seconds, None for ever, or by default the timeout of the recipe."""
+"""How long to wait: seconds, None for no limit, or by default the timeout of the recipe."""
 
 TTL_DEFAULT: Final = 30.0
 TTL_MS_MIN: Final = 100
@@ -183,8 +183,10 @@ def default_url() -> str:
 
 
 def read_url_file(path: str, source: str) -> str:
-    """Read a store URL from the first line of a file; `source` is the variable or option
-    that named the file, for error messages."""
+    """Return the store URL in the first line of a file. Raises StoreMisconfiguredError.
+
+    `source` is the variable or option that named the file, for error messages.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             url = file.readline(URL_LENGTH_MAX).strip()

@@ -1,4 +1,4 @@
-"""What `lease.execute_with_fence` writes to: a guard of `lockfast.guards`, or one of your own."""
+"""The storage for `lease.execute_with_fence`: a guard of `lockfast.guards`, or your own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Storage(Protocol[O_contra, R_co]):
-    """A resource that carries out an operation only with a token that is not stale."""
+    """A resource that executes an operation only if its token is not stale."""
 
     def execute(
         self,
@@ -21,18 +21,18 @@ class Storage(Protocol[O_contra, R_co]):
         shared: bool = False,
         once: bool = False,
     ) -> R_co:
-        """Check the token and carry out `operation`, in one step that nothing comes between.
+        """Check the token and execute `operation`, in one indivisible step.
 
         Raises StaleTokenError, and does nothing, if a newer token was admitted to `resource`.
-        With `once`, a token passes a single time. With `shared`, the token of a reader, it is
-        compared and not remembered. What an operation is given, and what is returned, is up
-        to the storage.
+        With `once`, a token passes a single time. With `shared`, the token belongs to a reader: it
+        is compared but not recorded. The storage defines what the operation receives and what
+        is returned.
         """
         ...
 
 
 class AsyncStorage(Protocol[O_contra, R_co]):
-    """The same for asyncio."""
+    """A `Storage` for asyncio."""
 
     def execute(
         self,

@@ -41,7 +41,7 @@ class Template:
             self._separators += marks_in(between or "")
             between = ""
         if not self.fields:
-            self.name({})  # raises if no name can come of it
+            self.name({})  # raises if it is not a valid name
 
     def name(self, values: Mapping[str, object]) -> str:
         """Return the name with its fields filled in; raises InvalidNameError."""

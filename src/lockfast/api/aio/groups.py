@@ -158,7 +158,7 @@ class Once(Named):
     ) -> Callable[P, Coroutine[Any, Any, T | None]]:
         """Wrap `function`: a call runs it if no other run blocks the window, else returns None.
 
-        With `wait`, a call waits for a run under way and then returns None; it raises
+        With `wait`, a call waits for a run in progress and then returns None; it raises
         RunFailedError if that run failed.
         """
         if not is_async(function):

@@ -71,7 +71,7 @@ class Lease(LeaseBase):
     def on_lost(self, callback: Callable[[Self], None]) -> None:
         """Call `callback` when the lease is lost, on the event loop that runs now."""
         loop = asyncio.get_running_loop()
-        lease = weakref.ref(self)  # to wait for its loss must not keep it from being collected
+        lease = weakref.ref(self)  # waiting for the loss must not keep the lease alive
 
         def fire() -> None:
             lost = lease()
@@ -155,11 +155,11 @@ class Lease(LeaseBase):
         resource: str | None = None,
         once: bool = False,
     ) -> R:
-        """Carry out an operation in a storage that refuses it if this lease was succeeded.
+        """Execute an operation in a storage that refuses it if a later lease has been used there.
 
-        `storage` is a guard of `lockfast.guards`. It checks the token and carries out
-        `operation` in one step; what an operation is given and what is returned is said there.
-        `resource` is the name to be checked, by default the lock's. With `once`, the token
+        `storage` is a guard of `lockfast.guards`. It checks the token and executes
+        `operation` in one step; its documentation says what the operation receives and what is
+        returned. `resource` is the name to check, by default the lock's. With `once`, the token
         passes a single time. A guard for blocking programs runs in a worker
         thread, and the operation with it.
 

@@ -146,7 +146,7 @@ class Once(Named):
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """Wrap `function`: a call runs it if no other run blocks the window, else returns None.
 
-        With `wait`, a call waits for a run under way and then returns None; it raises
+        With `wait`, a call waits for a run in progress and then returns None; it raises
         RunFailedError if that run failed.
         """
         if is_async(function):
