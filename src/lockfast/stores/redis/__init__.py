@@ -15,7 +15,7 @@ from lockfast.stores.registry import Face, StoreUrl
 
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
-    """Open the store; `death_watch` is of no use here: servers do not see processes."""
+    """Open the store. `death_watch` has no effect: a server cannot observe client processes."""
     address = parse(url)
     if face == "asyncio":
         from lockfast.stores.redis.aio import AsyncRedisStore
@@ -27,7 +27,7 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
 
 
 def open_maintenance(url: StoreUrl) -> Maintenance:
-    """Return the checks and repairs of a namespace; does not connect yet."""
+    """Return the maintenance of a namespace; does not connect yet."""
     from lockfast.stores.redis.maintenance import RedisMaintenance
 
     return RedisMaintenance(parse(url))

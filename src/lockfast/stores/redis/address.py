@@ -1,7 +1,7 @@
-"""The address of a Redis server and the credentials for it, taken from a URL.
+"""The address of a Redis server and its credentials, parsed from a store URL.
 
-No error of this module repeats a part of the URL other than its label: a password that was
-not escaped may have ended up anywhere in it.
+No error of this module repeats a part of the URL other than its label: a password that was not
+escaped may be anywhere in it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Address(NamedTuple):
     namespace: str = DEFAULT_NAMESPACE
     tls: ssl.SSLContext | None = None
     allows_eviction: bool = False
-    """The operator accepts that the server may evict locks when it is short of memory."""
+    """Whether the operator accepts that the server may evict locks when memory is short."""
     spins: bool = True
     """Poll for a reply before blocking (blocking API only; see stores/stream.py)."""
     wait: int = 0
     """How many replicas must confirm a grant before it is handed out."""
     sentinels: tuple[Server, ...] = ()
-    """Those to ask where the server is; host and port are then unknown."""
+    """The sentinels to ask for the server; host and port are then unknown."""
     service: str = ""
-    """The name under which the sentinels know the server; its role is checked."""
+    """The name by which the sentinels know the server; its role is checked."""
     sentinel_username: str = ""
     sentinel_password: str = ""
     layout: int = 1
@@ -127,7 +127,7 @@ def _parse_sentinels(url: StoreUrl, common: Address) -> Address:
 
 
 def servers_in(text: str, port: int) -> tuple[Server, ...] | None:
-    """The servers in `host[:port],host[:port]`; None if they are malformed or named twice."""
+    """Return the servers in `host[:port],host[:port]`; None if malformed or named twice."""
     found = [_server(each, port) for each in text.split(",")]
     servers = tuple(server for server in found if server is not None)
     is_valid = bool(text) and len(set(servers)) == len(found)
@@ -135,7 +135,7 @@ def servers_in(text: str, port: int) -> tuple[Server, ...] | None:
 
 
 def _server(text: str, port: int) -> Server | None:
-    """The server in `host[:port]`; None if it is malformed."""
+    """Return the server in `host[:port]`; None if it is malformed."""
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", text)
     if found is None or int(found[2] or 1) not in range(1, 65536):
         return None
@@ -162,7 +162,7 @@ def _parse_unix(url: StoreUrl, common: Address) -> Address:
 
 
 def credentials_in(text: str, url: StoreUrl) -> tuple[str, Password]:
-    """Split `user:password`; without a colon it is the user alone, as the label shows it."""
+    """Split `user:password`; without a colon the text is the user, as the label shows it."""
     username, _, password = text.partition(":")
     return username, url.password or password
 

@@ -1,8 +1,8 @@
 """The Redis store for asyncio: one connection per client, shared by all its tasks.
 
-Requests are sent as they come and replies arrive in the same order, so tasks need not wait
-for each other. Keeper and wake listener have their own threads and connections, as in the
-blocking API. It runs on any event loop and uses nothing but the loop's public methods.
+Requests are pipelined and replies arrive in the same order, so tasks need not wait for each other.
+Keeper and wake listener have their own threads and connections, as in the blocking API. The store
+runs on any event loop and uses only the loop's public methods.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AsyncRedisStore(RedisStore):
 
 
 class _Request(NamedTuple):
-    """A request that was sent and is not answered."""
+    """A request in flight."""
 
     reply: asyncio.Future[Any]
     until_s: float
@@ -48,7 +48,7 @@ class _Request(NamedTuple):
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection of one event loop; replies go to the requests in order."""
+    """One connection of one event loop; replies are matched to requests in order."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
@@ -78,7 +78,7 @@ class AsyncConnection(asyncio.Protocol):
                 if not requests:
                     raise ProtocolError("a reply to no request")
                 waiter = requests.popleft().reply
-                if not waiter.done():  # else the task was cancelled
+                if not waiter.done():  # otherwise the task was cancelled
                     waiter.set_result(reply)
         except ProtocolError as error:
             self._end(unreadable(self.address.label, error))
@@ -93,16 +93,16 @@ class AsyncConnection(asyncio.Protocol):
     def request(
         self, packed: bytes, until_s: float, bytes_max: int = FRAME_BYTES_MAX
     ) -> asyncio.Future[Any]:
-        """Send a command; the future gets its reply, which may be a ReplyError.
+        """Send a command; the future receives its reply, which may be a ReplyError.
 
-        At `until_s` the future fails, and the connection takes no more requests.
+        At `until_s` the future fails, and the connection accepts no more requests.
         """
         if self._transport is None or self._transport.is_closing():
             raise not_sent(self.address.label)
         self._transport.write(packed)
         reply = self.loop.create_future()
         self._requests.append(_Request(reply, until_s, bytes_max))
-        # One timer for all requests: a timer each would cost as much as the request.
+        # One timer for all requests: a timer for each would cost as much as the request.
         if self._timer is None or until_s < self._timer_s:
             self._set_timer(until_s)
         return reply
@@ -114,7 +114,7 @@ class AsyncConnection(asyncio.Protocol):
         self._timer = self.loop.call_at(at_s, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """Fail the requests whose deadline has passed; set the timer for the next."""
+        """Fail the requests whose deadline has passed; set the timer for the next deadline."""
         self._timer = None
         now_s = self.loop.time()
         waiting = [request for request in self._requests if not request.reply.done()]
@@ -127,7 +127,7 @@ class AsyncConnection(asyncio.Protocol):
             self._set_timer(min(later))
 
     def retire(self) -> None:
-        """Take no more requests; close once those under way are answered or have failed."""
+        """Accept no more requests; close once those in flight are answered or have failed."""
         self.is_usable = False
         self.loop.call_soon(self._close_when_done)
 
@@ -153,7 +153,7 @@ class AsyncConnection(asyncio.Protocol):
 
 def _fail(waiter: asyncio.Future[Any], error: Exception) -> None:
     waiter.set_exception(error)
-    # Its task may be gone: asyncio must not report that nobody retrieved the exception.
+    # Its task may be gone: asyncio must not report that the exception was never retrieved.
     waiter.exception()
 
 
@@ -178,7 +178,7 @@ class AsyncWire:
         bytes_max = protocol.bytes_max(command)
         found = await connection.request(packed, until_s, bytes_max)
         if isinstance(found, Exception) and is_script_missing(str(found)):
-            # Surely not carried out. Load and call together: a script may be flushed again.
+            # Certainly not executed. Load and call together: the script may be flushed again.
             loaded = connection.request(protocol.loading(command), until_s)
             found = await connection.request(packed, until_s, bytes_max)
             await loaded
@@ -187,7 +187,7 @@ class AsyncWire:
         try:
             reply = protocol.reply(command, found)
         except OutcomeUnknownError:
-            # The answer makes no sense: requests and replies may be out of step.
+            # The answer is malformed: requests and replies may be out of step.
             connection.abort()
             raise
         confirmation = protocol.confirmation
@@ -202,7 +202,7 @@ class AsyncWire:
 
 
 class AsyncLink:
-    """The connection of one event loop to one server, made when it is needed."""
+    """The connection of one event loop to one server, made on demand."""
 
     def __init__(self, address: Address, *, probed: bool = True) -> None:
         self._address = address
@@ -211,7 +211,7 @@ class AsyncLink:
         self._connecting: asyncio.Lock | None = None
 
     async def connected(self, loop: asyncio.AbstractEventLoop, until_s: float) -> AsyncConnection:
-        """Return the connection; the first task that needs it makes it for all."""
+        """Return the connection; the first task that needs it connects for all."""
         former = self.connection
         if self._connecting is None or (former is not None and former.loop is not loop):
             self._connecting = asyncio.Lock()
@@ -230,7 +230,7 @@ class AsyncLink:
         if address.sentinels:
             from lockfast.stores.redis.sentinel import primary_of
 
-            # On a worker thread: it is asked once per connection, in a few short exchanges.
+            # On a worker thread: sentinels are asked once per connection, in a few short exchanges.
             give_up_s = monotonic() + until_s - loop.time()
             address = await loop.run_in_executor(None, primary_of, address, give_up_s)
         connection = AsyncConnection(address, loop)

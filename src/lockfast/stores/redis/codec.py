@@ -1,7 +1,7 @@
-"""Commands as the arguments of their scripts, and the scripts' answers as replies.
+"""Encode commands as script arguments, and decode the scripts' answers as replies.
 
-Answers are validated here: what a server sends is checked for its shape, its types and its
-range before the rest of the program sees it.
+Answers are validated here: the shape, the types and the range of what a server sends are checked
+before the rest of the program sees it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Arguments: TypeAlias = tuple[Argument, ...]
 # ── commands ─────────────────────────────────────────────────────────────────────────
 
 Plain: TypeAlias = tuple[str, str, str, str]
-"""The arguments of a claim on one lock without options, in the form the rows have."""
+"""The arguments of a claim on one lock without options, as the rows store them."""
 
 _USUAL_OPTIONS: Final = (0, 0, 0, 0, 1)
 _PLAIN: Final = (*_USUAL_OPTIONS, None, None, 0)
@@ -39,7 +39,7 @@ def _plain_enter(command: c.Enter) -> Plain | None:
 
 
 def _plain_leave(command: c.Leave) -> Plain | None:
-    """Return the arguments if the claim is on one lock, which is not to be closed."""
+    """Return the arguments if the claim is on one lock that is not to be closed."""
     session, n, places, close_ms = command
     if len(places) == 1 and not close_ms and places[0][0] == LOCK:
         claim = f"c\x1f{session}\x1f{n}"
@@ -51,7 +51,7 @@ PLAIN: Final[dict[type, Callable[[Any], Plain | None]]] = {
     c.Enter: _plain_enter,
     c.Leave: _plain_leave,
 }
-"""By type of command: returns the arguments of a plain claim, or None if it is not plain."""
+"""By type of command: return the arguments of a plain claim, or None if it is not plain."""
 
 
 def _enter(command: c.Enter) -> Arguments:
@@ -108,15 +108,15 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
         command.limit,
     ),
 }
-"""By type of command: returns the arguments of its script. Plain claims have their own."""
+"""By type of command: return the arguments of its script. Plain claims have their own."""
 
 BYTES_MAX: Final[dict[type, int]] = {
-    # A keep-alive answers for up to 64 waiting claims and the 16 ahead of each.
+    # A keep-alive returns up to 64 waiting claims and the 16 claims ahead of each.
     c.Renew: 8 << 20,
-    # What these return grows with what is stored.
+    # These replies grow with the stored data.
     **dict.fromkeys((c.Claims, c.Inspect, c.Listing, c.Sessions, c.Events), 128 << 20),
 }
-"""By type of command, the largest answer that is read; FRAME_BYTES_MAX for all others."""
+"""The largest answer that is read, by type of command; FRAME_BYTES_MAX for all others."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────
@@ -136,11 +136,11 @@ _EVENT: Final = (_INT, _INT, _STR, _STR, _STR, _STR, _STR, _INT, _STR, _INT, _ST
 
 
 class AnswerError(ValueError):
-    """An answer that no script of ours gives."""
+    """An answer that none of our scripts returns."""
 
 
 def _record(found: Any, kinds: tuple[tuple[type, ...], ...]) -> Any:
-    """Return `found` if it is a list of values of these types, within the range of numbers."""
+    """Return `found` if it is a list of values of these types, with numbers in range."""
     if type(found) is not list or len(found) != len(kinds):
         raise AnswerError(f"{found!r:.80} is no list of {len(kinds)} values")
     for value, kind in zip(found, kinds, strict=True):
@@ -198,7 +198,7 @@ def _busy(found: list[Any]) -> c.Busy:
 
 
 def _first_ahead(found: list[Any]) -> tuple[c.Blocker]:
-    """The blocker in a shortcut's answer, which has its fields in a row."""
+    """Return the blocker in a shortcut's answer, which has its fields inline."""
     session, n, owner, process, renewals, held, token, for_ms, _ = _record(found[1:], _BLOCKER)
     return (c.Blocker(session, n, owner, process, renewals, bool(held), token, for_ms),)
 
@@ -297,8 +297,8 @@ _DONE: Final = c.Done()
 def reply_to(command: c.Command, found: Any) -> c.Reply:
     """Return the reply in the answer to `command`. Raises AnswerError.
 
-    Besides what `decode` takes, it takes the numbers that the shortcuts answer with: a
-    token to enter, 1 to leave.
+    Besides what `decode` accepts, it accepts the numbers that the shortcuts return: a token to
+    enter, 1 to leave.
     """
     if type(found) is int:
         if type(command) is c.Enter:
@@ -309,5 +309,5 @@ def reply_to(command: c.Command, found: Any) -> c.Reply:
 
 
 def decode_wakes(found: list[Any]) -> list[c.Wake]:
-    """Return the wakes that a script hands back when the test gives it a clock."""
+    """Return the wakes that a script returns if a test gives it a clock."""
     return [c.Wake(*wake) for wake in found]

@@ -1,13 +1,13 @@
 """`?wait=N`: a grant counts when N replicas have it.
 
-After a reply that tells of a grant, WAIT follows on the same connection: it returns how many
-replicas have received everything that the server had done by then. Until enough have, a grant
-is not handed out: whoever entered gets OutcomeUnknownError and retries or leaves, and a claim
-that was granted while it waited looks as if it waited still. A grant that is heard by a wake is
-looked at first.
+After a reply that contains a grant, WAIT follows on the same connection: it returns how many
+replicas have received everything that the server had executed by then. Until enough have, a grant
+is not handed out: an enter raises OutcomeUnknownError, and its caller retries or leaves; a claim
+that was granted while it waited still appears to wait. A grant that arrives as a wake is looked at
+first.
 
-This shortens the list of failovers that forget a grant; it does not end it: a replica without
-the grant may be promoted all the same.
+This reduces the number of failovers that lose a grant, but not to zero: a replica without the grant
+may still be promoted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lockfast.errors import OutcomeUnknownError
 from lockfast.stores.redis.resp import pack
 
 WAIT_MS: Final = 1000
-"""How long replicas have to confirm; a copy takes a round trip."""
+"""How long replicas have to confirm; replication takes one round trip."""
 LOOK_AGAIN_MS: Final = 500
 
 
 class Confirmation:
-    """Which grants of one client were confirmed. Shared by all its wires."""
+    """The confirmed grants of one client. Shared by all its wires."""
 
     def __init__(self, label: str, replicas: int) -> None:
         self._label = label
@@ -34,7 +34,7 @@ class Confirmation:
         """The token of each claim whose grant is known to be replicated."""
 
     def needed(self, command: Command, reply: Reply) -> bool:
-        """Whether a reply tells of a grant that was not confirmed yet."""
+        """Return whether a reply contains a grant that has not been confirmed yet."""
         if isinstance(command, c.Leave):
             self._confirmed.pop((command.session, command.n), None)
         elif isinstance(command, c.Close):
@@ -43,11 +43,12 @@ class Confirmation:
         return any(self._confirmed.get(claim) != token for claim, token in _grants(command, reply))
 
     def packed(self, left_s: float) -> bytes:
-        """What asks for the confirmation."""
+        """Return the command that requests the confirmation."""
         return pack("WAIT", self._replicas, max(1, min(WAIT_MS, round(left_s * 900))))
 
     def judged(self, command: Command, reply: Reply, found: Any) -> Reply:
-        """The reply as far as it is confirmed; raises OutcomeUnknownError if it was a grant."""
+        """Return the confirmed part of a reply. Raises OutcomeUnknownError for an unconfirmed
+        grant."""
         if isinstance(found, int) and found >= self._replicas:
             self._confirmed.update(_grants(command, reply))
             return reply
@@ -75,7 +76,7 @@ class Confirmation:
 
 
 def _grants(command: Command, reply: Reply) -> list[tuple[tuple[str, int], int]]:
-    """The claims that a reply calls held, with their tokens."""
+    """Return the claims that a reply reports as held, with their tokens."""
     session: str = getattr(command, "session", "")
     if isinstance(reply, c.Granted):
         return [((session, getattr(command, "n", 0)), reply.token)]

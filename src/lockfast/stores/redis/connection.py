@@ -1,7 +1,7 @@
 """One connection of the blocking API: a packed command out, its reply in, no retries.
 
-If the outcome of a command is in doubt the connection is closed: a late reply must never be
-taken for the answer to the next command.
+If the outcome of a command is in doubt, the connection is closed: a late reply must never be taken
+for the answer to the next command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lockfast.stores.stream import (
 )
 
 EVICTING: Final = "allkeys-"
-"""Policies that evict keys without a TTL, as all of ours are. The others never touch them."""
+"""Policies that evict keys without a TTL, such as ours. Other policies never evict them."""
 
 
 # ── the handshake, the same for both APIs ────────────────────────────────────────────
@@ -42,9 +42,9 @@ EVICTING: Final = "allkeys-"
 def handshake(address: Address, *, checked: bool = True, probed: bool = True) -> dict[str, bytes]:
     """Return the commands to send on a new connection, by name.
 
-    `checked`: with those that check the server. Every connection does so, not only the
-    first: a failover or a change of the configuration may have put another server here.
-    `probed`: the server has the keys of the namespace, so check the rights to them as well.
+    `checked`: include those that check the server. Every connection does so, not only the first:
+    after a failover or a configuration change another server may be here. `probed`: the server has
+    the keys of the namespace, so check the permissions on them as well.
     """
     commands: dict[str, bytes] = {}
     if address.username:
@@ -65,17 +65,17 @@ def handshake(address: Address, *, checked: bool = True, probed: bool = True) ->
 
 
 def packed_probe(namespace: str) -> bytes:
-    """Return the command that tries all rights that are needed, without effect."""
+    """Return the command that tries all required permissions, without effect."""
     keys = keys_of(namespace)
     return pack("EVAL", probe().body, len(keys), *keys, channel_of(namespace, "probe"))
 
 
 def check_handshake(address: Address, replies: Mapping[str, Any]) -> None:
-    """Raise unless the server accepted us and is safe for locks."""
+    """Raise unless the server accepted the client and is safe for locks."""
     if "ROLE" in replies:
         _check_role(address, replies["ROLE"])
     for name, reply in replies.items():
-        # SETNAME only helps whoever reads CLIENT LIST, and INFO may be forbidden.
+        # SETNAME only matters to readers of CLIENT LIST, and INFO may be forbidden.
         if isinstance(reply, Exception) and name not in ("SETNAME", "INFO"):
             raise translate(str(reply), address.label)
     info = replies.get("INFO")
@@ -90,7 +90,7 @@ def check_handshake(address: Address, replies: Mapping[str, Any]) -> None:
 
 
 def _check_role(address: Address, role: Any) -> None:
-    """Refuse a former primary, which a sentinel may still have named."""
+    """Reject a former primary, which a sentinel may still have named."""
     if isinstance(role, list) and role[:1] != ["master"]:
         raise StoreUnavailableError(
             address.label,
@@ -111,7 +111,7 @@ def info_field(info: str, name: str) -> str:
 
 
 def unreachable(address: Address, error: BaseException) -> StoreError:
-    """The error for a connection that could not be made."""
+    """Return the error for a failed connection attempt."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreMisconfiguredError(
             address.label,
@@ -119,7 +119,7 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
             "name the authority that signed it with ?ca=FILE, or renew the certificate",
         )
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
-        # An alert of the server: it did not accept our certificate.
+        # An alert from the server: it did not accept our certificate.
         return StoreMisconfiguredError(
             address.label,
             f"wants another certificate of this client ({error.reason})",
@@ -134,10 +134,10 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
 def handshake_failed(
     address: Address, error: BaseException, alert: ssl.SSLError | None = None
 ) -> StoreError | None:
-    """The error for a connection that broke during the handshake; None: `error` itself.
+    """Return the error for a connection that broke during the handshake; None for `error` itself.
 
-    With TLS 1.3 the server may refuse our certificate after our side of the TLS handshake
-    is complete; what it sends then is an `alert`.
+    With TLS 1.3 the server may refuse our certificate after our side of the TLS handshake is
+    complete; it then sends an `alert`.
     """
     if isinstance(error.__cause__, ssl.SSLError):
         alert = error.__cause__
@@ -180,7 +180,7 @@ class Connection:
 
     def exchange(self, packed: bytes, until_s: float, bytes_max: int = FRAME_BYTES_MAX) -> Any:
         """Send one command and wait for its reply, which may be a ReplyError."""
-        # Until the last byte is sent the server cannot have carried it out.
+        # Until the last byte is sent, the server cannot have executed the command.
         try:
             self.stream.send(packed, until_s)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What the server's error replies mean to a caller."""
+"""Translate the server's error replies into exceptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNAVAILABLE: Final = {
     "TRYAGAIN": ("is moving a slot", "retry"),
     "max number of clients reached": ("takes no more connections", "raise maxclients"),
 }
-"""Nothing was done, and a retry may succeed."""
+"""Nothing was executed, and a retry may succeed."""
 
 _MISCONFIGURED: Final = {
     "NOAUTH": ("requires a password", "write redis://user:password@host"),
@@ -64,7 +64,7 @@ _MISCONFIGURED: Final = {
         "write shards= and shard_by= as the namespace has them, or use another namespace",
     ),
 }
-"""Nothing was done, and a retry will not help."""
+"""Nothing was executed, and a retry will not help."""
 
 # A script's error arrives with the code in the middle (Redis 6) or in front (Redis 7).
 _CODES: Final = re.compile(
@@ -73,7 +73,7 @@ _CODES: Final = re.compile(
 
 
 def translate(message: str, label: str) -> StoreError:
-    """Return the error for an error reply; the server's own words follow in parentheses."""
+    """Return the error for an error reply; the server's message follows in parentheses."""
     said = " ".join(message.split())[:300]
     found = _CODES.search(message)
     code = found[0] if found is not None else ""
@@ -84,7 +84,7 @@ def translate(message: str, label: str) -> StoreError:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)
     if "user_script" in message:
-        # A script of ours met rows that it could not read. Scripts write only at their end.
+        # One of our scripts found rows that it could not read. Scripts write only at their end.
         return StoreMisconfiguredError(label, f"holds a damaged namespace ({said})", _DAMAGED)
     return StoreError(label, f"answered {said!r}", "please report this")
 
@@ -94,5 +94,5 @@ def is_script_missing(message: str) -> bool:
 
 
 def is_demoted(message: str) -> bool:
-    """Whether a server that was a primary says that it is none: the connection is of no use."""
+    """Return whether a former primary says that it has been demoted."""
     return re.search(r"(?<![A-Za-z])(READONLY|MASTERDOWN)\b", message) is not None

@@ -29,12 +29,12 @@ from lockfast.stores.redis.scripts import (
 
 PINGS: Final = 20
 CLOCK_MS_MAX: Final = 1000
-"""After a loss of data, tokens rise by the server's clock: a second off is worth a note."""
+"""After data loss, tokens follow the server's clock: a second of difference is worth a note."""
 TIMEOUT_S: Final = 5.0
 REPAIR_S: Final = 120.0
 """A repair reads all claims of the namespace in one script."""
 OLDEST: Final = [6, 2]
-"""The oldest version that the tests run on."""
+"""The oldest version that the tests cover."""
 _RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Permissions"'
 
 
@@ -72,7 +72,7 @@ class RedisMaintenance(Maintenance):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        # Unchecked: what a store would refuse, doctor reports.
+        # Unchecked: doctor reports what a store would refuse.
         connection = Connection(self._address, monotonic() + TIMEOUT_S, checked=False)
         try:
             yield connection
@@ -216,8 +216,8 @@ class _Checkup:
             "SCRIPT LOAD": self._run("SCRIPT", "LOAD", "return 1"),
             **({"WAIT": self._run("WAIT", 0, 1)} if self._address.wait else {}),
             **({"ROLE": self._run("ROLE")} if self._address.service else {}),
-            # On a connection of its own: a subscriber may send little else, and UNSUBSCRIBE
-            # is a right that the store does not need.
+            # On a separate connection: a subscriber may send little else, and the store does not
+            # need the UNSUBSCRIBE permission.
             "SUBSCRIBE": self._subscribed(channel),
         }
         for name, reply in tried.items():

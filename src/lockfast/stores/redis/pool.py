@@ -13,10 +13,10 @@ IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers."""
 
 _inherited: Final[list[Connection]] = []
-"""Connections of a parent process: neither used nor closed here."""
+"""Connections inherited from a parent process: neither used nor closed here."""
 
 _forks = 0
-"""How many forks lie between the first process and this one; cheaper to read than the pid."""
+"""How many forks separate this process from the first; cheaper to read than the PID."""
 
 
 def _after_fork_in_child() -> None:
@@ -28,7 +28,7 @@ at_fork(after_in_child=_after_fork_in_child)
 
 
 class ConnectionPool:
-    """Connections for any number of threads; each is used by one at a time."""
+    """Connections for any number of threads; each is used by one thread at a time."""
 
     def __init__(self, address: Address, *, probed: bool = True) -> None:
         self._address = address
@@ -37,7 +37,7 @@ class ConnectionPool:
         self._forks = _forks
         self._closed = False
         self.connections = 0
-        """How many were made: a new one may lead to another server."""
+        """The number of connections made so far; a new one may lead to another server."""
 
     def take(self, until_s: float) -> Connection:
         if self._forks != _forks:

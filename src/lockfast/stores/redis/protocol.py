@@ -1,8 +1,8 @@
-"""What is sent to the server and what its answers mean: everything of the store but sockets.
+"""Encode what is sent to the server and decode its answers: the store without its sockets.
 
-Each command is one call of one script, with the keys of the namespace. The wires of both
-APIs share this; a simulator can run `script_of(type(command)).body` with `keys` and
-`arguments(command)` in a Lua interpreter and hand the answer to `reply`.
+Each command is one call of one script, with the keys of the namespace. The wires of both APIs share
+this; a simulator can run `script_of(type(command)).body` with `keys` and `arguments(command)` in a
+Lua interpreter and pass the answer to `reply`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lockfast.stores.stream import FRAME_BYTES_MAX, unreadable
 
 
 class ScriptProtocol:
-    """Commands to one namespace as calls of scripts."""
+    """Commands to one namespace, as script calls."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -37,7 +37,7 @@ class ScriptProtocol:
         return plain or ENCODERS[kind](command)
 
     def packed(self, command: Command, clock: str = "") -> bytes:
-        """Return the command as it is sent; only tests give a `clock`."""
+        """Return the encoded command; only tests pass a `clock`."""
         kind: type = type(command)
         plainly = PLAIN.get(kind)
         plain = plainly(command) if plainly is not None else None
@@ -55,20 +55,20 @@ class ScriptProtocol:
         return ("EVALSHA", script_of(kind, self.address.layout).sha, len(keys), *keys)
 
     def loading(self, command: Command) -> bytes:
-        """Return what loads the command's script, for a server that does not have it."""
+        """Return the command that loads the script, for a server that does not have it."""
         kind: type = type(command)
         return pack("SCRIPT", "LOAD", script_of(kind, self.address.layout).body)
 
     @staticmethod
     def bytes_max(command: Command) -> int:
-        """Return the size of the largest answer to read."""
+        """Return the maximum size of the answer."""
         return BYTES_MAX.get(type(command), FRAME_BYTES_MAX)
 
     def reply(self, command: Command, found: Any) -> Reply:
         """Return the reply in the server's answer.
 
-        Raises the error that an error reply stands for, and OutcomeUnknownError if the
-        answer is not one of this command's script.
+        Raises the error for an error reply, and OutcomeUnknownError if the answer is not one of
+        this command's script.
         """
         self.check(found)
         try:
@@ -77,7 +77,7 @@ class ScriptProtocol:
             raise unreadable(self.address.label, error) from error
 
     def check(self, found: Any) -> None:
-        """Raise the error that an error reply stands for."""
+        """Raise the error for an error reply."""
         if isinstance(found, Exception):
             raise self.error(found)
 

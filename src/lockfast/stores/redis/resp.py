@@ -1,9 +1,8 @@
-"""RESP, the protocol of Redis: commands packed, replies read within bounds.
+"""RESP, the protocol of Redis: encode commands, decode replies within bounds.
 
-`ReplyReader` reads replies from a server that may be anything: it bounds the bytes, the
-elements and the nesting of a reply before it allocates for them, so a hostile or mistaken
-server costs a connection and not the process. It resumes where it stopped, so a reply that
-arrives in many pieces is parsed once.
+`ReplyReader` does not trust the server: it bounds the bytes, the elements and the nesting of a
+reply before it allocates for them, so a hostile or mistaken server costs a connection and not the
+process. It resumes where it stopped, so a reply that arrives in many pieces is parsed once.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final
 from lockfast.stores.stream import FRAME_BYTES_MAX
 
 PENDING: Final = object()
-"""What a reader returns while a reply is incomplete."""
+"""Returned by a reader while a reply is incomplete."""
 DEPTH_MAX: Final = 8
 """The deepest answer of our scripts is a listing, with seven levels down to a place."""
 
@@ -23,7 +22,7 @@ _SIMPLE: Final = frozenset((_INTEGER, _STATUS, _ERROR))
 
 
 class ProtocolError(Exception):
-    """The server's bytes are no RESP, or exceed a bound."""
+    """The server's bytes are not RESP, or exceed a bound."""
 
 
 class ReplyError(Exception):
@@ -59,12 +58,12 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self.bytes_max = FRAME_BYTES_MAX
-        """The bound on the reply that is read now."""
+        """The limit for the current reply."""
         self._buffer = b""
         self._at = 0
         """Parsed up to here."""
         self._began = 0
-        """Where the reply began; negative if a part of it has been dropped from the buffer."""
+        """Where the reply began; negative if part of it has been dropped from the buffer."""
         self._open: list[tuple[list[Any], int]] = []
         """Incomplete arrays, outermost first: the elements so far, and how many there will be."""
 
@@ -100,7 +99,7 @@ class ReplyReader:
                     found = buffer[start:end].decode(errors="replace")
             elif kind == _ARRAY:
                 if found > 0:
-                    # Each element takes three bytes at least, so this is more than the bound.
+                    # Each element takes at least three bytes, so this count exceeds the bound.
                     if found > self.bytes_max or len(within) >= DEPTH_MAX:
                         raise ProtocolError(f"an array of {found} in {len(within)} others")
                     within.append(([], found))
@@ -121,7 +120,7 @@ class ReplyReader:
                 self._check_size(at)
                 self._began = at
                 return found
-        # Of a string, the length is known before it has arrived.
+        # The length of a string is known before the string has arrived.
         self._check_size(max(len(buffer), end))
         if at < len(buffer) and buffer[at] not in _KINDS:
             raise ProtocolError(f"{buffer[at : at + 40]!r} is no reply")

@@ -1,9 +1,8 @@
-"""The Lua scripts: one per command, assembled from shared parts and a body of its own.
+"""Assemble the Lua scripts: one per command, from shared parts and its own body.
 
-A rule that Lua needs is not written again in Lua: modes, limits and texts are taken from
-`core/` when a script is assembled and put in place of `$NAMES`. The few rules that Lua
-executes (the clock, the next token, the code of a wake) stand here once and are inlined
-where they are used.
+Rules that Lua needs are not duplicated in Lua: modes, limits and texts are taken from `core/` when
+a script is assembled and replace `$NAMES`. The few rules that Lua executes (the clock, the next
+token, the code of a wake) are defined here once and inlined where they are used.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
 
 _LISTED_BYTES_MAX: Final = 400
 _MARK_AT: Final = 33
-"""In a session's row, behind four numbers: the mark, then the list of claims."""
+"""In a session's row, after four numbers: the mark, then the list of claims."""
 _limits: Final = Limits()
 
 
@@ -77,7 +76,7 @@ def _sets(sets: Mapping[str, Iterable[str]]) -> str:
 
 
 def _conversion_strength() -> str:
-    """How strong the modes are that convert into each other: one more than it can come from."""
+    """Return a Lua table of mode strengths: one plus the number of modes that upgrade to it."""
     strength = {mode: 1 + sum(to == mode for _, to in UPGRADES) for mode in MODES_OF_KIND[LOCK]}
     return "{ " + ", ".join(f"{mode} = {n}" for mode, n in sorted(strength.items())) + " }"
 
@@ -140,13 +139,13 @@ else
   wall_us = time[1] * 1000000 + time[2]
   now_ms = (wall_us - wall_us % 1000) / 1000
 end""",
-    # The rule of core/tokens.py; needs wall_us, raises `token`, the last one given.
+    # The rule of core/tokens.py; needs wall_us, increases `token`, the last token granted.
     "NEXT_TOKEN": """\
 token = token + 1
 if token < wall_us then
   token = wall_us
 end""",
-    # As wake_listener.py checks it.
+    # As checked by session_wakes.py.
     "WAKE_CODE": "redis.sha1hex(inbox .. said .. inbox)",
 }
 
@@ -158,17 +157,17 @@ class Script(NamedTuple):
 
 
 def _text(part: str, definitions: Mapping[str, object]) -> str:
-    """Return a part with its definitions; a name that is not defined is a KeyError."""
+    """Return a part with its definitions inserted. Raises KeyError for an undefined name."""
     source = (FOLDER / f"{part}.lua").read_text(encoding="utf-8")
     return re.sub(r"\$([A-Z][A-Z_]*)", lambda name: str(definitions[name[1]]), source)
 
 
 def _make(parts: tuple[str, ...], layout: int, **changed: object) -> Script:
-    """Assemble a script: first the shortcuts, then each part as a function inside the one before.
+    """Assemble a script: first the shortcuts, then each part as a function inside the previous one.
 
-    A function captures the outer variables it uses when it is made, but finds those of its
-    own level by a search through all of them. With a hundred functions on one level that
-    search took longer than what they did.
+    A Lua function captures the outer variables it uses when it is created, but finds those of its
+    own level by a linear search. With a hundred functions on one level, that search took longer
+    than their work.
     """
     definitions = {
         **_DEFINITIONS,
@@ -185,13 +184,13 @@ def _make(parts: tuple[str, ...], layout: int, **changed: object) -> Script:
 
 @cache
 def script_of(kind: type, layout: int = ONE_SHARD) -> Script:
-    """Return the script that carries out commands of this type."""
+    """Return the script that executes commands of this type."""
     return _make(_PARTS[kind], layout)
 
 
 @cache
 def probe() -> Script:
-    """Return the script that uses every right the others need, without changing anything."""
+    """Return the script that uses every permission the others need, without changing anything."""
     return _make(("probe",), ONE_SHARD)
 
 
@@ -203,14 +202,14 @@ def agreement(layout: int) -> Script:
 
 @cache
 def repair(layout: int = ONE_SHARD) -> Script:
-    """Return the script that rebuilds a damaged namespace from what is intact."""
-    # Without "table": a Lua function may use at most 60 variables of the functions around it.
+    """Return the script that rebuilds a damaged namespace from its intact rows."""
+    # Without "table": a Lua function may use at most 60 variables of its enclosing functions.
     return _make((*_WRITING[:-1], "repair"), layout, REPAIRING="true")
 
 
 @cache
 def reset(layout: int = ONE_SHARD) -> Script:
-    """Return the script that empties a namespace and keeps its tokens rising."""
+    """Return the script that empties a namespace but keeps its tokens increasing."""
     return _make(("reset",), layout)
 
 

@@ -1,9 +1,8 @@
-"""Where the primary is, asked of the sentinels that watch over it.
+"""Ask the sentinels for the primary.
 
-A sentinel that is cut off may still name a primary that others have replaced. So a majority of
-the sentinels in the URL must answer, and of their answers the one of the latest failover (the
-highest config epoch) counts. The server found is asked for its ROLE before it is used, by the
-handshake of every connection.
+A sentinel that is cut off may still name a primary that has been replaced. So a majority of the
+sentinels in the URL must answer, and the answer with the latest failover (the highest config epoch)
+counts. The handshake of every connection checks the ROLE of the server that was found.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.resp import pack
 
 PATIENCE_S: Final = 0.5
-"""How long to wait for one sentinel before the next is asked."""
+"""How long to wait for one sentinel before asking the next."""
 
 
 class _Answer(NamedTuple):
@@ -26,7 +25,7 @@ class _Answer(NamedTuple):
 
 
 def primary_of(address: Address, until_s: float) -> Address:
-    """The address of the primary itself; raises StoreUnavailableError if none is known."""
+    """Return the address of the primary. Raises StoreUnavailableError if none is known."""
     majority = len(address.sentinels) // 2 + 1
     answers: list[_Answer] = []
     failed: StoreError | None = None

@@ -1,7 +1,7 @@
-"""Wakes of one session: a subscription to its channel, on a connection of its own.
+"""Receive the wakes of one session, by a subscription on a separate connection.
 
-What was published before the subscription stood, or while it was broken, is lost. After each
-(re)connection the listener therefore reports WAKE_MISSED, and the keeper checks all claims.
+Messages published before the subscription was established, or while it was broken, are lost. After
+each (re)connection the listener therefore reports WAKE_MISSED, and the keeper checks all claims.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockfast.stores.redis.session_wakes import SessionWakes
 from lockfast.stores.stream import RECEIVE_BYTES
 
 READS_MAX: Final = 64
-"""How often to read before the keeper gets on with its other duties."""
+"""How often to read before the keeper continues with its other work."""
 
 
 class RedisWakeListener(ReconnectingListener[Connection]):
@@ -34,7 +34,7 @@ class RedisWakeListener(ReconnectingListener[Connection]):
         self._wakes = SessionWakes(session, deliver, confirmed=address.wait > 0)
         self.inbox = self._wakes.inbox
         self._address = address
-        # A server listens for all sessions; no namespace has characters of a pattern.
+        # A server listens for all sessions; no namespace contains pattern characters.
         self._subscribe_command = "SUBSCRIBE" if session else "PSUBSCRIBE"
         self._channel = channel_of(address.namespace, session or "*")
         self._session = session
@@ -47,8 +47,8 @@ class RedisWakeListener(ReconnectingListener[Connection]):
         while True:
             readable, interrupted = self._wait(until_s)
             wakes = self._read() if readable else []
-            # After delivering a grant, listen on: what the keeper does between two calls
-            # would only take the CPU from the thread that was granted the lock.
+            # After delivering a grant, keep listening: the keeper's work between two calls would
+            # only take the CPU from the thread that was granted the lock.
             is_due = until_s is not None and monotonic() >= until_s
             if wakes or interrupted or is_due or not readable or self._connection is None:
                 return wakes
@@ -56,7 +56,8 @@ class RedisWakeListener(ReconnectingListener[Connection]):
     # ── subscribing ──────────────────────────────────────────────────────────────────
 
     def _subscribe(self, until_s: float | None) -> bool:
-        """Connect and subscribe, unless the last failure was just now."""
+        """Connect and subscribe, unless the last attempt has just failed; return whether it
+        succeeded."""
         give_up_s = self._connect_until_s(until_s)
         if give_up_s is None:
             return False
@@ -96,11 +97,11 @@ class RedisWakeListener(ReconnectingListener[Connection]):
                 connection.feed(data)
                 while (message := connection.take()) is not PENDING:
                     messages.append(message)
-                # With TLS, more may be decrypted already than poll() knows of.
+                # With TLS, more data may already be decrypted than poll() knows of.
                 if len(data) < RECEIVE_BYTES and not self._is_tls:
                     break
             else:
-                self._disconnect()  # a flood: nothing of ours is that large
+                self._disconnect()  # a flood: none of our messages is that large
         except (OSError, ProtocolError):
             self._disconnect()
         return self._wakes.hear_all(messages)

@@ -1,4 +1,4 @@
-"""Commands and replies of the blocking API."""
+"""Send the commands of the blocking API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockfast.stores.redis.protocol import ScriptProtocol
 
 
 class BlockingWire:
-    """Commands from any number of threads, each on a connection that no other uses then."""
+    """Commands from any number of threads, each on a connection that it uses exclusively."""
 
     def __init__(
         self, protocol: ScriptProtocol, on_close: Callable[[BlockingWire], None] = lambda wire: None
@@ -25,7 +25,7 @@ class BlockingWire:
 
     @property
     def connections(self) -> int:
-        """How many were made: a new one may lead to another server."""
+        """The number of connections made so far; a new one may lead to another server."""
         return self._pool.connections
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
@@ -34,8 +34,8 @@ class BlockingWire:
         try:
             found = self._exchange(connection, command, until_s)
             if not isinstance(found, Exception):
-                # Decoded before the connection is used again: if the answer makes no sense,
-                # requests and replies may be out of step.
+                # Decode before the connection is reused: if the answer is malformed, requests and
+                # replies may be out of step.
                 reply = self._confirmed(connection, command, found, until_s)
         except BaseException:
             connection.close()
@@ -52,7 +52,7 @@ class BlockingWire:
     def _confirmed(
         self, connection: Connection, command: Command, found: Any, until_s: float
     ) -> Reply:
-        """The reply in an answer; with `?wait=`, after replicas have confirmed a grant."""
+        """Return the reply in an answer; with `?wait=`, after replicas have confirmed a grant."""
         reply = self._protocol.reply(command, found)
         confirmation = self._protocol.confirmation
         if confirmation is None or not confirmation.needed(command, reply):
@@ -62,7 +62,7 @@ class BlockingWire:
         return confirmation.judged(command, reply, answer)
 
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
-        """Return the script's answer as it is; for tests, which may set the clock."""
+        """Return the script's raw answer; for tests, which may set the clock."""
         until_s = monotonic() + timeout_ms / 1000
         connection = self._pool.take(until_s)
         try:
@@ -81,7 +81,7 @@ class BlockingWire:
         bytes_max = protocol.bytes_max(command)
         found = connection.exchange(packed, until_s, bytes_max)
         if isinstance(found, Exception) and is_script_missing(str(found)):
-            # Surely not carried out. Load and call together: a script may be flushed again.
+            # Certainly not executed. Load and call together: the script may be flushed again.
             _, found = connection.exchange_all(
                 [protocol.loading(command), packed], until_s, bytes_max
             )

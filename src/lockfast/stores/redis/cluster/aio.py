@@ -23,7 +23,7 @@ class AsyncClusterStore(ClusterStore):
 
 
 class AsyncLinks:
-    """A connection per node, of one event loop."""
+    """One connection per node, for one event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -64,10 +64,10 @@ class _AsyncChannel:
         return [await reply for reply in replies]
 
     def put_back(self) -> None:
-        """Do nothing: the connection is shared all the time."""
+        """Do nothing: the connection stays shared."""
 
     def abandon(self, error: BaseException | None = None) -> None:
-        # A task that was cancelled leaves a reply that the connection knows how to skip.
+        # The connection skips the reply of a task that was cancelled.
         if error is None or isinstance(error, OutcomeUnknownError):
             self._connection.retire()
 

@@ -14,7 +14,7 @@ from lockfast.stores.stream import FRAME_BYTES_MAX
 
 
 class BlockingLinks:
-    """A pool of connections per node."""
+    """One connection pool per node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +28,7 @@ class BlockingLinks:
         pool = self._pools.get(server)
         if pool is None:
             address = self._cluster.address_of(server)
-            # Not probed: a node has only some of the shards. Wires probe each of them.
+            # Not probed: a node has only some of the shards, and wires probe each of them.
             pool = self._pools.setdefault(server, ConnectionPool(address, probed=False))
         return _BlockingChannel(pool, pool.take(until_s))
 
@@ -56,5 +56,5 @@ class _BlockingChannel:
         self._pool.put_back(self._connection)
 
     def abandon(self, error: BaseException | None = None) -> None:
-        # Whatever happened, a reply may still arrive.
+        # In any case, a reply may still arrive.
         self._connection.close()

@@ -57,7 +57,7 @@ class ClusterMaintenance(Maintenance):
 
     @contextmanager
     def _known(self) -> Iterator[None]:
-        """Find the primaries of all shards; raises StoreUnavailableError."""
+        """Find the primaries of all shards. Raises StoreUnavailableError if one is unknown."""
         for shard in (self._cluster.root, *self._cluster.shards):
             self._primary(shard)
         yield
@@ -100,7 +100,7 @@ class ClusterMaintenance(Maintenance):
         return Diagnosis("shards", found)
 
     def _layout(self) -> Diagnosis:
-        """Check that the namespace is spread as the URL says; its counters record it."""
+        """Check that the recorded layout of the namespace is that of the URL."""
         root, layout = self._cluster.root, self._cluster.address.layout
         keys = root.protocol.keys
         reading = pack("EVAL", script_of(Sessions, layout).body, len(keys), *keys, "", 1)

@@ -21,7 +21,7 @@ OPTIONS = ("eviction", "spin", "wait", "ca", "cert", "key", "verify", *sharded.O
 
 
 def parse(url: StoreUrl) -> Cluster:
-    """Return the cluster that a URL names; raises StoreMisconfiguredError if it is malformed."""
+    """Return the cluster in a URL. Raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
     placement = sharded.placement_in(url)
     credentials, _, hosts = url.location.rpartition("@")
@@ -44,7 +44,7 @@ def parse(url: StoreUrl) -> Cluster:
 
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
-    """Open the store; `death_watch` is of no use here: servers do not see processes."""
+    """Open the store. `death_watch` has no effect: a server cannot observe client processes."""
     from lockfast.stores.redis.cluster.store import ClusterStore
 
     cluster = parse(url)
@@ -56,7 +56,7 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
 
 
 def open_maintenance(url: StoreUrl) -> Maintenance:
-    """Return the checks and repairs of a namespace; does not connect yet."""
+    """Return the maintenance of a namespace; does not connect yet."""
     from lockfast.stores.redis.cluster.maintenance import ClusterMaintenance
 
     return ClusterMaintenance(parse(url))

@@ -1,4 +1,4 @@
-"""Which slot a key is in, and hash tags that spread shards evenly over the slots."""
+"""Compute the slot of a key, and hash tags that spread shards evenly over the slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def slot_of(tag: str) -> int:
 
 
 def tag_of(namespace: str) -> str:
-    """Return the hash tag of the keys of a namespace, as `keys_of` writes it."""
+    """Return the hash tag of the keys of a namespace, as in `keys_of`."""
     return f"lockfast:{namespace}"
 
 
@@ -24,9 +24,9 @@ def tag_of(namespace: str) -> str:
 def shard_namespaces(namespace: str, shards: int) -> tuple[str, ...]:
     """Return the namespace of each shard; with one shard it is the namespace itself.
 
-    A cluster gives each node a range of slots, so shard i of n is put near the middle of the
-    i-th n-th part of the slots: equal ranges have equal numbers of shards, give or take one.
-    A colon is in no namespace of a user.
+    A cluster assigns each node a range of slots, so shard i of n is placed near the middle of the
+    i-th n-th of the slots: equal ranges have equal numbers of shards, give or take one. User
+    namespaces never contain a colon.
     """
     if shards == 1:
         return (namespace,)

@@ -46,7 +46,7 @@ class ClusterStore:
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         subscription = self._subscription
         if subscription is None or subscription.process != os.getpid():
-            # After a fork the parent's thread does not exist here.
+            # After a fork, the parent's thread does not exist in this process.
             subscription = self._subscription = Subscription(self._cluster)
         shard = self._cluster.shards[self.placement.shard_of_session(session)]
         return ClusterWakeListener(subscription, shard.protocol.address, session, deliver)

@@ -1,12 +1,12 @@
-"""One subscription for all sessions of a client, on a thread of its own.
+"""One subscription for all sessions of a client, on a separate thread.
 
-What is published on one node of a cluster reaches the subscribers of every node, so any node
-will do. A subscription to a node that hangs would hear nothing and never break, so the thread
-pings the node and goes to another if it does not answer.
+A message published on one node of a cluster reaches the subscribers of every node, so any node will
+do. A subscription to a node that hangs would receive nothing and never break, so the thread pings
+the node and switches to another if it does not answer.
 
-What was published before a session's subscription stood, or while the connection was broken,
-is lost. After each (re)connection the listeners report WAKE_MISSED, and the keepers check all
-claims.
+Messages published before a session's subscription was established, or while the connection was
+broken, are lost. After each (re)connection the listeners report WAKE_MISSED, and the keepers check
+all claims.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lockfast.stores.waker import Waker
 
 PING_EVERY_S: Final = 1.0
 SILENT_S: Final = 3.0
-"""Go to another node if this one has sent nothing for so long, not even the reply to a ping."""
+"""Switch to another node if this one has sent nothing for this long, not even a ping reply."""
 READS_MAX: Final = 64
-"""How many reads in a row may fill the buffer; nothing of ours is that large."""
+"""How many consecutive reads may fill the buffer; none of our messages is that large."""
 
 
 class ClusterWakeListener:
@@ -59,16 +59,16 @@ class ClusterWakeListener:
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         self._signal.wait_blocking(timeout_ms)
-        # First the signal, then the wakes: what is added in between sets the new signal.
+        # Replace the signal before reading the wakes: a wake added in between sets the new signal.
         self._signal = ThreadSignal()
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def hear(self, messages: Sequence[Any]) -> None:
-        """Take messages to this session; called by the subscription's thread."""
+        """Add messages to this session; called by the subscription's thread."""
         self._add(self._wakes.hear_all(messages))
 
     def missed(self) -> None:
-        """Report that messages may be lost; called by the subscription's thread."""
+        """Report that messages may have been lost; called by the subscription's thread."""
         self._add([Wake(self.inbox, self._session, 0, WAKE_MISSED)])
 
     def _add(self, wakes: list[Wake]) -> None:
@@ -90,7 +90,7 @@ class ClusterWakeListener:
 
 
 class Subscription:
-    """The thread that hears the wakes of all listeners."""
+    """The thread that receives the wakes of all listeners."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.process = os.getpid()
@@ -118,7 +118,7 @@ class Subscription:
             self._waker.interrupt()
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Stop the thread, without waiting for it."""
         if self.process == os.getpid():
             with self._mutex:
                 self._closed = True
@@ -188,7 +188,7 @@ class _Hearing:
         self._poll.register(connection.stream.fileno(), POLLIN)
 
     def serve(self, subscription: Subscription) -> None:
-        """Hear until the subscription is closed; raises an error if the node does not answer."""
+        """Receive until the subscription is closed; raises if the node does not answer."""
         while not subscription.is_closed:
             self._follow(subscription.channels())
             for fd, _ in self._poll.poll(PING_EVERY_S * 1000):
@@ -199,7 +199,7 @@ class _Hearing:
             self._ping()
 
     def _follow(self, wanted: set[str]) -> None:
-        """Subscribe to the channels of new sessions, and leave those of closed ones."""
+        """Subscribe to the channels of new sessions, and unsubscribe from those of closed ones."""
         if new := wanted - self._subscribed:
             self._send(pack("SUBSCRIBE", *sorted(new)))
         if gone := self._subscribed - wanted:
@@ -237,7 +237,7 @@ class _Hearing:
                 listener.hear(heard)
 
     def _sort(self, message: Any, messages: dict[str, list[Any]]) -> None:
-        """Note a message to a session; tell a session whose subscription stands now."""
+        """Add a message to its session's; report an established subscription to its session."""
         if isinstance(message, Exception):
             raise ProtocolError(str(message))
         if type(message) is not list or len(message) != 3 or type(message[1]) is not str:

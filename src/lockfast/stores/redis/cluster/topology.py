@@ -1,7 +1,7 @@
-"""What a client knows of a cluster: its nodes, and the primary of each shard.
+"""What a client knows about a cluster: its nodes, and the primary of each shard.
 
-Wires on several threads share it. Each field is replaced as a whole or changed by one
-operation, so no mutex is needed; a thread that reads an old value is redirected.
+Wires on several threads share it. Each field is replaced as a whole or changed by one operation, so
+no mutex is needed; a thread that reads an old value is redirected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockfast.stores.redis.resp import pack
 from lockfast.stores.stream import FRAME_BYTES_MAX
 
 PATIENCE_S: Final = 0.5
-"""How long to wait for one node before another is asked."""
+"""How long to wait for one node before asking another."""
 NODES_MAX: Final = 2000
 
 
@@ -38,7 +38,7 @@ class Channel(Protocol):
         ...
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Do not use it again, unless it certainly survived `error`."""
+        """Do not use the connection again, unless it certainly survived `error`."""
         ...
 
 
@@ -47,7 +47,7 @@ class Links(Protocol):
 
     @property
     def connections(self) -> int:
-        """How many were made."""
+        """The number of connections made so far."""
         ...
 
     async def take(self, server: Server, until_s: float) -> Channel: ...
@@ -78,11 +78,11 @@ class Cluster:
         self.agreed = {self.shards[0].namespace} if placement.shards == 1 else set()
         """The shards whose layout is known to be that of the namespace."""
         self.probed: set[tuple[str, Server]] = set()
-        """The shards and nodes on which all rights were tried."""
+        """The shards and nodes on which all permissions were tried."""
         self._seeds = tuple(nodes)
         self._nodes: tuple[Server, ...] = ()
         self._primaries: dict[int, Server] = {}
-        """The primary of each slot in which there is a shard."""
+        """The primary of each slot that contains a shard."""
         self._doubtful: Server | None = None
         self._is_stale = True
 
@@ -92,7 +92,7 @@ class Cluster:
         return self.address._replace(label=label, host=server.host, port=server.port)
 
     def nodes(self) -> list[Server]:
-        """Return the nodes to ask, those that failed last at the end."""
+        """Return the nodes to ask, the one that failed last at the end."""
         known = dict.fromkeys((*self._nodes, *self._seeds))
         return sorted(known, key=lambda server: server == self._doubtful)
 
@@ -105,7 +105,7 @@ class Cluster:
         return found
 
     def known_primary(self, shard: Shard) -> Server | None:
-        """Return the primary of a shard as it was known last."""
+        """Return the last known primary of a shard."""
         return self._primaries.get(shard.slot)
 
     async def primary(self, shard: Shard, links: Links, until_s: float) -> Server:
@@ -125,7 +125,7 @@ class Cluster:
         self._primaries[shard.slot] = server
 
     def failed(self, server: Server) -> None:
-        """Record that a node did not answer, or is no primary: ask others before the next use."""
+        """Record that a node did not answer or is no primary: ask others before the next use."""
         self._doubtful = server
         self._is_stale = True
 
@@ -149,7 +149,7 @@ class Cluster:
         ) from failure
 
     def _learn(self, reply: Any, asked: Server) -> None:
-        """Take over the reply to CLUSTER SLOTS."""
+        """Record the reply to CLUSTER SLOTS."""
         slots = {shard.slot for shard in (self.root, *self.shards)}
         primaries: dict[int, Server] = {}
         nodes: dict[Server, None] = {}
@@ -184,7 +184,7 @@ async def _ask(links: Links, server: Server, until_s: float) -> Any:
 
 
 def _server(found: Iterable[Any], asked: Server) -> Server:
-    """Return the server in a node's entry. An unknown host is that of the node asked."""
+    """Return the server in a node's entry; an unknown host is that of the node that was asked."""
     host, port, *_ = found
     if not isinstance(port, int) or not 0 < port < 65536 or not isinstance(host, str | None):
         raise ValueError

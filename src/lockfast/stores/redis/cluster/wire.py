@@ -1,6 +1,6 @@
 """Commands to one shard: send them to its primary, and follow redirections.
 
-A redirection is an error reply of a node that did not execute the command, so sending it again
+A redirection is an error reply of a node that did not execute the command, so resending it
 elsewhere is always safe. All other failures are left to the caller, as with a single server.
 """
 
@@ -21,14 +21,14 @@ from lockfast.stores.redis.scripts import agreement
 from lockfast.stores.stream import FRAME_BYTES_MAX
 
 ATTEMPT_S: Final = 2.0
-"""How long to wait for a primary before the other nodes are asked whether it was replaced."""
+"""How long to wait for a primary before asking the other nodes whether it was replaced."""
 ATTEMPTS_MAX: Final = 3
 PAUSE_FIRST_S: Final = 0.005
 PAUSE_MAX_S: Final = 0.1
 HOPS_MAX: Final = 3
-"""Follow this many redirections at once; then nodes disagree, so wait before the next."""
+"""Follow this many redirections without a pause; after that the nodes disagree."""
 LEAST_S: Final = 0.05
-"""Begin no attempt that has less time than this."""
+"""Start no attempt with less time than this."""
 _ASKING: Final = pack("ASKING")
 
 
@@ -37,11 +37,11 @@ class Redirection(NamedTuple):
 
     server: Server
     asking: bool = False
-    """The server is taking over the slot: announce the command by ASKING."""
+    """The server is importing the slot: send ASKING before the command."""
 
     @property
     def prefix(self) -> list[bytes]:
-        """What to send before the command."""
+        """The commands to send before the command itself."""
         return [_ASKING] if self.asking else []
 
 
@@ -52,7 +52,7 @@ def redirection_in(message: str, asked: Server) -> Redirection | None:
         host, _, port = words[1].rpartition(":")
         if ":" in host:
             host = f"[{host}]"
-        # A node that does not know its own name leaves the host out.
+        # A node that does not know its own name omits the host.
         found = servers_in(f"{host or asked.host}:{port}", 0)
         if found is not None and found[0].port:
             return Redirection(found[0], code == "ASK")
@@ -60,12 +60,12 @@ def redirection_in(message: str, asked: Server) -> Redirection | None:
 
 
 def is_no_primary(message: str) -> bool:
-    """Whether a node says that it takes no writes, or that the cluster cannot serve the slot."""
+    """Return whether a node says that it takes no writes or that the cluster is down."""
     return is_demoted(message) or message.startswith("CLUSTERDOWN")
 
 
 Use = Callable[[Channel, Redirection, float], Awaitable[Any]]
-"""Sends something on a channel, until an instant; returns the last reply."""
+"""Send something on a channel, until an instant; return the last reply."""
 
 
 class ShardWire:
@@ -99,9 +99,9 @@ class ShardWire:
     # ── what is sent to a node ───────────────────────────────────────────────────────
 
     async def _agree(self, until_s: float) -> None:
-        """Check the layout of the namespace; raises StoreMisconfiguredError if it is another.
+        """Check the layout of the namespace. Raises StoreMisconfiguredError if it differs.
 
-        A shard that was used before has it, and its keys are those of no other layout. Only the
+        A shard that was used before records it, and its keys belong to no other layout. Only the
         first use of a shard needs the namespace's own record, which is on one node.
         """
         if not await self._layout(self._shard, "look", until_s):
@@ -109,7 +109,7 @@ class ShardWire:
         self._cluster.agreed.add(self._shard.namespace)
 
     async def _layout(self, shard: Shard, how: str, until_s: float) -> bool:
-        """Return whether a layout is recorded; raises StoreMisconfiguredError if it differs."""
+        """Return whether a layout is recorded. Raises StoreMisconfiguredError if it differs."""
         script, keys = agreement(self._cluster.address.layout), shard.protocol.keys
         packed = pack("EVAL", script.body, len(keys), *keys, how)
 
@@ -133,7 +133,7 @@ class ShardWire:
         bytes_max = protocol.bytes_max(command)
         found = (await channel.exchange(packed, until_s, bytes_max))[-1]
         if isinstance(found, Exception) and is_script_missing(str(found)):
-            # Surely not carried out. Load and call together: a script may be flushed again.
+            # Certainly not executed. Load and call together: the script may be flushed again.
             loading = [protocol.loading(command), *packed]
             found = (await channel.exchange(loading, until_s, bytes_max))[-1]
         if isinstance(found, Exception):
@@ -150,10 +150,10 @@ class ShardWire:
     async def _on_primary(
         self, shard: Shard, use: Use, until_s: float, attempt_s: float = ATTEMPT_S
     ) -> Any:
-        """Return what `use` gets from the primary of a shard, also from one promoted since.
+        """Return the result of `use` on the primary of a shard, even if one was just promoted.
 
-        A primary that does not answer within `attempt_s` may have been replaced: then resend to
-        the new one, since the store recognizes what it has carried out before.
+        A primary that does not answer within `attempt_s` may have been replaced: then resend to the
+        new one, since the store recognizes commands that it has already executed.
         """
         before = self._cluster.known_primary(shard)
         for _ in range(ATTEMPTS_MAX - 1):
@@ -173,7 +173,7 @@ class ShardWire:
             return None
 
     async def _redirected(self, shard: Shard, use: Use, until_s: float) -> Any:
-        """Return what `use` gets from the primary of a shard, wherever that is now."""
+        """Return the result of `use` on the primary of a shard, following redirections."""
         cluster, links = self._cluster, self._links
         to: Redirection | None = None
         pause_s, hops = PAUSE_FIRST_S, 0
@@ -197,7 +197,7 @@ class ShardWire:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _used(self, to: Redirection, use: Use, until_s: float) -> Any:
-        """Return what `use` gets from a server. A failure makes us ask others where to go."""
+        """Return the result of `use` on a server. After a failure, mark the server as doubtful."""
         try:
             channel = await self._links.take(to.server, until_s)
         except StoreUnavailableError:
