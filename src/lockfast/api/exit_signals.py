@@ -17,7 +17,8 @@ def release_on_exit_signals() -> None:
 
     By default these signals kill Python at once, and its locks last until their TTL expires.
     After this call the signal raises SystemExit in the main thread: `with` blocks release their
-    locks, and the remaining ones are released at exit. The exit code is 128 plus the signal's number, as in a shell.
+    locks, and the remaining ones are released at exit. The exit code is 128 plus the signal's
+    number, as in a shell.
 
     An existing handler stays in place and decides how the process ends; ignored signals stay
     ignored. Call it once. Raises RuntimeError outside the main thread.
