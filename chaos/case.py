@@ -1,19 +1,19 @@
 """One case: worker processes on a store, one kind of fault that strikes repeatedly, a verdict.
 
-After the last strike everything is repaired, and the workers go on until every lock has been
-entered again. Then they are asked to end, and what they recorded is judged together with what the
+After the last strike everything is repaired, and the workers continue until every lock has been
+entered again. Then they are asked to end, and their histories are judged together with what the
 witness saw. A case fails if
 
   exclusion  two workers prove that they held one lock at the same time, or the history says so
-  tokens     a token is given twice or goes back
+  tokens     a token is granted twice or decreases
   register   an update of the fenced register is lost, or a stale write is admitted
   order      a claim is overtaken by one that was sent after it had been queued
-  liveness   a lock is not entered within three TTLs of the repair (and the allowance for a busy
-             machine), or what workers leave behind is not free by then
+  liveness   a lock is not entered within three TTLs of the repair (plus the allowance for a busy
+             machine), or locks left behind by workers are not free by then
   hang       a worker does not end when asked, or a call takes much longer than its timeout
-  typed      a call raises anything but an error of Lockfast
+  typed      a call raises anything but a LockfastError
 
-except what the store does not promise after such a fault (`Target.unpromised`).
+except for what the store does not promise after such a fault (`Target.unpromised`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lockfast.sim.history import Entry, read_history
 
 ROOT: Final = Path(__file__).parents[1]
 ALLOWANCE_S: Final = 10.0
-"""On a busy machine a process may have to wait for the processor: added to every bound."""
+"""Added to every bound, because on a busy machine a process may have to wait for the CPU."""
 START_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.02
 TICK_S: Final = 0.5
@@ -54,21 +54,21 @@ HOLDERS: Final = 0.7
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, and with what."""
+    """The duration, the seed and the pace of a case."""
 
     seconds: float = 10.0
     strikes: int = 0
-    """Strike at least so often, however long it takes."""
+    """The least number of strikes, however long they take."""
     seed: int = 1
     gap_s: float | None = None
-    """From one strike to the next; None: a fraction of the TTL."""
+    """The time between two strikes; None: a fraction of the TTL."""
     hold_ms: float = 8.0
     pause_ms: float = 8.0
 
 
 @dataclass
 class Result:
-    """What came of a case: a row of the table."""
+    """The result of a case: a row of the table."""
 
     store: str
     fault: str
@@ -92,7 +92,7 @@ class Result:
 
 
 class Worker:
-    """One process, and the files it writes."""
+    """One worker process, and the files it writes."""
 
     def __init__(self, number: int, life: int, case: Case) -> None:
         self.label = f"w{number}"
@@ -127,7 +127,8 @@ class Worker:
             )
 
     def kill(self) -> None:
-        # Before the signal: its lock may be granted to another before we see that it is dead.
+        # Read the clock before the signal: its lock may be granted to another before we see it
+        # dead.
         self._killed_us = now_us()
         self.process.kill()
         self._reap()
@@ -137,7 +138,7 @@ class Worker:
         self.process.stdin.close()
 
     def report(self, within_s: float) -> dict[str, Any]:
-        """What it has seen, once it ended. Raises HangError if it does not end."""
+        """Return what the worker reports when it ends. Raises HangError if it does not end."""
         assert self.process.stdout is not None
         try:
             self.process.wait(within_s)
@@ -157,7 +158,7 @@ class Worker:
         return self._errors.read_text(errors="replace")[-4000:]
 
     def entries(self) -> Iterator[Entry]:
-        """Its history, in which it is called by its label. Killed, it believes nothing more."""
+        """Yield its history under its label; a killed worker's leases end when it was killed."""
         if not self.history.exists():
             return
         held: set[int] = set()
@@ -182,7 +183,7 @@ class Worker:
 
 
 class HangError(Exception):
-    """A worker did not end as it should."""
+    """A worker did not end, or ended with an error."""
 
 
 class Case:
@@ -202,7 +203,7 @@ class Case:
         self._faults = mixed(target) if fault == MIX else [fault]
 
     def run(self) -> Result:
-        """What came of it; a case that could not be run to its end is broken, too."""
+        """Run the case and return its result; one that cannot be completed counts as broken."""
         try:
             self._run()
         except (lockfast.LockfastError, HistoryError, OSError, RuntimeError) as error:
@@ -226,7 +227,7 @@ class Case:
             self._judge()
 
     def tick(self) -> None:
-        """Called again and again while the case goes on."""
+        """Called repeatedly while the case runs."""
 
     # ── the course of a case ─────────────────────────────────────────────────────────
 
@@ -255,7 +256,7 @@ class Case:
         self.wait(0.3)
 
     def _await_entries(self, since_us: int, rounds: int, within_s: float, problem: str) -> None:
-        """Until every lock was entered so many times since."""
+        """Wait until every lock has been entered `rounds` times since an instant."""
         give_up = time.monotonic() + within_s
         for _ in range(rounds):
             missing = set(NAMES)
@@ -293,7 +294,7 @@ class Case:
         self.result.outcomes = outcomes
 
     def _look_at_rest(self) -> None:
-        """Everything can be taken again, and nothing is left behind."""
+        """Check that every lock can be acquired again, and that nothing is left behind."""
         if not self.target.outlives_workers:
             return
         bound_s = 3 * self.target.ttl + ALLOWANCE_S
@@ -388,12 +389,12 @@ class Case:
         return self.witness.entrants.get(worker.label, 0) > worker.started_us
 
     def _victim(self) -> int:
-        """Mostly one that holds a lock, or did just now."""
+        """Choose a worker, mostly one that holds a lock or held it last."""
         mortal = self.mortal()
         holding = {by.partition(".")[0] for by in self.witness.holders.values()}
         holders = [i for i in mortal if self.workers[i].label in holding]
         return self.rng.choice(holders if holders and self.rng.random() < HOLDERS else mortal)
 
     def mortal(self) -> Sequence[int]:
-        """The workers that may be killed or stopped."""
+        """Return the workers that may be killed or stopped."""
         return range(len(self.workers))

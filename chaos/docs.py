@@ -1,4 +1,4 @@
-"""The table in the documentation, and the figures it is made of."""
+"""The table in the documentation, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END: Final = "<!-- end of the chaos table -->"
 
 
 def write_docs(results: Sequence[Result]) -> None:
-    """Put these results in the place of older ones of the same stores, and write the table."""
+    """Replace older results of the same stores by these, and write the table."""
     stores = {result.store for result in results}
     kept = [result for result in last_run() if result.store not in stores]
     everything = sorted([*kept, *results], key=lambda r: (list(TARGETS).index(r.store),))
@@ -35,7 +35,7 @@ def write_docs(results: Sequence[Result]) -> None:
 
 
 def docs_section(results: Sequence[Result]) -> str:
-    """The table with its totals."""
+    """Return the table with its totals."""
     shown = [store for store in TARGETS if any(result.store == store for result in results)]
     strikes, grants = sum(r.strikes for r in results), sum(r.grants for r in results)
     promised = sum(r.overlaps for r in results if r.promised)
@@ -48,7 +48,7 @@ def docs_section(results: Sequence[Result]) -> str:
 
 
 def last_run() -> list[Result]:
-    """The results in the repository."""
+    """Return the results in the repository."""
     if not LAST_RUN.exists():
         return []
     return [Result(**figures) for figures in json.loads(LAST_RUN.read_text(encoding="utf-8"))]

@@ -1,7 +1,8 @@
-"""What happens to workers, connections and servers.
+"""The faults of workers, connections and servers.
 
-A fault is a function that strikes once: it breaks something, waits, and repairs it. It finds all it
-needs in the `Scene`. Spans are in TTLs, so that a lease ends in some of them and not in others.
+A fault is a function that strikes once: it breaks something, waits, and repairs it. It finds
+everything it needs in the `Scene`. Durations are in TTLs, so that leases expire during some faults
+and survive others.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
 from tests.servers.sentinel import wait_until
 
 NAMES: Final = ["orders/1", "orders/2"]
-"""The locks that workers take."""
+"""The locks that workers acquire."""
 HOUR_S: Final = 3600.0
 BYTES_MAX: Final = 1500
-"""Cuts come within as many bytes: some requests and replies."""
+"""Connections are cut within this many bytes: a few requests and replies."""
 
 
 class Scene(Protocol):
-    """What a fault can reach."""
+    """What a fault can access."""
 
     target: Target
     rng: random.Random
 
     def wait(self, seconds: float) -> None:
-        """Let time pass while the workers work; less if the run is over."""
+        """Let time pass while the workers work."""
 
     def note(self, fault: str, on: str) -> None:
-        """For the history."""
+        """Record a fault in the history."""
 
     def resumed(self, on: str) -> None: ...
     def kill_worker(self) -> None:
-        """Kill -9 one of them and start another in its place."""
+        """Kill a worker with SIGKILL and start another in its place."""
 
     def stop_worker(self, seconds: float) -> None:
-        """SIGSTOP one of them for this time."""
+        """Stop a worker with SIGSTOP for this time."""
 
 
 def kill(scene: Scene) -> None:
@@ -128,8 +129,8 @@ def wipe(scene: Scene) -> None:
 
 def _restart(scene: Scene, *, wiped: bool) -> None:
     target = scene.target
-    # A member of a cluster that lost its data gets them back from the others (ZooKeeper) or cannot
-    # come back as itself (etcd): all of them go.
+    # A member that lost its data gets it back from the others (ZooKeeper) or cannot rejoin under
+    # its identity (etcd), so all members are struck.
     whole = isinstance(target, Etcd | ZooKeeper) and (wiped or scene.rng.random() < 0.5)
     struck = list(range(len(target.nodes))) if whole else target.struck(scene.rng)
     for i in struck:
@@ -171,7 +172,7 @@ def _move_leader(cluster: EtcdCluster, rng: random.Random) -> None:
 
 
 def promote(scene: Scene) -> None:
-    """A primary is killed or stopped until its replica has taken over its slots."""
+    """Kill or stop a primary until its replica has taken over its slots."""
     assert isinstance(scene.target, Cluster)
     cluster, how = scene.target.cluster, scene.rng.choice(("killed", "stopped"))
     slot = scene.target.slot_of(scene.rng.choice(NAMES))
@@ -188,8 +189,10 @@ def promote(scene: Scene) -> None:
 
 
 def reshard(scene: Scene) -> None:
-    """The slot of a lock moves to another node, with or without a break between its keys, and
-    all connections of clients are cut."""
+    """Move the slot of a lock to another node, with or without a pause between its keys.
+
+    In half of the cases, also cut the clients' connections of one type.
+    """
     assert isinstance(scene.target, Cluster)
     cluster = scene.target.cluster
     slot = scene.target.slot_of(scene.rng.choice(NAMES))
@@ -205,7 +208,7 @@ def reshard(scene: Scene) -> None:
 
 
 def disk(scene: Scene) -> None:
-    """Full for a while. etcd has an alarm for it, which its quota raises."""
+    """Fill the disk for a while; for etcd, raise the alarm that its quota would raise."""
     target = scene.target
     scene.note("disk full", "store")
     if isinstance(target, Etcd):
@@ -220,7 +223,7 @@ def disk(scene: Scene) -> None:
     for each in target.shims:
         each.fill_disk(False)
     for node in target.nodes:
-        # Redis exits when it cannot sync its file, as it was told to.
+        # Redis exits when it cannot sync its file, as it is configured to.
         if node.has_exited():
             node.kill()
             node.start()
@@ -231,7 +234,7 @@ def _member_id(target: Etcd) -> str:
 
 
 def clock(scene: Scene) -> None:
-    """One hour forward or back, and right again. Where nodes have clocks, of those that are hit."""
+    """Move the wall clock of the struck nodes, or of the workers, by an hour and back."""
     target = scene.target
     struck = [0] if target.workers_have_shim else target.struck(scene.rng)
     for i in struck:
@@ -245,7 +248,7 @@ def clock(scene: Scene) -> None:
 
 
 def askew(scene: Scene) -> None:
-    """While the clocks of two of five nodes are wrong, nodes are killed and connections cut."""
+    """Kill nodes or cut connections while the clocks of two of five nodes are wrong."""
     for i, ahead_s in enumerate(scene.rng.sample((-HOUR_S, HOUR_S), 2)):
         scene.note(f"wall clock {ahead_s:+.0f} s", _lane(scene, i))
         scene.target.shims[i].move_clock(ahead_s)
@@ -261,7 +264,7 @@ def _lane(scene: Scene, node: int) -> str:
 
 
 class Fault(NamedTuple):
-    """A kind of fault, and why a store may not have it (an empty text if it has)."""
+    """A kind of fault, and why a store cannot have it ("" if it can)."""
 
     strike: Callable[[Scene], None] | None
     text: str
@@ -320,18 +323,18 @@ FAULTS: Final[dict[str, Fault]] = {
     "askew": Fault(askew, "clocks of a minority an hour off, and nodes killed and cut", _minority),
 }
 MIX: Final = "mix"
-"""Any of those that the store survives with all of its promises."""
+"""Any of the faults after which the store still keeps all its promises."""
 
 
 def possible(target: Target, fault: str) -> str:
-    """Why a fault cannot be tried on a store; empty if it can."""
+    """Return why a fault cannot be tried on a store; "" if it can."""
     if fault == MIX:
         return ""
     return FAULTS[fault].lacks(target) or target.lacks(fault)
 
 
 def mixed(target: Target) -> list[str]:
-    """The faults of a mix."""
+    """Return the faults of a mix."""
     harmless = target.unpromised("calm")
     return [
         name

@@ -1,4 +1,4 @@
-"""What a run shows: rows in a terminal, an HTML page with timelines, a table for the docs."""
+"""The output of a run: rows in a terminal, an HTML page with timelines, a table for the docs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ back in   from the repair until every lock had been entered again"""
 
 
 def row(result: Result) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     return (
         f"{result.store:<12}{result.fault:<15}{result.strikes:>7}{result.grants:>8}"
         f"{result.overlaps:>9}{result.refused:>7}{result.unfenced_lost:>6}"
@@ -56,7 +56,7 @@ def _seconds(ms: int) -> str:
 
 
 class Page:
-    """Grows case by case, so that no history has to be kept."""
+    """The HTML page; it grows case by case, so that no history has to be kept."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -110,7 +110,7 @@ def _outcomes(result: Result) -> str:
 
 
 def window(entries: Sequence[Entry]) -> list[Entry]:
-    """What a picture can show: one lock, from just before the first fault on."""
+    """Return the entries for a picture: one lock, from just before the first fault on."""
     start = next((e["at"] for e in entries if "fault" in e), 0) - BEFORE_US
     shown = [
         grant
@@ -147,7 +147,7 @@ def _is_shown(entry: Entry, ops: set[int], lanes: set[str], start: int, end: int
 
 
 def matrix(results: Iterable[Result], stores: Sequence[str], faults: Sequence[str]) -> str:
-    """Markdown: a row for each fault, a column for each store."""
+    """Return a Markdown table: a row for each fault, a column for each store."""
     found = {(result.store, result.fault): result for result in results}
     lines = [f"| fault | {' | '.join(stores)} |", "|---" * (len(stores) + 1) + "|"]
     for fault in faults:

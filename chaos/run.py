@@ -1,4 +1,4 @@
-"""The command `./dev chaos`: break real servers under real workers, and judge what comes of it."""
+"""The command `./dev chaos`: break real servers under real workers, and judge the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> int:
         parser.error("--soak chooses its faults: leave out --fault, --strikes and --write-docs")
     if arguments.write_docs and arguments.fault:
         parser.error("--write-docs needs every fault: leave out --fault")
-    # However it is ended, servers and workers go with it.
+    # However the run ends, servers and workers end with it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     run = Run(arguments)
@@ -49,11 +49,11 @@ def main() -> int:
 
 
 class NothingToDoError(Exception):
-    """A fault that was asked for cannot happen to the store."""
+    """A requested fault cannot happen to the store."""
 
 
 class Run:
-    """One call of the command."""
+    """One run of the command."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -63,7 +63,7 @@ class Run:
         self._results: list[Result] = []
 
     def all(self) -> None:
-        """Every case; raises NothingToDoError if one that was asked for cannot be."""
+        """Run every case. Raises NothingToDoError if a requested one is impossible."""
         for store in self._stores:
             with TARGETS[store]() as target:
                 if self._arguments.soak:
@@ -121,7 +121,7 @@ class Run:
 
 
 def shim_is_missing(why: str) -> bool:
-    """Whether a case is left out for want of a tool, and not because it makes no sense."""
+    """Return whether a case is skipped because a tool is missing, not because it makes no sense."""
     return "compiler" in why
 
 

@@ -1,7 +1,7 @@
-"""Another wall clock and a full disk for one process, by a small library that it loads (shim.c).
+"""A shifted wall clock and a full disk for one process, by a small preloaded library (shim.c).
 
-It needs a C compiler and no root. Programs that do not call the C library are out of its reach:
-etcd is one, being written in Go.
+It needs a C compiler but no root. It cannot affect programs that do not call the C library, such as
+etcd, which is written in Go.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _ROW: Final = 8
 
 
 class Shim:
-    """One page of settings, which the processes that were started with it obey at once."""
+    """One page of settings, which the processes started with it follow immediately."""
 
     def __init__(self, directory: Path, disk: Path) -> None:
-        """`directory` must be readable for the user who runs the process."""
+        """Build the library; the user who runs the process must be able to read `directory`."""
         self._library = directory / "shim.so"
         self._page = directory / "page"
         self._disk = disk
@@ -30,7 +30,7 @@ class Shim:
         self._page.chmod(0o644)
 
     def environment(self) -> dict[str, str]:
-        """What a process must be started with."""
+        """Return the variables to start a process with."""
         return {
             "LD_PRELOAD": str(self._library),
             "LOCKFAST_CHAOS_PAGE": str(self._page),
@@ -38,7 +38,7 @@ class Shim:
         }
 
     def move_clock(self, seconds: float) -> None:
-        """How far the wall clock is ahead."""
+        """Set how far the wall clock is ahead."""
         self._set(0, round(seconds * 1_000_000))
 
     def fill_disk(self, full: bool) -> None:
@@ -51,5 +51,5 @@ class Shim:
 
 
 def missing() -> str:
-    """Why there can be no shim; empty if there can."""
+    """Return why there can be no shim; "" if there can."""
     return "" if shutil.which("cc") else "needs a C compiler (cc), and there is none"

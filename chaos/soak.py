@@ -1,6 +1,6 @@
 """Many faults over a long time: what a process and a store use must not grow.
 
-Two workers live from the beginning to the end; faults hit them, but nobody kills or stops them.
+Two workers survive the whole run: faults hit them, but none kills or stops them.
 Their memory, descriptors and threads, and the rows of the store, are measured at intervals. The
 first quarter of the run warms up. A figure is flat if its median over the last quarter is no more
 than that over the second quarter plus an allowance, for each of the two processes:
@@ -8,7 +8,7 @@ than that over the second quarter plus an allowance, for each of the two process
   memory       10 % and 4 MB
   descriptors  3 (connections that are being replaced)
   threads      2
-  rows         50 % and 50 (claims and marks of the moment)
+  rows         50 % and 50 (current claims and marks)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class Sample:
-    """Of the survivors together, and of the store."""
+    """Measurements of the survivors together, and of the store."""
 
     after_s: float
     memory_kb: int
@@ -44,7 +44,7 @@ class Sample:
 
 
 class Figure:
-    """One figure over the run, and the rule by which it is flat."""
+    """One figure over the run, and the rule for whether it is flat."""
 
     def __init__(self, name: str, values: Sequence[int], share: float, extra: int) -> None:
         quarter = max(1, len(values) // 4)
@@ -67,7 +67,7 @@ class Figure:
 
 
 def figures_of(samples: Sequence[Sample]) -> list[Figure]:
-    """Memory and so on of two processes; rows where the store can count them."""
+    """Return the figures of the two survivors, and rows where the store can count them."""
     found = [
         Figure("memory kB", [s.memory_kb for s in samples], 0.10, 2 * 4096),
         Figure("descriptors", [s.descriptors for s in samples], 0.0, SURVIVORS * 3),
@@ -129,7 +129,7 @@ class Soak(Case):
 def soak(
     target: Target, seconds: float, seed: int, directory: Path, say: Callable[[str], None]
 ) -> Result:
-    """Run it, and print what was measured. What grows is among the problems of the result."""
+    """Run a soak and print its measurements. Figures that grow become problems of the result."""
     case = Soak(target, seconds, seed, directory, say)
     result = case.run()
     pairs = result.outcomes.get("done", 0)

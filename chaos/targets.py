@@ -1,7 +1,7 @@
-"""The stores under test: each with its servers, the proxies in front of them, and what it promises.
+"""The stores under test: each with its servers, the proxies in front of them, and its promises.
 
-A new store is one class: start the servers in `start`, give the URL of its clients, and say which
-checks do not apply. Faults use what they find: proxies, nodes, shims.
+A new store is one class: start the servers in `start`, return the URL for its clients, and say
+which checks do not apply. Faults use what they find: proxies, nodes, shims.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.servers.zookeeper import ZooKeeperEnsemble
 
 NOTHING: Final[frozenset[str]] = frozenset()
 FORGETS: Final = frozenset(["exclusion", "order"])
-"""After a loss of state, or of time, a store promises tokens and the fenced register only."""
+"""After a loss of state, or of time, a store promises only tokens and the fenced register."""
 
 
 class Node(Protocol):
@@ -43,7 +43,7 @@ class Node(Protocol):
 
 
 class Target:
-    """A store with its servers, gone when the block is left."""
+    """A store with its servers, which are removed at the end of the block."""
 
     name = ""
     ttl = 2.0
@@ -51,9 +51,9 @@ class Target:
     lanes = 1
     """Threads or tasks of each worker."""
     shares = True
-    """It has shared locks and semaphores, and lists what there is."""
+    """It has shared locks and semaphores, and can list locks."""
     outlives_workers = True
-    """It is there when all workers have ended."""
+    """It still exists when all workers have ended."""
     per_name = False
     """Tokens of different locks are not comparable."""
 
@@ -67,7 +67,7 @@ class Target:
 
     def __enter__(self) -> Self:
         try:
-            # Not below the directory of a user: PostgreSQL may run as another.
+            # Not below a user's directory: PostgreSQL may run as another user.
             made = tempfile.TemporaryDirectory(prefix="lf-chaos-", ignore_cleanup_errors=True)
             self.directory = Path(self.stack.enter_context(made))
             self.directory.chmod(0o755)
@@ -91,36 +91,36 @@ class Target:
         """Start the servers, and the proxies in front of them."""
 
     def url(self, namespace: str) -> str:
-        """For workers: through the proxies."""
+        """Return the URL for workers, through the proxies."""
         raise NotImplementedError
 
     def direct_url(self, namespace: str) -> str:
-        """Past the proxies."""
+        """Return a URL that bypasses the proxies."""
         return self.url(namespace)
 
     def prepare(self, namespace: str) -> None:
-        """Before the first worker of a case."""
+        """Prepare the store before the first worker of a case."""
 
     def unpromised(self, fault: str) -> frozenset[str]:
-        """The checks that do not apply after this fault."""
+        """Return the checks that do not apply after this fault."""
         return NOTHING
 
     def lacks(self, fault: str) -> str:
-        """Why a fault that its parts would allow makes no sense here; empty if it does."""
+        """Return why a fault that its parts would allow makes no sense here; "" if it does."""
         return ""
 
     def wipe(self, node: int) -> None:
-        """Delete what a node that is down has stored."""
+        """Delete the data of a node that is down."""
         raise NotImplementedError
 
     def rows(self) -> int | None:
-        """How many rows, keys or pages there are; None: cannot be counted."""
+        """Return the number of rows, keys or pages; None if they cannot be counted."""
         return None
 
     # ── what faults ask ──────────────────────────────────────────────────────────────
 
     def struck(self, rng: random.Random) -> list[int]:
-        """The nodes that a fault hits: no more than the store is said to survive."""
+        """Return the nodes that a fault hits: no more than the store is said to survive."""
         return [rng.randrange(len(self.nodes))]
 
     def worker_environment(self) -> dict[str, str]:
@@ -144,7 +144,7 @@ class Target:
 
 
 class Memory(Target):
-    """`memory://` lives in one process: four threads or tasks of one worker."""
+    """`memory://` exists in one process: four threads or tasks of one worker."""
 
     name = "memory"
     workers, lanes = 1, 4
@@ -174,7 +174,7 @@ class Sqlite(Target):
         return f"sqlite://{self._files}/{namespace}.db"
 
     def rows(self) -> int | None:
-        """Pages on disk: only the store's own library may open the file."""
+        """Return the pages on disk: only the store's own library may open the file."""
         return sum(path.stat().st_size for path in self._files.iterdir()) // 4096
 
 
@@ -238,7 +238,7 @@ class Postgresql(Target):
 
 
 class Etcd(Target):
-    """Three members; the wall clock that matters is that of the clients."""
+    """Three members; the clients' wall clocks are the ones that matter."""
 
     name = "etcd"
     ttl = 3.0
@@ -262,7 +262,7 @@ class Etcd(Target):
     def unpromised(self, fault: str) -> frozenset[str]:
         if fault == "wipe":
             return FORGETS
-        # Places in the queue go by the clients' wall clocks.
+        # Positions in the queue follow the clients' wall clocks.
         return frozenset(["order"]) if fault == "clock" else NOTHING
 
     def wipe(self, node: int) -> None:
@@ -274,7 +274,7 @@ class Etcd(Target):
 
 
 class ZooKeeper(Target):
-    """Three members; the wall clock that matters is that of the clients."""
+    """Three members; the clients' wall clocks are the ones that matter."""
 
     name = "zookeeper"
     ttl = 3.0
@@ -298,7 +298,7 @@ class ZooKeeper(Target):
     def unpromised(self, fault: str) -> frozenset[str]:
         if fault == "wipe":
             return FORGETS
-        # Places in the queue go by the clients' wall clocks.
+        # Positions in the queue follow the clients' wall clocks.
         return frozenset(["order"]) if fault == "clock" else NOTHING
 
     def lacks(self, fault: str) -> str:
@@ -337,7 +337,7 @@ class Quorum(Target):
         return f"{scheme}://{','.join(places)}?{options}"
 
     def prepare(self, namespace: str) -> None:
-        """As if the servers had been up for long: no silence before the first grant."""
+        """Make the servers look long-running: no silence before the first grant."""
         for server in self._servers:
             FiveNodes.make_known(server, namespace)
 
@@ -377,12 +377,12 @@ class Cluster(Target):
         return self.cluster.url(namespace, shards=self.shards)
 
     def slot_of(self, name: str) -> int:
-        """The slot of a lock."""
+        """Return the slot of a lock."""
         shard = Placement(self.shards).shard_of_name("lock", name)
         return slot_of(tag_of(shard_namespaces(self._namespace, self.shards)[shard]))
 
     def unpromised(self, fault: str) -> frozenset[str]:
-        # Replication is asynchronous, so a failover may forget the last grants.
+        # Replication is asynchronous, so a failover may lose the last grants.
         return FORGETS if fault in ("freeze", "wipe", "promote") else NOTHING
 
     def lacks(self, fault: str) -> str:
@@ -398,7 +398,7 @@ class Cluster(Target):
 
 
 class Served(ServerProcess):
-    """A lock server as a node of its own."""
+    """A lock server as a node."""
 
     def has_exited(self) -> bool:
         return self.process.poll() is not None

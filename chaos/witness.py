@@ -1,12 +1,12 @@
 """The resource that the locks protect, in the process that judges.
 
-Per lock there are two registers. The *fenced* one admits a token only if it has seen no newer
-one: every holder adds one to it, and no update may ever be lost. The *unfenced* one takes every
-write: an update that is lost there shows what fencing is for.
+Each lock has two registers. The *fenced* one admits a token only if it has seen no newer one: every
+holder adds one to it, and no update may ever be lost. The *unfenced* one accepts every write: a
+lost update there shows why fencing is needed.
 
-Besides, every holder proves when it held: it reads the clock, then asks its lease with `check()`,
-and only then reports that instant. So a process that is stopped anywhere in between reports an
-instant at which it really held, and two proofs of one lock that overlap are two holders at once.
+In addition, every holder proves when it held: it reads the clock, then calls `check()` on its
+lease, and only then reports that instant. So a process that is stopped anywhere in between reports
+an instant at which it really held, and two overlapping proofs of one lock are two holders at once.
 All processes share the clock of one machine.
 """
 
@@ -29,7 +29,7 @@ from lockfast.sim.history import Entry
 
 
 class Proof(NamedTuple):
-    """One lease as its holder proved it: from its first to its last `check()` that passed."""
+    """One lease as its holder proved it: from its first to its last successful `check()`."""
 
     since: int
     until: int
@@ -52,7 +52,7 @@ class Overlap(NamedTuple):
 
 
 def overlaps(name: str, proofs: Sequence[Proof]) -> Iterator[Overlap]:
-    """Every lease that began while an earlier one was proved to be held."""
+    """Yield every lease that began while an earlier one was proved to be held."""
     last: Proof | None = None
     for proof in sorted(proofs):
         if last is not None and proof.since < last.until and proof.token != last.token:
@@ -70,11 +70,11 @@ class Witness:
         """Reads and writes of the fenced registers, as a history."""
         self.refused = 0
         self.entered: dict[str, int] = {}
-        """Of each lock, when it was entered last."""
+        """When each lock was last entered."""
         self.holders: dict[str, str] = {}
-        """Of each lock, who entered it last."""
+        """Who last entered each lock."""
         self.entrants: dict[str, int] = {}
-        """Of each worker, when it entered a lock last."""
+        """When each worker last entered a lock."""
         self.longest_gap_us: dict[str, int] = defaultdict(int)
         self.grants = 0
         self._guard = MemoryGuard()
@@ -96,12 +96,12 @@ class Witness:
             ]
 
     def unfenced_lost(self) -> int:
-        """How many updates of the unfenced registers were overwritten."""
+        """Return how many updates of the unfenced registers were overwritten."""
         with self._mutex:
             return sum(self._unfenced_writes[n] - v for n, v in self._unfenced.items())
 
     def note(self, **about: object) -> None:
-        """Something that happens now, for the history."""
+        """Add an event that happens now to the history."""
         with self._mutex:
             self.entries.append({"at": now_us(), **about})
 
@@ -196,14 +196,14 @@ class Witness:
     def _talk(self, connection: socket.socket) -> None:
         with connection, suppress(OSError), connection.makefile("rwb", buffering=0) as lines:
             for line in lines:
-                # A killed worker may leave half a line behind.
+                # A killed worker may leave a partial line.
                 if line.endswith(b"\n"):
                     lines.write(json.dumps(self.answer(json.loads(line))).encode() + b"\n")
         self._open.discard(connection)
 
 
 class Register:
-    """A holder's end: the two registers of every lock, and its proofs."""
+    """A holder's connection to the witness: the registers of every lock, and its proofs."""
 
     def __init__(self, path: str, by: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

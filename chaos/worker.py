@@ -1,8 +1,8 @@
 """One worker process: acquires locks with the public API, works on what they protect, releases.
 
-Started by `case.py` with its orders as JSON. It ends when its standard input does, and then prints
-what it has seen. The rounds are written once, as `async def`; the blocking API runs them with
-`send`, as Lockfast's own flow code is run.
+Started by `case.py` with its orders as JSON. It ends when its standard input is closed, and then
+prints its report. The rounds are written once, as `async def`; the blocking API runs them with
+`send`, like Lockfast's own flow code.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ACQUIRE_S: Final = 8.0
 """The timeout of an acquire."""
 CONNECT_S: Final = 2.0
 CLOSING_S: Final = 30.0
-"""A worker that has not ended so long after it was asked to is hung."""
+"""A worker that has not ended this long after it was asked to counts as hung."""
 LATE: Final = 0.5
-"""How often a holder checks its lease before its work, and not after it: the mistake that only
-fencing forgives."""
+"""How often a holder checks its lease before its work but not after it: the mistake against which
+only fencing helps."""
 
 logger = logging.getLogger("chaos")
 
@@ -45,7 +45,7 @@ F = TypeVar("F", "Blocking", "OnLoop")
 
 @dataclass
 class Orders:
-    """What a worker is to do."""
+    """The orders of a worker."""
 
     url: str
     witness: str
@@ -58,21 +58,21 @@ class Orders:
     shares: bool
     """The store has shared locks and semaphores."""
     lanes: int
-    """So many threads or tasks."""
+    """The number of threads or tasks."""
     hold_ms: float
     pause_ms: float
 
 
 @dataclass
 class Seen:
-    """What a worker reports."""
+    """The report of a worker."""
 
     rounds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
-    """Errors that are none of Lockfast's."""
+    """Errors that are not Lockfast's."""
     slowest_s: float = 0.0
-    """The longest that one call took."""
+    """The duration of the longest call."""
 
 
 class Blocking:
@@ -118,7 +118,7 @@ class OnLoop:
 
 
 def connected(kind: type[F], orders: Orders, over: threading.Event) -> F | None:
-    """A client, as soon as there can be one: the disk may be full just now."""
+    """Return a client as soon as one can be made: the disk may be full at the moment."""
     while not over.is_set():
         try:
             return kind(orders)
@@ -158,7 +158,7 @@ class Lane:
         self._register = Register(orders.witness, by)
 
     async def work(self) -> None:
-        """Round after round, until the end."""
+        """Run rounds until the worker should end."""
         while not self._over.is_set():
             try:
                 outcome = await self._round()
@@ -191,7 +191,7 @@ class Lane:
             await self._timed(self._face.release(lease))
 
     async def _work(self, lease: Any, name: str) -> str:
-        """Add one to both registers, as a holder does that may be stopped anywhere."""
+        """Add one to both registers, as a holder that may be stopped at any point."""
         register, token = self._register, lease.token
         self._prove(lease, name)
         fenced = register.ask("read", name, token)
