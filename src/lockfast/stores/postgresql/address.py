@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server is and how to get in, taken from a URL."""
+"""The address of a PostgreSQL server and its credentials, parsed from a store URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBPQ_OPTIONS: Final = (
     "target_session_attrs", "application_name", "passfile", "service", "gssencmode",
     "channel_binding",
 )  # fmt: skip
-"""Options of the URL that are handed to libpq."""
+"""Options of the URL that are passed to libpq."""
 CONNECTIONS_MAX: Final = 16
 
 
@@ -28,16 +28,17 @@ class Address(NamedTuple):
     schema: str = SCHEMA
     namespace: str = ""
     listen: str = "same"
-    """Where to LISTEN: `same` address, `off`, or a direct `host:port` past a pooler."""
+    """Where to LISTEN: at the `same` address, not at all (`off`), or at a direct `host:port` that
+    bypasses a pooler."""
     connections_max: int = CONNECTIONS_MAX
     password: Password = ""
-    """Instead of one among the parameters."""
+    """Used instead of a password among the parameters."""
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
 
     def for_listening(self) -> Address:
-        """The address at which notifications arrive."""
+        """Return the address at which notifications arrive."""
         if self.listen in ("same", "off"):
             return self
         host, _, port = self.listen.rpartition(":")
@@ -46,7 +47,7 @@ class Address(NamedTuple):
 
 
 def parse(url: StoreUrl) -> Address:
-    """The address in a URL; raises StoreMisconfiguredError if it is malformed."""
+    """Return the address in a store URL. Raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*LIBPQ_OPTIONS, "schema", "listen", "connections")
     schema = url.options.get("schema", SCHEMA)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", schema):
@@ -86,7 +87,7 @@ def _parameters(url: StoreUrl) -> dict[str, str]:
     parameters |= {name: url.options[name] for name in LIBPQ_OPTIONS if name in url.options}
     parameters.setdefault("application_name", "lockfast")
     if "," in parameters["host"]:
-        # Of several hosts, use the one that takes writes.
+        # Of several hosts, use the one that accepts writes.
         parameters.setdefault("target_session_attrs", "read-write")
     return {name: value for name, value in parameters.items() if value}
 

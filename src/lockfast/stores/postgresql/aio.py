@@ -1,7 +1,7 @@
 """The PostgreSQL store for asyncio: whole transactions on worker threads.
 
-A step may need several flights, and `core.table` runs between them; a thread per step keeps
-that code the same in both APIs. A hop to a thread and back costs a fraction of a commit.
+A step may need several flights, and `core.table` runs between them; a thread per step keeps that
+code the same in both APIs. Switching to a thread and back costs a fraction of a commit.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lockfast.stores.postgresql.wire import BlockingWire
 
 
 class AsyncPostgresStore(PostgresStore):
-    """As PostgresStore, with callers that give way while a transaction runs."""
+    """A PostgresStore whose callers suspend while a transaction runs."""
 
     def caller_wire(self) -> Wire:
         return self._noted(_WorkerWire(self))
 
 
 class _WorkerWire:
-    """One hop to a worker per command, and one back.
+    """Run each command on a worker thread.
 
-    A caller that is cancelled does not stop the transaction: its outcome is unknown to it, and
-    its claim is given back by number.
+    Cancelling a caller does not stop the transaction: the outcome is unknown to the caller, and its
+    claim is released by number.
     """
 
     def __init__(self, store: AsyncPostgresStore) -> None:
@@ -48,13 +48,13 @@ class _WorkerWire:
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         if self._process != os.getpid():
-            self._start()  # the parent's workers did not come along
+            self._start()  # a fork does not copy the parent's workers
         until_s = monotonic() + timeout_ms / 1000
         try:
             job = asyncio.get_running_loop().run_in_executor(
                 self._workers, self._apply, command, until_s
             )
-        except RuntimeError:  # the workers take nothing on any more
+        except RuntimeError:  # the workers are shut down
             raise StoreUnavailableError(
                 self._store.label, "the client is closed", "connect again"
             ) from None

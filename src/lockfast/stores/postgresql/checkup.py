@@ -19,12 +19,12 @@ CLOCK_MS_MAX: Final = 1000
 DEAD_ROWS_MAX: Final = 1_000_000
 SIZE_MAX: Final = 500_000_000
 FILLFACTOR_MIN: Final = 90
-"""Below it, rows of earlier steps are not pruned before a page counts as full."""
+"""Below this, row versions of earlier steps are not pruned before a page counts as full."""
 HOT_SHARE_MIN: Final = 0.8
 
 
 def examine(address: Address) -> Iterator[Diagnosis]:
-    """Check everything without changing anything."""
+    """Run all checks without changing anything."""
     connection = Connection(address, monotonic() + TIMEOUT_S)
     try:
         yield from _Checkup(connection).findings()
@@ -175,7 +175,7 @@ class _Checkup:
         yield self._updates()
 
     def _updates(self) -> Diagnosis:
-        """Updates that touch no index (HOT) leave little behind, and are most of ours."""
+        """Check the share of HOT updates, which touch no index and leave little bloat."""
         ((updates, hot, pages),) = self._connection.run(
             "SELECT s.n_tup_upd, s.n_tup_hot_upd,"
             " (SELECT option_value FROM pg_options_to_table(c.reloptions)"

@@ -1,7 +1,7 @@
 """One connection to the server: statements out and rows in, by a deadline.
 
-This uses libpq (psycopg's `pq` module) directly and always in pipeline mode: all statements of
-an exchange leave in one flight. Without an explicit BEGIN they are one transaction, which the
+This uses libpq (psycopg's `pq` module) directly and always in pipeline mode: all statements of an
+exchange are sent in one flight. Without an explicit BEGIN they are one transaction, which the
 server commits when it reaches the end of the flight.
 """
 
@@ -27,9 +27,9 @@ Statement = tuple[str, Sequence[Parameter]]
 Result = list[tuple[str | None, ...]]
 
 LOCK_TIMEOUT_MS: Final = 5000
-"""A lock of ours is held for one short transaction; who waits longer waits for a stuck one."""
+"""Our locks are held for one short transaction; a longer wait means that a transaction is stuck."""
 CLIENT_CHECK_MS: Final = 2000
-"""How soon the server notices that the client of a waiting statement is gone."""
+"""How soon the server notices that the client of a waiting statement has disconnected."""
 _TUNE: Final = (
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
     f"SET client_connection_check_interval = {CLIENT_CHECK_MS}",
@@ -52,7 +52,7 @@ def _encoded(value: Parameter) -> bytes | None:
 
 
 class Connection:
-    """For one thread at a time. After an error other than the server's answer, close it."""
+    """A connection for one thread at a time. Close it after any error not sent by the server."""
 
     def __init__(self, address: Address, until_s: float) -> None:
         self.address = address
@@ -60,7 +60,7 @@ class Connection:
         self._answers_fast = False
         self._used_s = monotonic()
         self.exchanges = 0
-        """How many flights have left: each is one round trip."""
+        """How many flights were sent: each is one round trip."""
         parameters = {**dict(address.parameters), "client_encoding": "UTF8"}
         if address.password:
             parameters["password"] = plain(address.password, address.label)
@@ -68,7 +68,7 @@ class Connection:
         self._pg = self._connect(conninfo.encode(), until_s)
         self._prepared: dict[str, bytes] = {}
         self.is_pooled = True
-        """A pooler stands in between: no state outlives a transaction."""
+        """A pooler is in between: no state outlives a transaction."""
         try:
             self._pg.nonblocking = 1
             self._pg.enter_pipeline_mode()
@@ -111,14 +111,14 @@ class Connection:
     # ── statements ───────────────────────────────────────────────────────────────────
 
     def run(self, sql: str, *values: Parameter, until_s: float) -> Result:
-        """One statement, in a transaction of its own unless one is open."""
+        """Run one statement, in its own transaction unless one is open."""
         return self.exchange([(sql, values)], until_s)[0]
 
     def exchange(self, statements: Sequence[Statement], until_s: float) -> list[Result]:
         """Send statements in one flight and return the rows of each.
 
-        Raises OutcomeUnknownError if the answer did not arrive; an error that the server
-        answered means that nothing was done.
+        Raises OutcomeUnknownError if the answer did not arrive; an error that the server returned
+        means that nothing was executed.
         """
         self.exchanges += 1
         sent = False
@@ -136,7 +136,7 @@ class Connection:
         return results
 
     def _send(self, statements: Sequence[Statement]) -> list[bool]:
-        """Queue a flight; for each expected answer, whether it is a statement's own."""
+        """Queue a flight; return for each expected answer whether it is that of a statement."""
         asked = []
         for sql, values in statements:
             encoded = [_encoded(value) for value in values]
@@ -185,7 +185,7 @@ class Connection:
     # ── waiting ──────────────────────────────────────────────────────────────────────
 
     def _wait_for_input(self, until_s: float) -> None:
-        """Until something has arrived: spin for a moment if the server answers fast."""
+        """Wait until data has arrived; spin first if the server answers fast."""
         began_s = monotonic()
         if self._answers_fast:
             while not self._input.poll(0) and monotonic() < began_s + SPIN_S:
@@ -201,14 +201,15 @@ class Connection:
         waiting.poll(left_s(until_s) * 1000)
 
     def is_usable(self) -> bool:
-        """Whether a request may be sent: it was used just now, or nothing arrived unasked."""
+        """Return whether a request may be sent: just used, or no unexpected data has arrived."""
         return monotonic() - self._used_s < IDLE_S or not self._input.poll(0)
 
     def fileno(self) -> int:
         return self._fd
 
     def notifications(self) -> list[str]:
-        """Payloads of the notifications that have arrived; raises OSError if it was closed."""
+        """Return the payloads of received notifications; raises OSError if the connection is
+        closed."""
         try:
             self._pg.consume_input()
         except OperationalError as error:
@@ -223,7 +224,7 @@ class Connection:
 
 
 def refusal(answered: Sequence[Statement], code: str, message: str, label: str) -> StoreError:
-    """The error for a flight that the server refused after it had answered some statements."""
+    """Return the error for a flight that the server refused after answering some statements."""
     error = translate(code, message, label)
     if COMMIT in answered and isinstance(error, StoreUnavailableError):
         # The backend was terminated between its commit and the end of the flight.
@@ -234,9 +235,9 @@ def refusal(answered: Sequence[Statement], code: str, message: str, label: str) 
 def lost_connection(
     statements: Sequence[Statement], sent: bool, words: str, label: str
 ) -> StoreError:
-    """The error for a flight without an answer."""
+    """Return the error for a flight without an answer."""
     if not sent and COMMIT not in statements:
-        # Without the end of the flight the server commits nothing.
+        # Without the end of the flight, the server commits nothing.
         return StoreUnavailableError(label, f"lost the connection ({words})", "try again")
     return OutcomeUnknownError(label, f"did not answer ({words})", "try again")
 

@@ -1,4 +1,4 @@
-"""What the server's error codes (SQLSTATE) mean to a caller."""
+"""Translate the server's error codes (SQLSTATE) into exceptions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNAVAILABLE: Final = {
     "57P05": ("ended an idle connection", "try again"),
     "58030": ("cannot read or write its files", "look at its log"),
 }
-"""Nothing was done, and it may work later."""
+"""Nothing was executed, and a retry may succeed."""
 
 _MISCONFIGURED: Final = {
     "28000": ("does not accept this user", "look at the URL and at pg_hba.conf"),
@@ -46,14 +46,14 @@ _MISCONFIGURED: Final = {
     "22021": ("does not store UTF-8 text", "use a database with the encoding UTF8"),
     "22P05": ("does not store UTF-8 text", "use a database with the encoding UTF8"),
 }
-"""Nothing will ever work like this."""
+"""A retry will not help."""
 
 UNKNOWN: Final = frozenset({"08007", "40003"})
 """The server itself does not know whether it committed."""
 
 
 def translate(code: str, message: str, label: str) -> StoreError:
-    """The error for an error response; the server's own words stand in parentheses."""
+    """Return the error for an error response; the server's message is in parentheses."""
     said = " ".join(message.split())[:300]
     if code in UNKNOWN:
         return OutcomeUnknownError(label, f"does not know whether it committed ({said})")
@@ -64,7 +64,7 @@ def translate(code: str, message: str, label: str) -> StoreError:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)
     if code == "XX000" and said.startswith(("could not extend file", "could not write")):
-        # A limit on the size of files: unlike a full disk it has no code of its own.
+        # A limit on file sizes: unlike a full disk, it has no separate code.
         return StoreUnavailableError(label, f"cannot write its files ({said})", "free some space")
     if code[:2] in ("08", "53", "57", "58"):
         return StoreUnavailableError(label, f"failed ({code}: {said})", "look at its log")
@@ -72,7 +72,7 @@ def translate(code: str, message: str, label: str) -> StoreError:
 
 
 def refused_connection(message: str, label: str) -> StoreError:
-    """The error for a connection that was not established; libpq gives text only."""
+    """Return the error for a connection that was not established; libpq gives text only."""
     said = " ".join(message.split())[:300]
     for sign, code in (
         ("too many connections", "53300"),

@@ -42,7 +42,7 @@ TIMEOUT_S: Final = 120.0
 SHOWN_MAX: Final = 3
 _TABLES: Final = ("sessions", "claims", "resources", "lines", "events")
 _ALONE: Final[Statement] = ("SELECT pg_advisory_xact_lock(lockfast.gate_key())", ())
-"""Every step takes the gate too: until the commit there is no other."""
+"""Every step takes the gate too, so until the commit no other step runs."""
 
 
 class PostgresMaintenance(Maintenance):
@@ -97,7 +97,7 @@ class PostgresMaintenance(Maintenance):
 
 
 class _Contents:
-    """Every row of a namespace, read."""
+    """All rows of a namespace."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
@@ -209,7 +209,7 @@ class _Namespace:
                 yield Diagnosis("repair", f"{count} {what}", "note")
 
     def _looks(self, contents: _Contents, repaired: Repaired) -> list[Statement]:
-        """Have the sessions of changed claims ask how these stand."""
+        """Make the sessions of changed claims look at them."""
         wakes = [
             Wake(contents.sessions[claim.session].inbox, claim.session, claim.n, WAKE_LOOK)
             for claim in repaired.changed
@@ -264,7 +264,7 @@ def _decoded(found: Result) -> Iterator[list[Any]]:
 
 
 def _shown(column: str, value: str | None) -> str:
-    """A value without the secrets that authenticate wake-ups."""
+    """Return a value without the secrets that authenticate wakes."""
     if value is None:
         return "-"
     if column == "inbox":

@@ -1,4 +1,4 @@
-"""Whether the schema is there, and how it is created or migrated on first use."""
+"""Detect the version of the schema, and create or migrate it on first use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ OLDEST: Final = 140000
 
 
 def version_of(connection: Connection, until_s: float) -> int:
-    """The version of the schema in the database; 0 if there is none."""
+    """Return the version of the schema in the database; 0 if there is none."""
     schema = connection.address.schema
-    # Not to_regclass: it may answer from the connection's cache.
+    # Not to_regclass, which may answer from the connection's cache.
     ((found,),) = connection.run(
         "SELECT max(c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = $1 AND c.relname = 'meta'",
@@ -29,7 +29,7 @@ def version_of(connection: Connection, until_s: float) -> int:
 
 
 def ensure(connection: Connection, until_s: float) -> None:
-    """Create or migrate the schema if need be; raises StoreMisconfiguredError if we may not."""
+    """Create or migrate the schema if necessary. Raises StoreMisconfiguredError on failure."""
     address = connection.address
     if connection.version < OLDEST:
         raise StoreMisconfiguredError(
@@ -67,7 +67,7 @@ def _create(connection: Connection, until_s: float) -> None:
     address = connection.address
     lock = f"SELECT pg_advisory_xact_lock(hashtextextended('{address.schema}.schema', 0))"
     try:
-        # Two first users must not create it twice.
+        # Two first users must not create the schema twice.
         connection.exchange([BEGIN, (lock, ())], until_s)
         found = version_of(connection, until_s)
         if found < VERSION:

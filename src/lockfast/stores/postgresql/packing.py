@@ -1,4 +1,4 @@
-"""Rows of the lock table as columns, and back."""
+"""Convert rows of the lock table to columns, and back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lockfast.core.rows import Claim, ResourceRow, Session
 from lockfast.stores.postgresql.connection import Parameter, as_json
 
 FINISHED: Final = "finished"
-"""The state of a claim of which only the number is left."""
+"""The state of a claim of which only the number remains."""
 
 
 def unpack_claim(values: Sequence[Any]) -> Claim | None:
-    """A claim from the columns of `claim_row`; None if only its number is left."""
+    """Return a claim from the columns of `claim_row`; None if only its number remains."""
     if values[3] == FINISHED:
         return None
     places = tuple(Place(*place) for place in json.loads(values[2]))
@@ -23,7 +23,7 @@ def unpack_claim(values: Sequence[Any]) -> Claim | None:
 
 
 def pack_claim(claim: Claim) -> list[Parameter]:
-    """The columns behind the namespace, in the order of the table."""
+    """Return the columns after the namespace, in the order of the table."""
     return [
         claim.session, claim.n, pack_places(claim.places), claim.state, claim.rank, claim.actor,
         claim.priority, claim.entered_ms, claim.token, claim.granted_ms, claim.until_ms,
@@ -50,10 +50,10 @@ def pack_resource(row: ResourceRow) -> list[Parameter]:
 
 
 def unpack_session(values: Sequence[Any]) -> Session:
-    """A session from the columns of `session_row`.
+    """Return a session from the columns of `session_row`.
 
-    `highest` is the last number known to be finished; count and checksum are computed from
-    the claims when they are needed.
+    `highest` is the last number known to be finished; count and checksum are computed from the
+    claims when needed.
     """
     (
         id, ttl_ms, owner, metadata, inbox, process, opened_ms, deadline_ms, renewals, lowest,

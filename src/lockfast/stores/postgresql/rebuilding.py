@@ -1,7 +1,7 @@
-"""Resources and their lines as they follow from the claims, for `lockfast doctor`.
+"""Derive resources and their queues from the claims, for `lockfast doctor`.
 
-Claims and sessions are the truth: everything else in a namespace can be derived from them. So
-`doctor` finds damage by deriving it and comparing, and a repair writes what was derived.
+Claims and sessions are authoritative: everything else in a namespace can be derived from them.
+`doctor` finds damage by deriving and comparing it, and a repair writes what was derived.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Repaired(NamedTuple):
 
 
 def derive(claims: Iterable[Claim], stored: Mapping[ResourceKey, ResourceRow]) -> Derived:
-    """Put claims in their places; limits and closing times are only known from stored rows."""
+    """Derive resources and lines from claims; only stored rows have limits and closing times."""
     derived = Derived({}, {})
     for claim in claims:
         if claim.state in (HOLDING, WAITING):
@@ -87,7 +87,7 @@ def disagreements(
     resources: Mapping[ResourceKey, ResourceRow],
     lines: Mapping[LineKey, str],
 ) -> list[str]:
-    """Resources whose stored rows are not what their claims say."""
+    """Return the resources whose stored rows disagree with their claims."""
     written = dict(lines)
     plain: dict[ResourceKey, ResourceRow] = {}
     for key, row in resources.items():
@@ -103,11 +103,11 @@ def disagreements(
 
 
 def repair(claims: Iterable[Claim], sessions: Iterable[str]) -> Repaired:
-    """Change claims so that those that hold may hold together.
+    """Change claims so that all holders are compatible.
 
-    Holders stay, in the order of their tokens; one that does not fit those before it is revoked.
-    Waiting claims keep their ranks and lose their reservations: a reservation is only sound
-    beside the holders it was made with. Their keep-alives grant what can be granted.
+    Holders stay, in token order; one that conflicts with those before it is revoked. Waiting claims
+    keep their ranks and lose their reservations: a reservation is only valid beside the holders it
+    was made with. Their keep-alives grant what can be granted.
     """
     known = frozenset(sessions)
     repaired = Repaired([], [])
@@ -131,5 +131,5 @@ def repair(claims: Iterable[Claim], sessions: Iterable[str]) -> Repaired:
 
 
 def _fits(claim: Claim, held: Mapping[ResourceKey, dict[str, int]]) -> bool:
-    # Permits may add up to more than the limit: it may have been lowered since they were given.
+    # Permits may exceed the limit: it may have been lowered since they were granted.
     return all(fits(place, UNLIMITED, held.get(place[:2], {})) for place in claim.places)

@@ -1,17 +1,17 @@
 """The lock table's rows during one step, read and written inside one transaction.
 
-`core.table` asks for rows by key. Most were loaded together with the step's locks; what is
-missing is read now. The rules of locking (sql/functions.sql) are kept here:
+`core.table` asks for rows by key. Most were loaded together with the step's locks; missing ones
+are read on demand. The locking rules (sql/functions.sql) are enforced here:
 
   - a resource is read only under its lock, and a claim is changed only under the locks of all
-    its places. Whatever turns out to be unlocked raises `NeedLocks`: the step takes these locks,
+    its places. Anything that is not locked raises `NeedLocks`: the step takes these locks,
     forgets what it has read, and runs again;
   - a session is opened, ended and set to watching only under its exclusive lock.
 
-Some rows of the table do not exist in the database. The shard's row `m` is put together from
-the sequences and the log's state. What is due (`d`) and who watches (`x`) is found by indexes.
-Count, checksum and seen numbers of a session are no columns: the claims tell them. A claim that
-is gone leaves its number behind, until a keep-alive says that all lower ones are finished.
+Some rows of the table do not exist in the database. The shard's row `m` is composed of the
+sequences and the log's state. What is due (`d`) and which sessions watch (`x`) is found by index.
+Count, checksum and seen numbers of a session are not columns: they follow from the claims. A
+released claim leaves its number behind until a keep-alive says that all lower ones are finished.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from lockfast.stores.postgresql.connection import Parameter, Result, Statement, 
 
 US: Final = r.SEPARATOR
 LOG_KEPT: Final = 1000
-"""How many entries of the log are kept at the least, while it is kept."""
+"""The minimum number of log entries that are kept while the log is kept."""
 LOG_TRIMMED_EVERY: Final = 100
 WINDOW: Final = 64
 """How many rows of a line are read at a time."""
 CLAIMS_MAX: Final = Limits().claims_max
 LAST_RANK: Final = "\x7f"
-"""Sorts behind every rank."""
+"""Sorts after every rank."""
 
 Resource = tuple[str, str]
 Query = Callable[..., Result]
-"""Runs one SQL statement with its parameters; `lockfast.` stands for the schema."""
+"""Run one SQL statement with its parameters; `lockfast.` stands for the schema."""
 
 
 class NeedLocks(Exception):
-    """The step touches what it has not locked."""
+    """The step needs locks that it does not have."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class NeedLocks(Exception):
 
 
 class Locked(NamedTuple):
-    """What a step has locked; `None` in place of resources: it only reads."""
+    """The locks of a step; `resources` is None if it only reads."""
 
     resources: frozenset[Resource] | None
     exclusive: frozenset[str] = frozenset()
     alone: bool = False
-    """It has the gate to itself."""
+    """The step holds the gate exclusively."""
 
 
 class LogState(NamedTuple):
@@ -75,11 +75,11 @@ class LogState(NamedTuple):
 
 
 class _Line:
-    """One line of one resource: what is known of it, and what this step changed."""
+    """One line of one resource: what has been read, and what this step changed."""
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """Rank to claim, of all up to `below`, with this step's changes."""
+        """Ranks and claims up to `below`, with this step's changes."""
         self.below = ""
         self.is_complete = False
         self.added: dict[str, str] = {}
@@ -101,7 +101,7 @@ class StepRows:
         self._command = command
         self._rows: dict[str, Any] = {}
         self._stored: dict[str, list[Any]] = {}
-        """The columns as they are in the database."""
+        """The columns, as stored in the database."""
         self._changed: dict[str, None] = {}
         self._lines: dict[str, _Line] = {}
         self._unaccounted = getattr(command, "session", "")
@@ -110,7 +110,7 @@ class StepRows:
         self.meta = Meta(due_ms=FAR_MS)
         self.now_ms = self.wall_us = 0
         self.is_due = False
-        """Something ended by the clock and has not been reaped."""
+        """Something has expired and has not been reaped."""
         self.due: list[str] = []
         """Keys of what is due, as the reaping step found it."""
         self._events: list[Event] = []
@@ -125,7 +125,7 @@ class StepRows:
         resources: Iterable[Resource] = (),
         claims: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Take over rows as `lockfast.load` gives them; what is asked for and absent is None."""
+        """Add rows from `lockfast.load`; what was requested and is absent becomes None."""
         for key, text in found:
             assert key is not None
             values: Any = json.loads(text or "null")
@@ -146,13 +146,13 @@ class StepRows:
         self.note_loaded(resources)
 
     def note_loaded(self, resources: Iterable[Resource]) -> None:
-        """These resources were loaded, if they exist, with the heads of their lines."""
+        """Record that these resources were loaded, if they exist, with the heads of their lines."""
         for kind, name in resources:
             row = self._rows.setdefault(r.resource_key(kind, name), None)
             self._note_complete(kind, name, row)
 
     def places_of(self, session: str, n: int) -> list[Resource]:
-        """The resources of a loaded claim."""
+        """Return the resources of a loaded claim."""
         claim = self._rows.get(r.claim_key(session, n))
         return [place[:2] for place in claim.places] if claim is not None else []
 
@@ -197,14 +197,14 @@ class StepRows:
     def get(self, key: str) -> Any:
         family = key[0]
         if family == "m":
-            return None  # so that `core.shortcut` stands aside: it draws tokens by itself
+            return None  # disables `core.shortcut`, which allocates tokens from this row
         if family == "r":
             self._need([_resource_of(key)])
         if key not in self._rows:
             self._fetch(key)
         row = self._rows[key]
         if family == "c" and row is not None and isinstance(self._command, c.Break):
-            # A deadlock stands only if none of its claims moves while it is looked at.
+            # A deadlock is real only if none of its claims changes while it is checked.
             self._need_places_of(key, row)
         if family == "s" and row is not None and row.id == self._unaccounted:
             self._unaccounted = ""
@@ -232,19 +232,19 @@ class StepRows:
         self.load(found, (), resources)
 
     def _account_for(self, session: Session) -> None:
-        """Fill in what the command will ask of its own session."""
+        """Fill in what the command needs to know about its own session."""
         command = self._command
         if isinstance(command, c.Renew):
             session.claims, session.checksum = self.count_claims(session.id)
         elif isinstance(command, c.Enter | c.Leave):
-            # The only number that will be asked about is the command's.
+            # Only the command's own claim number matters.
             n = command.n
             key = r.claim_key(session.id, n)
             if key not in self._rows:
                 self._fetch(key)
             lowest = session.highest + 1
             session.highest = n if n < lowest or key in self._stored else n - 1
-            if n - lowest >= CLAIMS_MAX:  # else it cannot have that many
+            if n - lowest >= CLAIMS_MAX:  # otherwise it cannot have that many
                 session.claims, _ = self.count_claims(session.id)
 
     def put(self, key: str, row: Row) -> None:
@@ -344,7 +344,7 @@ class StepRows:
     def _read_window(
         self, line: _Line, letter: str, kind: str, name: str, highest: str, limit: int
     ) -> None:
-        """Read on from the head, until there are enough or the end is reached."""
+        """Read more from the head, until there are enough rows or the end is reached."""
         while not line.is_complete and line.below < highest:
             if sum(rank < highest for rank in line.known) >= limit:
                 return
@@ -406,7 +406,7 @@ class StepRows:
         claims = [(key, self._rows[key]) for key, _ in found if key is not None]
         claims = [(key, claim) for key, claim in claims if claim is not None]
         if self._locked.resources is not None:
-            # Whoever scans them is about to end them: take all the locks at once.
+            # The caller is about to end these claims: take all the locks together.
             self._need(place[:2] for _, claim in claims for place in claim.places)
         return claims
 
@@ -460,7 +460,7 @@ class StepRows:
     # ── tokens and numbers ───────────────────────────────────────────────────────────
 
     def next_token(self, block: int) -> int:
-        """Draw tokens: under the locks of what is granted, so that they rise there."""
+        """Draw tokens, under the locks of what is granted, so that they increase there."""
         if block == 1 and self._tokens:
             return self._tokens.pop()
         if block > 1 and not self._locked.alone:
@@ -470,11 +470,11 @@ class StepRows:
         return int(token or 0)
 
     def is_behind(self, by_us: int) -> bool:
-        """Whether tokens are further than this behind the server's wall clock."""
+        """Return whether tokens lag further than this behind the server's wall clock."""
         return bool(self._tokens) and self._tokens[-1] < self.wall_us - by_us
 
     def count_claims(self, session: str) -> tuple[int, int]:
-        """Count and checksum of a session's claims, as they were before this step."""
+        """Return count and checksum of a session's claims, as they were before this step."""
         ((count, checksum),) = self._query(
             "SELECT claims, checksum FROM lockfast.account($1, $2)", self._namespace, session
         )
@@ -503,7 +503,7 @@ class StepRows:
     # ── writing ──────────────────────────────────────────────────────────────────────
 
     def statements(self) -> list[Statement]:
-        """What makes the step's changes; empty if it changed nothing."""
+        """Return the statements that write the step's changes; empty if there are none."""
         found: list[Statement] = []
         for key in self._changed:
             row = self._rows[key]
@@ -563,7 +563,7 @@ class StepRows:
         return row is not None and bool(row.ended)
 
     def _bury_own_number(self, found: list[Statement]) -> None:
-        """Keep the number of a claim that was refused a place, or left before it entered."""
+        """Keep the number of a claim that was refused a place, or released before it entered."""
         command = self._command
         if not isinstance(command, c.Enter | c.Leave):
             return
@@ -622,7 +622,7 @@ def put_resource(namespace: str, row: ResourceRow) -> Statement:
 
 
 def put_line(namespace: str, line: tuple[str, str, str, str], ref: str) -> Statement:
-    """A claim's row in a line, given as letter, kind, name and rank."""
+    """Return the statement for a claim's row in a line, given as letter, kind, name and rank."""
     letter, kind, name, rank = line
     return _PUT_PLACE, [namespace, kind, name, letter, rank, *r.parse_ref(ref)]
 

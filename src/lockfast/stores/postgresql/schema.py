@@ -10,7 +10,7 @@ from typing import Final
 from lockfast.stores.postgresql.address import SCHEMA
 
 MIGRATIONS: Final = ("tables.sql", "version_2.sql")
-"""Each leads from a version to the next; version 0 is a database without our tables."""
+"""Each migrates from one version to the next; version 0 is a database without our tables."""
 VERSION: Final = len(MIGRATIONS)
 
 
@@ -20,7 +20,7 @@ def _text(name: str) -> str:
 
 
 def in_schema(sql: str, schema: str) -> str:
-    """The SQL with `lockfast.` replaced by the name of another schema."""
+    """Return the SQL with `lockfast.` replaced by the name of another schema."""
     if schema == SCHEMA:
         return sql
     sql = re.sub(r"\blockfast\.", f'"{schema}".', sql)
@@ -28,7 +28,7 @@ def in_schema(sql: str, schema: str) -> str:
 
 
 def creation(schema: str = SCHEMA, since: int = 0, version: int = VERSION) -> str:
-    """SQL for one transaction that creates the schema, or migrates it from version `since`."""
+    """Return SQL for one transaction that creates the schema or migrates it from `since`."""
     parts = [_text(name) for name in MIGRATIONS[since:version]]
     parts.append(_text("guard.sql"))
     parts.append(_text("functions.sql"))
@@ -44,18 +44,18 @@ def creation(schema: str = SCHEMA, since: int = 0, version: int = VERSION) -> st
 
 
 def guards(schema: str = SCHEMA) -> str:
-    """SQL for one transaction that creates what guards need, and nothing else."""
+    """Return SQL for one transaction that creates what guards need, and nothing else."""
     return in_schema(_text("guard.sql"), schema)
 
 
 def command(schema: str, since: int = 0) -> str:
-    """The command that prints `creation`."""
+    """Return the command that prints `creation`."""
     other = f" --schema {schema}" if schema != SCHEMA else ""
     return f"lockfast schema postgresql{other}" + (f" --since {since}" if since else "")
 
 
 def statements(sql: str) -> list[str]:
-    """The SQL cut at the semicolons that end statements; those inside $$ … $$ do not."""
+    """Split SQL at the semicolons that end statements; those inside $$ … $$ do not."""
     found, start, quoted = [], 0, False
     for mark in re.finditer(r"\$\$|--[^\n]*|;", sql):
         if mark[0] == "$$":

@@ -15,11 +15,11 @@ from lockfast.stores.postgresql.schema import in_schema
 
 _MODES: Final = MODES_OF_KIND[LOCK]
 GENERAL: Final = "general"
-"""What a function answers that has done nothing."""
+"""The outcome of a function that has done nothing."""
 
 
 class Call(NamedTuple):
-    """A SQL function and its arguments, without the namespace in front and the clock behind."""
+    """A SQL function and its arguments, without the namespace before and the clock after them."""
 
     function: str
     arguments: tuple[Parameter, ...]
@@ -32,7 +32,8 @@ def _sql(function: str, count: int, schema: str) -> str:
 
 
 def call_for(command: Command, own_channel: str) -> Call | None:
-    """The function for a command that may be simple enough; only the server knows if it is."""
+    """Return the function for a command that may be simple enough; the server decides whether it
+    is."""
     if type(command) is c.Enter:
         return _enter(command)
     if type(command) is c.Leave:
@@ -84,7 +85,7 @@ def run_call(
 
 
 def reply_to(command: Command, found: Result, wakes: list[Wake]) -> Reply | None:
-    """The reply in a function's row; None if the general path must be taken."""
+    """Return the reply in a function's row; None if the general path must be taken."""
     ((outcome, *rest),) = found
     if outcome == GENERAL:
         return None

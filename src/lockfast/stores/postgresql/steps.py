@@ -1,10 +1,10 @@
 """The general path: one command as one transaction that runs `core.table` over rows.
 
-The first flight takes the locks that the command is known to need and loads the rows under
-them. If the table touches more (the other places of a claim that is now granted, say), the step
-tries to lock these as well and runs again; a lock that is taken at that moment is not waited
-for, since it may be out of order: the transaction is rolled back and begins with all of them.
-The last flight writes what has changed, notifies other clients, and commits.
+The first flight takes the locks that the command is known to need and loads the rows under them. If
+the table touches more (for example the other places of a claim that is now granted), the step tries
+to lock these as well and runs again. It does not wait for a lock that is taken at that moment,
+since that may violate the lock order: it rolls back the transaction and starts again with all of
+them. The last flight writes the changes, notifies other clients, and commits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from lockfast.stores.postgresql.rows import Locked, NeedLocks, Resource, StepRow
 from lockfast.stores.postgresql.schema import in_schema
 
 MOVES_MAX: Final = 256
-"""How many claims one step grants; the rest follows in steps of their own."""
+"""The most claims that one step grants; further steps grant the rest."""
 REAPED_MAX: Final = 64
 TRIES_MAX: Final = 100
 TOKEN_BEHIND_US: Final = 1_000_000
-"""A session that opens lifts tokens that are further behind the server's wall clock."""
+"""Opening a session raises tokens that lag further than this behind the server's wall clock."""
 BEGIN_READING: Final[Statement] = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
 
 _BEGIN_STEP: Final = "SELECT * FROM lockfast.begin_step($1, $2, $3, $4, $5, $6, $7, $8)"
@@ -45,7 +45,7 @@ _LOAD: Final = "SELECT * FROM lockfast.load($1, $2, $3, $4, true, $5)"
 
 
 class Clock(NamedTuple):
-    """What a test gives in place of the server's clock."""
+    """A test's replacement for the server's clock."""
 
     now_ms: int
     wall_us: int
@@ -54,23 +54,23 @@ class Clock(NamedTuple):
 class Outcome(NamedTuple):
     reply: Reply
     wakes: Sequence[Wake] = ()
-    """For sessions of any client, after the commit."""
+    """For sessions of any client; to be delivered after the commit."""
 
 
 class _StaleEpoch(Exception):
-    """Tokens may be behind those of another server of the same data: raise the epoch."""
+    """Tokens may lag behind those of another server with the same data: raise the epoch."""
 
 
 class _Due(Exception):
-    """Reap first."""
+    """Something is due: reap first."""
 
 
 class _Incomplete(Exception):
-    """A read needs more than its first flight brought."""
+    """A read needs more than its first flight returned."""
 
 
 class StepTable(Table):
-    """The lock table with tokens and arrivals from sequences."""
+    """The lock table, with tokens and arrival numbers from sequences."""
 
     rows: StepRows
 
@@ -86,7 +86,7 @@ class StepTable(Table):
         return self.rows.next_token(block)
 
     def settle_alone(self, places: Iterable[Place], now_ms: int, wall_us: int) -> None:
-        """A step that does nothing but grant."""
+        """Run a step that only grants."""
         self.begin(now_ms, wall_us)
         self.settle(places)
         self.flush()
@@ -96,7 +96,7 @@ Action = Callable[[StepTable, int, int], tuple[Reply, list[Wake]]]
 
 
 class _Needs:
-    """The locks of a step, as far as known; they only grow."""
+    """The locks that a step is known to need; they only grow."""
 
     def __init__(self, alone: bool) -> None:
         self.alone = alone
@@ -141,10 +141,10 @@ class Steps:
         self._may_reap = True
         self._unsettled: list[Place] = []
         self.wakes: list[Wake] = []
-        """Of everything done so far, also before the command itself."""
+        """The wakes of everything done so far, including before the command itself."""
 
     def apply(self, command: c.Command) -> Reply:
-        """Carry out one command; `wakes` are to be delivered afterwards."""
+        """Execute one command; the caller delivers `wakes` afterwards."""
         if type(command) in READS:
             return self._read(command)
         needs = _Needs(alone=isinstance(command, c.Watch))
@@ -172,7 +172,7 @@ class Steps:
         for _ in range(TRIES_MAX):
             try:
                 rows = self._begin(needs, command, is_try, opening)
-                if rows is None:  # a lock is taken: wait for all, in order
+                if rows is None:  # a lock is taken: wait for all of them, in order
                     self._rollback()
                     is_try, opening = False, (BEGIN,)
                     continue
@@ -251,7 +251,7 @@ class Steps:
         self._step(needs, action)
 
     def _reap(self) -> None:
-        """End what is due, unless another client is at it."""
+        """End what is due, unless another client is doing it."""
         found = self._ask(
             [
                 BEGIN,
@@ -282,14 +282,14 @@ class Steps:
         self._step(needs, action, nobody, due, opening=())
 
     def raise_epoch(self) -> None:
-        """Lift tokens above the wall clock, in a transaction of its own."""
+        """Raise tokens above the wall clock, in a separate transaction."""
         wall_us = self._clock.wall_us if self._clock is not None else None
         self._ask([(self._sql("SELECT lockfast.raise_epoch($1)"), [wall_us])])
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     def _read(self, command: c.Command) -> Reply:
-        """From one snapshot; how a claim or a lock stands usually takes one flight."""
+        """Read from one snapshot; looking at a claim or lock usually takes one flight."""
         needs = _Needs(alone=False)
         _foresee(command, needs)
         flight = [BEGIN_READING, self._loading(needs)]
@@ -301,7 +301,7 @@ class Steps:
                 pass
         rows = self._loaded(needs, self._ask(flight)[1], self._query)
         if isinstance(command, c.Events) and rows.log.until_ms - rows.now_ms < LOG_KEPT_MS // 2:
-            # Have the log written from now on: whoever reads it once may come again.
+            # Enable the log from now on: a client that reads it once may read it again.
             keep: Statement = (
                 self._sql("SELECT lockfast.keep_log($1, $2, $3)"),
                 [self._namespace, LOG_KEPT_MS, self._now_ms],
@@ -331,7 +331,7 @@ class Steps:
     # ── asking ───────────────────────────────────────────────────────────────────────
 
     def _ask(self, flight: Sequence[Statement]) -> list[Result]:
-        """Statements after which nothing is done yet that a caller would have to know of."""
+        """Send statements other than the step's commit: without an answer, the step did nothing."""
         try:
             return self._connection.exchange(flight, self._until_s)
         except OutcomeUnknownError as error:
@@ -355,7 +355,7 @@ _DUE: Final = "SELECT * FROM lockfast.due($1, $2, $3)"
 
 
 def _foresee(command: c.Command, needs: _Needs) -> None:
-    """Note what a command is known to need from its own words."""
+    """Record what a command needs according to its own fields."""
     session: Any = getattr(command, "session", None)
     if session is not None:
         ends_or_opens = isinstance(
@@ -378,7 +378,8 @@ def _foresee(command: c.Command, needs: _Needs) -> None:
 
 
 def notifications(wakes: Iterable[Wake], own_channel: str) -> list[Statement]:
-    """What wakes the sessions of other clients; an inbox is a channel and a secret."""
+    """Return the statements that wake sessions of other clients; an inbox is a channel and a
+    secret."""
     found: dict[tuple[str, str], None] = {}
     for inbox, session, n, what, token in wakes:
         channel, _, secret = inbox.partition(" ")

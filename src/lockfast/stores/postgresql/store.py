@@ -1,4 +1,4 @@
-"""A client's way to a PostgreSQL server, for callers that block."""
+"""The PostgreSQL store for the blocking API: its wires and wake listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockfast.stores.postgresql.wire import BlockingWire, Server
 
 
 class PostgresStore:
-    """A client's way to a server, for callers that block."""
+    """A client's access to one server, for the blocking API."""
 
     capabilities = Capabilities()
 

@@ -1,6 +1,6 @@
-"""How a session is woken: LISTEN on a connection of its own, for its keeper's thread.
+"""Wake a session: LISTEN on a separate connection, in its keeper's thread.
 
-A notification is believed only if it carries the secret of the session's inbox: any role of the
+A notification is trusted only if it carries the secret of the session's inbox: any role of the
 database may send notifications, but only those that can read our tables know the secret.
 """
 
@@ -51,7 +51,7 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
         if self._connection is None and self._start(until_s):
-            # Notifications sent before the connection stood are lost: check all claims.
+            # Notifications sent before the connection was established are lost: check all claims.
             return [Wake(self.inbox, self._session, 0, WAKE_MISSED)]
         while True:
             heard, interrupted = self._wait(until_s)
@@ -118,7 +118,7 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
             wakes.append(wake)
 
     def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Ignored: processes on other machines cannot be watched."""
+        """Do nothing: processes on other machines cannot be watched."""
 
     def close(self) -> None:
         self._server.detach(self._session)

@@ -1,4 +1,4 @@
-"""Commands to the server and replies back, for callers that block."""
+"""Send the commands of the blocking API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockfast.stores.postgresql.steps import Clock, Steps
 logger = logging.getLogger(__name__)
 
 _inherited: Final[list[object]] = []
-"""Connections of a parent process: neither used nor closed here."""
+"""Connections inherited from a parent process: neither used nor closed here."""
 
 _forks = 0
 
@@ -37,16 +37,16 @@ at_fork(after_in_child=_after_fork_in_child)
 
 
 ALL_SESSIONS: Final = ""
-"""The session of a server's listener, which hears for every session with its inbox."""
+"""The session of a server's listener, which receives for every session with its inbox."""
 
 
 class Server:
-    """What the wires and listeners of one client share."""
+    """State shared by the wires and listeners of one client."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.channel = f"lockfast_{secrets.token_hex(8)}"
-        """Where notifications for all sessions of this client arrive."""
+        """The channel for notifications to all sessions of this client."""
         self._is_known = False
         self._listeners: dict[str, Deliver] = {}
 
@@ -69,7 +69,7 @@ class Server:
         wakes: list[Wake],
         clock: Clock | None = None,
     ) -> Reply:
-        """One command in one transaction, or several short ones; `wakes` receives its wakes."""
+        """Execute one command in one or several transactions; append its wakes to `wakes`."""
         call = call_for(command, self.channel)
         if call is not None:
             now_ms = clock.now_ms if clock is not None else None
@@ -89,7 +89,7 @@ class Server:
         self._listeners.pop(session, None)
 
     def deliver(self, wakes: Sequence[Wake]) -> None:
-        """Hand wakes to the sessions of this client; the others were notified."""
+        """Deliver wakes to the sessions of this client; the others were notified."""
         of_all = self._listeners.get(ALL_SESSIONS)
         for wake in wakes:
             deliver = self._listeners.get(wake.session, of_all)
@@ -98,12 +98,12 @@ class Server:
 
 
 def hints(wakes: Sequence[Wake]) -> list[Wake]:
-    """The wakes of a command that failed: some of it may be committed, so have sessions look."""
+    """Return the wakes of a failed command: it may be partly committed, so make sessions look."""
     return [w._replace(what=WAKE_LOOK) if w.what == WAKE_GRANTED else w for w in wakes]
 
 
 class BlockingWire:
-    """Commands from any number of threads, each on a connection that no other uses then."""
+    """Commands from any number of threads, each on a connection that it uses exclusively."""
 
     def __init__(
         self, server: Server, on_close: Callable[[BlockingWire], None] = lambda wire: None
@@ -112,7 +112,7 @@ class BlockingWire:
         self._on_close = on_close
         self._closed = False
         self.connections = 0
-        """How many were made: a new one may lead to another server."""
+        """The number of connections made so far; a new one may lead to another server."""
         self._start()
 
     def _start(self) -> None:
@@ -124,7 +124,7 @@ class BlockingWire:
         return self.apply(command, timeout_ms)
 
     def apply(self, command: Command, timeout_ms: int, clock: Clock | None = None) -> Reply:
-        """Carry out a command, blocking."""
+        """Execute a command, blocking."""
         until_s = monotonic() + timeout_ms / 1000
         if self._forks != _forks:
             _inherited.append(self._idle)
