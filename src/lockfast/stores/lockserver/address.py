@@ -1,4 +1,4 @@
-"""The address of a Lockfast server, parsed from a store URL, and the token for it.
+"""The address of a Lockfast server and its token, parsed from a store URL.
 
 http://host[:port][,host[:port]…], https://…, http+unix:///path/of/socket. The token comes from
 `?token_file=`, from the password of the URL (`https://:lf_…@host`), from LOCKFAST_TOKEN_FILE or
@@ -21,7 +21,7 @@ from lockfast.stores.tls import tls_context
 PORTS: Final = {"http": 80, "https": 443}
 OPTIONS: Final = ("token_file", "insecure", "ca", "cert", "key", "verify")
 TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")
-"""What may stand in an Authorization header: our own tokens, and JWTs."""
+"""What may appear in an Authorization header: our own tokens, and JWTs."""
 
 
 class Address(NamedTuple):

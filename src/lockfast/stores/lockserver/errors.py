@@ -1,4 +1,4 @@
-"""What a server's problem documents (RFC 9457) mean to a client."""
+"""Translate a server's problem documents (RFC 9457) into exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def error_of(label: str, status: int, problem: Any) -> LockfastError:
     kind, detail = "", f"answered HTTP {status}"
     if isinstance(problem, dict):
         kind = str(problem.get("type", "")).removeprefix(TYPES)
-        # A proxy may answer anything; nothing of it may reach a terminal unbounded.
+        # A proxy may send anything: bound what may reach a terminal.
         detail = " ".join(str(problem.get("detail") or problem.get("title") or detail).split())[
             :300
         ]

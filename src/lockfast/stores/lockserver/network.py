@@ -1,4 +1,4 @@
-"""The network of the shipped store: sockets of this machine, for callers that block."""
+"""The network of the shipped store: this machine's sockets, for blocking callers."""
 
 from __future__ import annotations
 

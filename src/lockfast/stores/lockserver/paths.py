@@ -1,4 +1,4 @@
-"""Where a server on this machine keeps its files, as its clients know it too."""
+"""Where a server on this machine keeps its files; shared by server and clients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 def server_directory() -> str:
-    """Where `lockfast serve` keeps tokens and its socket, unless it is told otherwise."""
+    """Return the default directory of `lockfast serve` for tokens and its socket."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "lockfast", "server")
 
 
 def default_token_file() -> str:
-    """The token that the first `lockfast serve` of this user has written."""
+    """Return the path of the token that this user's first `lockfast serve` has written."""
     return os.path.join(server_directory(), "token")

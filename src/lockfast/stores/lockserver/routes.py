@@ -65,11 +65,11 @@ ROUTE_OF: Final[Mapping[type, Route]] = {route.command: route for route in ROUTE
 
 
 class Sent(NamedTuple):
-    """A command as a request."""
+    """A command, as a request."""
 
     method: str
     path: str
-    """With its query, percent-encoded."""
+    """The path with its query, percent-encoded."""
     body: bytes
 
 

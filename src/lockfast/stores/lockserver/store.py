@@ -14,7 +14,8 @@ class ServerStore:
     """A client's connections to one namespace of a server."""
 
     capabilities = Capabilities()
-    """Of a server over a full store. What its store cannot do, the server refuses."""
+    """The capabilities of a server over a full store. The server refuses what its store cannot do.
+    """
 
     def __init__(self, address: Address, network: Network | None = None) -> None:
         self.label = address.label

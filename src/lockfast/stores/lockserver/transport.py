@@ -1,4 +1,4 @@
-"""The port between the store and the network, so that a simulated server can stand behind it.
+"""The port between the store and the network, so that a simulated server can replace it.
 
 Methods that may wait are `async def`; the blocking network blocks instead of suspending.
 """
@@ -12,17 +12,17 @@ from lockfast.stores.http.messages import Request, Response
 
 
 class Transport(Protocol):
-    """Requests and replies, for any number of callers of one kind."""
+    """Requests and replies, for any number of concurrent callers of one kind."""
 
     @property
     def connections(self) -> int:
-        """How many were made: a new one may lead to another server."""
+        """The number of connections made so far; a new one may lead to another server."""
         ...
 
     async def ask(self, request: Request, timeout_ms: int) -> Response:
         """Send one request to a server and return its reply, whatever its status.
 
-        Raises StoreUnavailableError if no server got the request, and OutcomeUnknownError if
+        Raises StoreUnavailableError if no server received the request, and OutcomeUnknownError if
         one may have executed it.
         """
         ...
@@ -36,9 +36,9 @@ class WakeStream(Protocol):
     async def open(self, request: Request, timeout_ms: int) -> None: ...
     def is_open(self) -> bool: ...
     async def next(self, timeout_ms: int | None) -> Sequence[dict[str, Any]]:
-        """Return the lines that have come; none after `timeout_ms` or an interrupt.
+        """Return the lines that have arrived; none after `timeout_ms` or an interrupt.
 
-        Raises StoreUnavailableError if the stream is broken; then it is not open any more.
+        Raises StoreUnavailableError if the stream is broken; it is then no longer open.
         """
         ...
 
@@ -51,7 +51,7 @@ class WakeStream(Protocol):
 
 
 class Network(Protocol):
-    """Everything outside of one store object."""
+    """Everything outside one store object."""
 
     def caller_transport(self) -> Transport: ...
     def keeper_transport(self) -> Transport: ...

@@ -1,4 +1,4 @@
-"""Wakes of one session: a stream of JSON lines from the server, on a connection of its own."""
+"""Receive the wakes of one session: a stream of JSON lines on a separate connection."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CONNECT_MS: Final = 1000
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 2000
 PING_S: Final = 10
-"""How often the server writes to a stream that has nothing to tell."""
+"""How often the server writes to an idle stream."""
 SILENCE_MS: Final = 30_000
-"""A stream that is silent for longer is broken, whatever the network says."""
+"""A stream that is silent for longer counts as broken."""
 _BELIEVED: Final = (WAKE_WANTED, WAKE_GRANTED, WAKE_FREE)
-"""In the order of delivery: a holder must know that others wait before it begins."""
+"""In order of delivery: a holder must know that others wait before it starts."""
 _HINTS: Final = frozenset({WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS, WAKE_MISSED})
 
 
@@ -42,7 +42,7 @@ class ServerWakeListener:
     """One session's stream. Only its keeper listens, on one thread."""
 
     process = ""
-    """Empty: a server cannot see whether a client's process has died."""
+    """Empty: a server cannot detect that a client's process has died."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ServerWakeListener:
         deliver: Deliver,
     ) -> None:
         self.inbox = session
-        """The server uses an inbox of its own, whatever a client sends."""
+        """Ignored by the server, which uses its own inbox."""
         self._stream = stream
         self._now_ms = now_ms
         self._session = session
@@ -83,7 +83,7 @@ class ServerWakeListener:
         return self._hear(lines)
 
     async def _connect(self, until_ms: int | None) -> Sequence[Wake]:
-        """Open the stream and wait for its first line, which says that the server listens."""
+        """Open the stream and wait for its first line, which confirms that the server listens."""
         give_up_ms = self._now_ms() + CONNECT_MS
         if until_ms is not None:
             give_up_ms = min(give_up_ms, until_ms)
@@ -119,7 +119,7 @@ class ServerWakeListener:
         self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)
 
     def _hear(self, lines: Sequence[dict[str, Any]]) -> list[Wake]:
-        """Deliver what is believed; return the hints."""
+        """Deliver the trusted wakes; return the hints."""
         heard = [wake for wake in map(self._wake, lines) if wake is not None]
         for what in _BELIEVED:
             for wake in heard:

@@ -1,4 +1,4 @@
-"""Commands as requests, replies from responses."""
+"""Encode commands as requests, and decode responses as replies."""
 
 from __future__ import annotations
 
