@@ -1,8 +1,8 @@
-"""How large the PostgreSQL store's tables grow while locks are taken and given back.
+"""How large the PostgreSQL store's tables grow while locks are acquired and released.
 
-Between two runs of autovacuum (a minute by default) the tables grow with every pair. A scaled
-run divides the pairs and the pause between vacuums by the same factor, so it takes fewer pairs
-to see as many vacuums.
+Between two runs of autovacuum (a minute by default) the tables grow with every pair. A scaled run
+divides the pairs and the pause between vacuums by the same factor, so it needs fewer pairs for as
+many vacuums.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ PAIRS = 1_000_000
 NAPTIME_S = 60
 LIMIT_MB = 50
 QUICK_FACTOR = 60
-"""A vacuum every second, and so two seconds between those of one table at the most."""
+"""A vacuum every second, so at most two seconds between those of one table."""
 THREADS = 4
 
 
 class Size(NamedTuple):
     bytes: int
-    """Of all tables and indexes."""
+    """The size of all tables and indexes."""
     hot_share: float
-    """Of the updates of claims."""
+    """The share of HOT updates among the updates of claims."""
     vacuums: int
 
 
 def measure(server: PostgresServer) -> Size:
-    """The size now; statistics of the last second may be missing."""
+    """Return the current size; the statistics of the last second may be missing."""
     ((size, vacuums, updates, hot),) = server.run(
         "SELECT sum(pg_total_relation_size(relid))::bigint, sum(autovacuum_count)::bigint,"
         " sum(n_tup_upd) FILTER (WHERE relname = 'claims'),"
@@ -45,7 +45,7 @@ def measure(server: PostgresServer) -> Size:
 
 
 def run_bloat(factor: int) -> Iterator[str]:
-    """Lines of text: the growth, and the final size scaled back."""
+    """Yield lines of text: the growth, and the final size scaled back."""
     pairs = PAIRS // factor
     naptime_s = max(1, NAPTIME_S // factor)
     with (

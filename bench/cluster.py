@@ -1,8 +1,8 @@
 """A Redis Cluster of three primaries against one of a single primary, on 10,000 names.
 
-Throughput on one machine is bounded by its cores, which clients and nodes share. So the time
-that the busiest node spends on a pair is printed as well: with enough clients on other
-machines, the throughput of a cluster is bounded by it.
+Clients and nodes share the cores of one machine, which limit the throughput. So the CPU time that
+the busiest node spends on a pair is printed as well: with enough clients on other machines, it
+limits the throughput of a cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARDS = 24
 class Load(NamedTuple):
     pairs_per_s: float
     busiest_us: float
-    """Processor time of the busiest node for each pair of the whole cluster."""
+    """CPU time of the busiest node per pair of the whole cluster."""
 
 
 def run_cluster(seconds: float) -> None:
@@ -42,7 +42,7 @@ def _load(nodes: int, seconds: float) -> Load:
     with RedisCluster(nodes, 0) as cluster:
         url = cluster.url("bench", shards=SHARDS)
         with lockfast.connect(url, ttl=60) as client:
-            for i in range(0, NAMES, NAMES // 200):  # opens all sessions and connections
+            for i in range(0, NAMES, NAMES // 200):  # open all sessions and connections
                 client.lock(f"n/{i}").acquire().release()
             before = [_cpu_s(node) for node in cluster.nodes]
             counts = [0] * THREADS

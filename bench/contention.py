@@ -1,4 +1,4 @@
-"""Processes that all want the lock all the time: how many grants, and who gets them?"""
+"""Processes that all contend for the lock all the time: how many grants, and to which?"""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Contention:
     processes: int
     grants_per_s: float
     handovers_per_s: float
-    """Grants to another process than the one before: what is left when one process hogs."""
+    """Grants to a process other than the previous holder; few if one process hogs the lock."""
     fairness: float
-    """Jain's index of the grants each had when the first was through with its own."""
+    """Jain's index of the grants that each had when the first had received all of its own."""
     most_passed: int
-    """The most grants to others between a request and its grant. The request is stamped before
-    it reaches the lock, so a process put aside in between adds to it; in a queue it is about
+    """The most grants to others between a request and its grant. The request is timestamped before
+    it reaches the lock, so a process preempted in between adds to it; with a queue it is about
     `processes` − 1."""
     overlaps: int
-    """Grants made while the one before still held: anything but 0 is a broken lock."""
+    """Grants made while the previous holder still held: anything but 0 is a broken lock."""
 
 
 def measure_contention(
@@ -79,7 +79,7 @@ def _judge(turns: list[list[Hold]]) -> Contention:
 
 
 def _typical(rounds: list[Contention]) -> Contention:
-    """Medians of what is typical; the worst of what should never happen."""
+    """Return medians of what is typical, and the worst of what should never happen."""
     return Contention(
         processes=rounds[0].processes,
         grants_per_s=median(result.grants_per_s for result in rounds),

@@ -1,8 +1,8 @@
-"""The locks that are compared, each behind the same three verbs.
+"""The locks that are compared, each behind the same three methods.
 
-Every one is used as its own documentation shows, with its own defaults, except
-that waiting never times out. Libraries are imported when a contestant is made,
-so a process pays only for the one it runs.
+Every one is used as its own documentation shows, with its own defaults, except that waiting never
+times out. Libraries are imported when a contestant is created, so a process loads only the one it
+runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Contestant(ABC):
 
 
 class Lockfast(Contestant):
-    """On the embedded store; subclasses say where else."""
+    """Lockfast on the embedded store; subclasses use other stores."""
 
     name = "lockfast"
 
@@ -128,10 +128,10 @@ class Diskcache(Contestant):
 
 
 class Floor(Contestant):
-    """The least a lock in a SQLite file can cost: two gated write transactions of one row.
+    """The least that a lock in a SQLite file can cost: two gated write transactions of one row.
 
-    The gate is the one of Lockfast's embedded store. There is no queue, session,
-    token or wake, and nobody waits: the floor runs alone.
+    The gate is that of Lockfast's embedded store. There is no queue, session, token or wake, and no
+    contention: the floor runs alone.
     """
 
     name = "floor"

@@ -26,7 +26,7 @@ __all__ = ["Crew", "CrewError", "Hold", "Member", "acquire", "of_each", "release
 
 ANSWER_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-# Long enough to notice two holders at once, short compared with any hand-over.
+# Long enough to detect two holders at once, short compared with any hand-over.
 HOLD_NS = 20_000
 
 Result = TypeVar("Result")
@@ -46,20 +46,20 @@ class Hold:
 
 
 def acquire(lock: Contestant) -> int:
-    """Acquire; return the instant at which the lock was held."""
+    """Acquire the lock; return the instant just after."""
     lock.acquire()
     return time.monotonic_ns()
 
 
 def release(lock: Contestant) -> int:
-    """Release; return the instant just before."""
+    """Release the lock; return the instant just before."""
     releasing_ns = time.monotonic_ns()
     lock.release()
     return releasing_ns
 
 
 def take_turns(lock: Contestant, *, grants: int, start_ns: int = 0) -> list[Hold]:
-    """From `start_ns` on, acquire, hold for a moment and release, `grants` times."""
+    """From `start_ns` on, acquire, hold briefly and release, `grants` times; return the holds."""
     time.sleep(max(0, start_ns - time.monotonic_ns()) / 1e9)
     holds = []
     for _ in range(grants):
@@ -80,7 +80,7 @@ class Member:
         context = multiprocessing.get_context("spawn")
         self._kind = kind
         self._pipe, theirs = context.Pipe()
-        # A daemon: an interrupted run leaves no process behind, blocked in acquire.
+        # A daemon, so that an interrupted run leaves no process blocked in acquire.
         self._process = context.Process(target=_serve, args=(theirs, kind, directory), daemon=True)
         self._process.start()
         theirs.close()
@@ -119,7 +119,7 @@ class Member:
 
 
 class Crew:
-    """`size` processes that have the same lock open; ready once the block is entered."""
+    """`size` processes with the same lock open; ready once the block is entered."""
 
     def __init__(self, kind: type[Contestant], directory: Path, size: int) -> None:
         self.name = kind.name
@@ -128,7 +128,7 @@ class Crew:
         self.members = [Member(kind, directory) for _ in range(size)]
 
     def __enter__(self) -> Self:
-        # Each member acquires the lock once, so that no first-time cost is measured.
+        # Each member acquires the lock once, so that no set-up cost is measured.
         for member in self.members:
             member.carry_out(acquire)
             member.carry_out(release)
@@ -140,7 +140,7 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After a failure a member may be blocked in acquire for ever.
+        # After a failure a member may be blocked in acquire forever.
         is_fine = error is None and not self.has_failed
         for member in self.members:
             member.close(grace_s=STOP_TIMEOUT_S if is_fine else 0)
@@ -149,7 +149,7 @@ class Crew:
 def of_each(
     crews: Sequence[Crew], rounds: int, measure: Callable[[Crew], Result]
 ) -> dict[str, list[Result]]:
-    """Measure the crews in turn. Another library's crew that fails is left out from then on."""
+    """Measure the crews in turn and return the results. Drop another library's crew if it fails."""
     results: dict[str, list[Result]] = {crew.name: [] for crew in crews if not crew.has_failed}
     for crew in in_turn(crews, rounds):
         if crew.has_failed:

@@ -23,7 +23,7 @@ FEW, MANY = 2, 8
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything; a round measures each contestant once."""
+    """The amount of work; a round measures each contestant once."""
 
     rounds: int = 10
     pairs_per_round: int = 300
@@ -88,7 +88,7 @@ def _opened(
             locks.append(kind(_made(directory / kind.name)))
             stack.callback(locks[-1].close)
             if kind is Lockfast:
-                # Its library is known once it has been used.
+                # Which library it uses is known only after the first use.
                 locks[-1].acquire()
                 locks[-1].release()
         floor_kind = ApswFloor if "apsw" in sys.modules else Sqlite3Floor

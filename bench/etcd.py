@@ -40,7 +40,7 @@ FLOOR_TIMES_MAX = 1.2
 MANY_TIMES_MIN = 3
 TTL_S = 30
 POLL_S = 0.005
-"""How often a lock that cannot wait is asked again."""
+"""How often a lock that cannot wait is polled."""
 
 
 def _port(directory: Path) -> int:
@@ -78,7 +78,7 @@ class LockfastEtcd(Lockfast):
 
 
 class Aetcd(Contestant):
-    """Its asyncio lock, driven by a loop of its own."""
+    """aetcd's asyncio lock, run on its own event loop."""
 
     name = "aetcd"
 
@@ -107,7 +107,7 @@ class Aetcd(Contestant):
 
 
 class Etcd3gw(Contestant):
-    """It cannot wait, so it is asked again and again."""
+    """etcd3gw's lock, which cannot wait and is therefore polled."""
 
     name = "etcd3gw"
 
@@ -183,7 +183,7 @@ async def _aetcd_takes(port: int) -> AsyncIterator[Callable[[str], Awaitable[Non
 async def _many(
     takes: AsyncIterator[Callable[[str], Awaitable[None]]], span_s: float, seed: int
 ) -> float:
-    """Pairs per second of so many tasks of one client, each on a name of its own choice."""
+    """Return the pairs per second of TASKS tasks, each on random names."""
     done = 0
     async for take in takes:
         stop_s = time.monotonic() + span_s
@@ -199,7 +199,7 @@ async def _many(
 
 
 def measure_many(port: int, without: Sequence[str], rounds: int, span_s: float) -> dict[str, float]:
-    """Medians over rounds that alternate."""
+    """Return medians over alternating rounds."""
     kinds = {LockfastEtcd.name: _lockfast_takes, Aetcd.name: _aetcd_takes}
     found: dict[str, list[float]] = {name: [] for name in kinds if name not in without}
     for number in range(rounds):
@@ -216,7 +216,7 @@ class EtcdFigures:
     many: dict[str, float]
     """Pairs per second of many tasks on many names."""
     lines: dict[int, tuple[float, float]]
-    """Requests and bytes per grant, by the number of those who wait; on the model of etcd."""
+    """Requests and bytes per grant, by the number of waiters; on the model of etcd."""
     uncontended: dict[str, Uncontended]
     idle_ms: dict[str, Summary]
     contention: dict[str, Contention]
@@ -262,7 +262,7 @@ def run_etcd(plan: Plan, without: Sequence[str], progress: Callable[[str], None]
 
 
 def targets_etcd(figures: EtcdFigures) -> list[Target]:
-    """The targets this run can judge."""
+    """Return the targets that this run can judge."""
     return list(_judged(figures)) if LockfastEtcd.name in figures.uncontended else []
 
 

@@ -1,4 +1,4 @@
-"""The few statistics the tables need."""
+"""The statistics that the tables need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Summary:
 
 
 def summary(values: Sequence[float]) -> Summary:
-    """Median and p99 by nearest rank: with fewer than 100 values p99 is the largest."""
+    """Return median and p99 by nearest rank; with fewer than 100 values p99 is the maximum."""
     ordered = sorted(values)
     rank = -(-99 * len(ordered) // 100)
     return Summary(median(ordered), ordered[rank - 1], len(ordered))
 
 
 def jain_index(shares: Sequence[int]) -> float:
-    """1 when all shares are equal, 1/n when one has everything."""
+    """Return 1 if all shares are equal, 1/n if one has everything."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

@@ -1,4 +1,4 @@
-"""The idle hand-over: one process waits, the holder releases; how long until the waiter has it?"""
+"""The idle hand-over: the time from a holder's release to the grant of a single waiter."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bench.figures import Summary, summary
 
 __all__ = ["measure_idle_handover"]
 
-# The holder lets go after spans that are spread evenly over more than anybody's polling
-# interval (0.25 s at most): a fixed one would meet every poller at the same phase, and a few
-# random ones meet one poller early and another late. Everybody gets the same ones.
+# The hold times are spread evenly over more than the longest polling interval (0.25 s): a fixed one
+# would meet every poller in the same phase, and a few random ones would meet one poller early and
+# another late. All contestants get the same ones.
 HOLD_S = (0.05, 0.35)
 
 
 def measure_idle_handover(
     crews: Sequence[Crew], *, rounds: int, handovers_per_round: int
 ) -> dict[str, Summary]:
-    """Milliseconds from just before the holder's release to just after the waiter's acquire."""
+    """Measure the milliseconds from just before a release to just after the waiter's acquire."""
     spans_s = _spread(rounds * handovers_per_round)
     spans_of = {crew.name: iter(spans_s) for crew in crews}
 
@@ -34,7 +34,7 @@ def measure_idle_handover(
 
 
 def _spread(count: int) -> list[float]:
-    """Spans at equal distances, in random order."""
+    """Return evenly spaced hold times, in random order."""
     shortest_s, longest_s = HOLD_S
     step_s = (longest_s - shortest_s) / count
     spans_s = [shortest_s + (i + 0.5) * step_s for i in range(count)]

@@ -1,12 +1,12 @@
-"""What observing costs: an uncontended pair with observers off, null, metrics and traces.
+"""The cost of observing: an uncontended pair with observers off, null, metrics and traces.
 
-All variants are measured in turn within each round, in one process per face. What counts is the
-CPU time of the whole process, observers' threads included, in its best round: other load on the
-machine can only add to it. Each variant ends when its observer has received everything.
+All variants are measured in turn within each round, in one process per API. The figure is the CPU
+time of the whole process, observers' threads included, in its best round: other load on the machine
+can only add to it. Each variant ends when its observer has received everything.
 
-With `--before`, the source tree of another version is measured in the same rounds, which shows
-what the port itself costs while nobody observes. Bytecode instructions are counted as well:
-they are the same on a machine that is busy with other things.
+With `--before`, the source tree of another version is measured in the same rounds, which shows the
+cost of the port itself without observers. Bytecode instructions are counted as well: they do not
+depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
 
 
 Costs = dict[tuple[str, str, str], Cost]
-"""By store, face and variant."""
+"""By store, API and variant."""
 
 
 def run_observe(plan: ObservePlan, before: Path | None, progress: Callable[[str], None]) -> Costs:
@@ -72,7 +72,7 @@ def _measure(plan: ObservePlan, store: str, face: str, url: str, before: Path | 
     counts: dict[str, int] = {}
     try:
         for number in range(plan.rounds + 1):
-            # Another order each time, so that no variant always follows the same one.
+            # Rotate the order, so that no variant always follows the same one.
             turn = variants[number % len(variants) :] + variants[: number % len(variants)]
             for who, variant in turn:
                 us = crew[who].pair_us(variant)
@@ -131,7 +131,7 @@ class _Worker:
 
 @contextmanager
 def _observing(variant: str) -> Iterator[Callable[[], object]]:
-    """Enable one variant; yields what waits until everything is delivered."""
+    """Enable one variant; yield a function that waits until everything is delivered."""
     if variant == "off":
         yield lambda: None
         return

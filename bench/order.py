@@ -1,8 +1,8 @@
 """Does every grant go to the longest waiter?
 
-One process holds, the others line up behind it, far enough apart that their order
-is beyond doubt. Then the holder releases and asks again at once, and so does
-everyone who is served: nobody may be passed by those who came back.
+One process holds, and the others queue behind it, far enough apart that their order is certain.
+Then the holder releases and asks again at once, and so does every process that is served: none of
+those that come back may overtake a waiter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.crew import Crew, Hold, acquire, of_each, release, take_turns
 
 __all__ = ["Order", "measure_order"]
 
-# A request reaches its lock within a millisecond or so while the others sleep.
+# A request reaches its lock within about a millisecond while the others sleep.
 APART_S = 0.02
 
 
@@ -24,7 +24,7 @@ APART_S = 0.02
 class Order:
     processes: int
     grants: int
-    """Grants made while somebody of the line was still waiting."""
+    """Grants made while a process of the line was still waiting."""
     to_longest_waiter: int
 
     @property
@@ -58,7 +58,7 @@ def _line_up(crew: Crew) -> Order:
 
 
 def _judge(line: list[list[Hold]], holder: list[Hold]) -> Order:
-    """Go through the grants in the order they were made until the line is served."""
+    """Go through the grants in order until the whole line is served."""
     first_of = {turns[0]: place for place, turns in enumerate(line)}
     holds = [*holder, *(hold for turns in line for hold in turns)]
     waiting = list(range(len(line)))

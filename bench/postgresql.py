@@ -1,8 +1,8 @@
 """The PostgreSQL store against a floor and against other locks in one PostgreSQL server.
 
-The floor is the least a durable lock in a table can cost: two single-row upserts on one psycopg
-connection, each committed to disk. Advisory locks write nothing and are lost with their
-connection; they are here because people use them.
+The floor is the least that a durable lock in a table can cost: two single-row upserts on one
+psycopg connection, each committed to disk. Advisory locks write nothing and are lost with their
+connection; they are included because they are widely used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _engine(directory: Path) -> Any:
 
 
 class _OnPsycopg(Contestant):
-    """One connection; every statement is a transaction of its own and is prepared."""
+    """One connection; every statement is prepared and runs in its own transaction."""
 
     def __init__(self, directory: Path) -> None:
         import psycopg
@@ -99,7 +99,7 @@ class AdvisoryLock(_OnPsycopg):
 
 
 class RowLock(_OnPsycopg):
-    """As job queues do it: a row is marked as taken, and looked at again after a pause."""
+    """A row marked as taken, as in job queues, polled at intervals."""
 
     name = "row with a state"
 
@@ -116,7 +116,7 @@ class RowLock(_OnPsycopg):
 
 
 class Pals(Contestant):
-    """On psycopg 3 through SQLAlchemy; advisory locks beneath."""
+    """pals on psycopg 3 through SQLAlchemy; it uses advisory locks."""
 
     name = "pals"
 
@@ -138,7 +138,7 @@ class Pals(Contestant):
 
 
 class SqlAlchemyDlock(Contestant):
-    """On psycopg 3; advisory locks beneath, on one connection."""
+    """sqlalchemy-dlock on psycopg 3; it uses advisory locks on one connection."""
 
     name = "sqlalchemy-dlock"
 
@@ -176,11 +176,11 @@ class PostgresFigures:
     server: str
     uncontended: dict[str, Uncontended]
     statements_per_pair: float
-    """Of Lockfast, counted by the server."""
+    """Statements per pair of Lockfast, counted by the server."""
     one_per_s: float
     """Pairs per second of threads that share one lock, in one client."""
     many_per_s: float
-    """The same with a lock for each thread."""
+    """The same with one lock per thread."""
     idle_ms: dict[str, Summary]
     contention: dict[str, Contention]
     order: dict[str, Order]
@@ -189,7 +189,7 @@ class PostgresFigures:
 def run_postgresql(
     plan: Plan, without: Sequence[str], progress: Callable[[str], None]
 ) -> PostgresFigures:
-    """Measure on a server of its own, with its data on a disk."""
+    """Measure on a dedicated server, with its data on a disk."""
     kinds = [kind for kind in KINDS if kind.name not in without]
     with (
         PostgresServer("max_connections=200", durable=True) as server,
@@ -239,10 +239,10 @@ def _prepare(server: PostgresServer) -> Path:
 
 
 def count_statements(server: PostgresServer, pairs: int = 50) -> float:
-    """Statements that the server carries out per acquire and release, by its own log."""
+    """Return the statements that the server executes per acquire and release, by its log."""
     server.run("ALTER SYSTEM SET log_statement = 'all'")
     server.run("ALTER SYSTEM SET log_line_prefix = '[%a] '")
-    # The listener has a connection of its own, which might connect just then.
+    # No listener: its separate connection might connect during the count.
     with lockfast.connect(server.url(listen="off"), ttl=600) as client:
         lock = client.lock("orders/42")
         lock.acquire().release()  # connects and opens the session
@@ -261,7 +261,7 @@ def count_statements(server: PostgresServer, pairs: int = 50) -> float:
 
 
 def _together(server: PostgresServer, name_of: Callable[[int], str], each: int = 8) -> float:
-    """Pairs per second of many threads of one client, which have connected before."""
+    """Return the pairs per second of many connected threads of one client."""
     with lockfast.connect(server.url(connections=str(LOCKS)), ttl=60) as client:
         ready = threading.Barrier(LOCKS + 1)
 
@@ -282,7 +282,7 @@ def _together(server: PostgresServer, name_of: Callable[[int], str], each: int =
 
 
 def targets_postgresql(figures: PostgresFigures) -> list[Target]:
-    """The targets this run can judge."""
+    """Return the targets that this run can judge."""
     return list(_judged(figures))
 
 

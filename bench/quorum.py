@@ -32,7 +32,7 @@ GIVE = "return redis.call('DEL', KEYS[1])"
 
 
 class Floor:
-    """One round trip to all nodes at once to take, one to give."""
+    """One round trip to all nodes at once to acquire, one to release."""
 
     def __init__(self, servers: list[RedisServer]) -> None:
         import select
@@ -65,7 +65,7 @@ class Floor:
 
 
 def _known(server: RedisServer) -> None:
-    """Have the node take itself for one that has run for long."""
+    """Make the node believe that it has been running for a long time."""
     info = server.run("INFO", "server")
     run = next(line for line in info.splitlines() if line.startswith("run_id:"))
     server.run(
@@ -81,7 +81,7 @@ def _time_us(pair: Callable[[], None]) -> float:
 
 
 class Share(NamedTuple):
-    """What one of several contenders got."""
+    """The share of one of several contenders."""
 
     grants: int
     longest_s: float
@@ -89,7 +89,7 @@ class Share(NamedTuple):
 
 
 def _contend(url: str) -> list[Share]:
-    """Let clients contend for one lock. There is no queue, so fairness is measured."""
+    """Let clients contend for one lock. There is no queue, so measure fairness."""
     stop_s = time.monotonic() + CONTENTION_S
 
     def work() -> Share:

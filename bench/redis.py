@@ -1,7 +1,7 @@
 """The Redis store against a floor and against other locks in one Redis server.
 
-The floor is the least a lock with a token can cost: two EVALSHA on a bare redis-py
-connection, of scripts that set and delete one key. Nobody waits for it: it runs alone.
+The floor is the least that a lock with a token can cost: two EVALSHA on a bare redis-py connection,
+of scripts that set and delete one key. It runs alone, without contention.
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ class RedisFigures:
     server: str
     uncontended: dict[str, Uncontended]
     asyncio: dict[str, Uncontended]
-    """The same pair of calls in the asyncio faces that there are."""
+    """The same pair of calls, for contestants with an asyncio API."""
     passing: dict[str, Uncontended]
-    """An acquire that queues and the release that hands over to it, with and without the
-    scripts' shortcuts for that."""
+    """An acquire that queues and the release that grants it, with and without the scripts'
+    shortcuts for that."""
     idle_ms: dict[str, Summary]
     contention: dict[str, Contention]
     order: dict[str, Order]
@@ -254,7 +254,7 @@ async def _measure_asyncio(directory: Path, plan: Plan) -> dict[str, Uncontended
 
 
 class _WithoutShortcuts(ScriptProtocol):
-    """The scripts without the parts that serve one writer behind another."""
+    """The scripts without the shortcuts for one writer behind another."""
 
     _PASSING = ("passing", "enter_last", "leave_next")
 
@@ -271,7 +271,7 @@ class _WithoutShortcuts(ScriptProtocol):
 
 
 def _measure_passing(directory: Path, plan: Plan) -> dict[str, Uncontended]:
-    """Two sessions of one caller hand a lock to each other: no process has to wake up."""
+    """Let two sessions of one caller hand a lock to each other: no process has to wake up."""
     place = (Place("lock", "passing", "exclusive"),)
     wires: dict[str, BlockingWire] = {}
     holders: dict[str, tuple[str, int, str]] = {}
@@ -304,7 +304,7 @@ def _measure_passing(directory: Path, plan: Plan) -> dict[str, Uncontended]:
 
 
 def targets_redis(figures: RedisFigures) -> list[Target]:
-    """The targets this run can judge."""
+    """Return the targets that this run can judge."""
     return list(_judged(figures))
 
 

@@ -33,7 +33,7 @@ def report(figures: Embedded) -> str:
 
 
 def targets(figures: Embedded) -> list[Target]:
-    """The targets this run can judge: those whose contestants were measured."""
+    """Return the targets that this run can judge: those whose contestants were measured."""
     return list(_judged(figures))
 
 
@@ -140,7 +140,7 @@ def _targets(figures: Embedded) -> str:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table: the first column left-aligned, the others right-aligned."""
+    """Return a table: the first column left-aligned, the others right-aligned."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = [title]

@@ -1,4 +1,4 @@
-"""Retained locks: what a local use costs, against asyncio.Lock, and how soon others get it."""
+"""Retained locks: the cost of a local use against asyncio.Lock, and the hand-over to others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Retained", "RetainedPlan", "report_retained", "run_retained", "targe
 TASKS = 64
 NAME = "bench"
 WANTED_EVERY_MS = (None, 50, 0)
-"""How often the second process wants the lock: never, now and then, all the time."""
+"""How often the second process wants the lock: never, every 50 ms, all the time."""
 ANSWER_TIMEOUT_S = 120.0
 
 PAIR_US_MAX = 8.0
@@ -43,7 +43,7 @@ class RetainedPlan:
 
 @dataclass(frozen=True)
 class Busy:
-    """64 tasks at work, in grants per second, and what the second process got meanwhile."""
+    """Grants per second of 64 tasks, and the grants of the second process at the same time."""
 
     asyncio_lock: float
     retained: float
@@ -60,9 +60,9 @@ class Retained:
     pair_us: Summary
     store_operations: int
     rising: bool
-    """Whether each token was higher than the one before."""
+    """Each token was higher than the one before."""
     busy: dict[str, Busy]
-    """By how often the second process wanted the lock."""
+    """By how often the second process wants the lock."""
     handover_ms: Summary
 
 
@@ -112,7 +112,7 @@ def _measure_pairs(url: str, plan: RetainedPlan) -> tuple[Summary, int, bool]:
                 lease.release()
                 took_us.append((time.perf_counter_ns() - began_ns) / 1000)
                 tokens.append(lease.token)
-    # A block has 4096 tokens: that many uses, and the lock is taken anew once.
+    # A block has 4096 tokens; after that many uses the lock is acquired again once.
     rising = all(one < other for one, other in itertools.pairwise(tokens))
     return summary(took_us), sent, rising
 
@@ -143,7 +143,7 @@ def _measure_busy(url: str, plan: RetainedPlan, second: Connection, every_ms: in
 
 
 async def _race(lock: Any, grants: int) -> tuple[float, bool]:
-    """Grants per second, and whether all tasks were served in turn."""
+    """Return grants per second, and whether all tasks were served in turn."""
     order: list[int] = []
 
     async def use(at: int) -> None:

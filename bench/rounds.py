@@ -1,4 +1,4 @@
-"""The interleaving: whoever is measured last in one round is measured earlier in the next."""
+"""Interleaving: each round starts with another contestant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def in_turn(items: Sequence[Item], rounds: int) -> Iterator[Item]:
-    """Every item once per round, each round beginning with the next one."""
+    """Yield every item once per round; each round starts with the next item."""
     for first in range(rounds):
         for offset in range(len(items)):
             yield items[(first + offset) % len(items)]

@@ -191,7 +191,7 @@ def _run(
     targets_of: Callable[[F], Sequence[Any]],
     contentions_of: Callable[[F], Sequence[Mapping[str, Contention]]],
 ) -> int:
-    """Measure, print, and write JSON if asked to."""
+    """Measure, print the figures, and write JSON if requested."""
     try:
         figures = measure()
     except CrewError as error:

@@ -1,7 +1,8 @@
-"""The lock server: what a pair costs over a bare request, and hand-overs in a crowd.
+"""The lock server: the cost of a pair over a bare request, and hand-overs with many sessions.
 
-Two comparisons come with it: the lock API of an etcd node (`/v3/lock`) on the same transport, and a
-hand-over between clients of two servers over one Redis against one between clients of one.
+Two comparisons are included: the lock API of an etcd node (`/v3/lock`) on the same transport, and a
+hand-over between clients of two servers over one Redis against one between clients of the same
+server.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ QUICK = ServerPlan(rounds=3, holders=100, handovers=50)
 
 
 class Served:
-    """`lockfast serve` in a process of its own."""
+    """`lockfast serve` in its own process."""
 
     def __init__(self, directory: str, store: str = "memory://") -> None:
         command = [sys.executable, "-m", "lockfast", "serve", "--store", store]
@@ -81,7 +82,7 @@ class Served:
 
 
 def pairs(served: Served, rounds: int) -> tuple[Summary, Summary]:
-    """Milliseconds of enter and leave, and of two bare requests; measured in turns."""
+    """Measure the milliseconds of enter and leave, and of two bare requests, in turn."""
     address = served.address()
     wire = ServerStore(address).caller_wire()
     bare = HttpNetwork(address).caller_transport()
@@ -107,7 +108,7 @@ def pairs(served: Served, rounds: int) -> tuple[Summary, Summary]:
 
 
 def etcd_pairs(rounds: int) -> Summary:
-    """Milliseconds of a lock and an unlock through the lock API of one etcd node."""
+    """Measure the milliseconds of a lock and an unlock through the lock API of one etcd node."""
     with EtcdCluster(1) as cluster:
         member = Member("127.0.0.1", cluster.members[0].port)
         until = time.monotonic() + SEND_MS / 1000
@@ -130,7 +131,7 @@ def etcd_pairs(rounds: int) -> Summary:
 
 
 def handovers(holder: Served, waiter: Served, rounds: int) -> Summary:
-    """Milliseconds from a release at one server to the grant at a waiting client of another."""
+    """Measure the milliseconds from a release at one server to the grant at another's client."""
     took: list[float] = []
     with (
         lockfast.connect(holder.url, ttl=60) as first,
@@ -156,7 +157,7 @@ def handovers(holder: Served, waiter: Served, rounds: int) -> Summary:
 
 
 async def crowd(served: Served, plan: ServerPlan) -> tuple[Summary, float]:
-    """Milliseconds from a release to the grant at the next waiter, and CPU seconds of them."""
+    """Measure the milliseconds from a release to the next grant, and the server's CPU seconds."""
     address = served.address()
     wire = ServerStore(address, AsyncHttpNetwork(address)).caller_wire()
     host, _, port = served.url.partition("://")[2].partition(":")
@@ -166,7 +167,7 @@ async def crowd(served: Served, plan: ServerPlan) -> tuple[Summary, float]:
         return (c.Place("lock", f"crowd/{at}", "exclusive"),)
 
     async def enter(at: int) -> None:
-        """Session `at` holds its own lock and waits for those of its neighbours."""
+        """Let session `at` open and acquire its own lock."""
         async with gate:
             opening = c.Open(f"c{at}", TTL_MS, "bench")
             await wire.send(c.Enter(f"c{at}", 1, place(at), open=opening), SEND_MS)
@@ -222,7 +223,7 @@ async def crowd(served: Served, plan: ServerPlan) -> tuple[Summary, float]:
 
 
 def run_server(plan: ServerPlan) -> int:
-    """Measure and print."""
+    """Measure the server and print the figures."""
     with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as directory:
         served = Served(directory)
         try:
@@ -251,7 +252,7 @@ def run_server(plan: ServerPlan) -> int:
 
 
 def compare(directory: str, plan: ServerPlan, locked: Summary) -> None:
-    """Measure and print what other arrangements take."""
+    """Measure the other arrangements and print the figures."""
     etcd = etcd_pairs(plan.rounds)
     print(f"\npair by etcd's lock API  median {etcd.median:7.2f} ms  p99 {etcd.p99:7.2f} ms")
     print(f"the server takes {locked.median / etcd.median:.2f} × as long (memory, not a disk)")

@@ -1,4 +1,4 @@
-"""What a lock costs when nobody else wants it: acquire and release in one process."""
+"""The cost of an uncontended lock: acquire and release in one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Uncontended:
     round_medians_us: tuple[float, ...]
 
     def times(self, other: Uncontended) -> float:
-        """How many times as long as `other`: round by round, so that drift cancels out."""
+        """Return how many times as long as `other`, round by round, so that drift cancels out."""
         pairs = zip(self.round_medians_us, other.round_medians_us, strict=True)
         return median(ours / theirs for ours, theirs in pairs)
 

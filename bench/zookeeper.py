@@ -1,7 +1,7 @@
 """The ZooKeeper store against a floor and against other locks on one ZooKeeper server.
 
-The floor is the least that a lock with a token can cost: two writes through kazoo, which create a
-node of the session's own and delete it.
+The floor is the least that a lock with a token can cost: two writes through kazoo, which create an
+ephemeral node and delete it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ START_S = 30.0
 TTL_S = 30.0
 
 WARM_UP_PAIRS = 300
-"""Before anything is measured: until then the server interprets its bytecode."""
+"""Run before any measurement: until then the server interprets its bytecode."""
 LINES = (20, 1_000)
-"""How many wait while the cost of a grant is measured."""
+"""How many claims wait while the cost of a grant is measured."""
 LINE_GRANTS = 15
 LINE_CLIENTS = 4
 LINE_S = 300.0
@@ -129,16 +129,16 @@ KINDS: tuple[type[Contestant], ...] = (LockfastZooKeeper, KazooLock, Tooz)
 
 @dataclass(frozen=True)
 class Line:
-    """What one grant costs while so many wait."""
+    """The cost of one grant with this many waiters."""
 
     wakes: float
     """Watches that the server fired."""
     read_bytes: float
-    """What all clients together read."""
+    """Bytes that all clients together read."""
 
 
 class _Meter:
-    """Counts what passes between all clients and the server."""
+    """Counts the traffic between all clients and the server."""
 
     def __init__(self, member: ZooKeeperMember, proxy: Proxy) -> None:
         self._member, self._proxy = member, proxy
@@ -153,7 +153,7 @@ class _Meter:
         return Line((self._wakes() - self._wakes_before) / grants, read / grants)
 
     def _wakes(self) -> int:
-        """Watches fired so far, of any kind."""
+        """Return the number of watches fired so far, of any kind."""
         counted = self._member.counters()
         return sum(
             value
@@ -201,7 +201,7 @@ async def _lockfast_line(hosts: str, waiters: int, meter: _Meter) -> Line:
 
 
 def kazoo_line(hosts: str, waiters: int, meter: _Meter) -> Line:
-    """A thread for each that waits, since kazoo's recipe blocks."""
+    """Measure with one thread per waiter, because kazoo's recipe blocks."""
     clients = [_kazoo(hosts) for _ in range(LINE_CLIENTS)]
     path = f"/kazoo-line-{waiters}"
     grants, enough, counting = 0, threading.Event(), threading.Lock()
@@ -226,7 +226,7 @@ def kazoo_line(hosts: str, waiters: int, meter: _Meter) -> Line:
         threading.Thread(target=wait, args=(lock,), daemon=True).start()
     while len(clients[0].get_children(path)) < waiters + 1:
         enough.wait(0.1)
-    # Every waiter has joined; let it also look at the line and watch its predecessor.
+    # Every waiter has joined; give each time to read the line and watch its predecessor.
     enough.wait(2.0)
     meter.begin()
     held.release()
@@ -272,14 +272,14 @@ class ZooKeeperFigures:
     contention: dict[str, Contention]
     order: dict[str, Order]
     lines: dict[str, dict[int, Line]]
-    """By the contestant and the number of those who wait."""
+    """By contestant and number of waiters."""
 
 
 def run_zookeeper(
     plan: Plan, without: Sequence[str], progress: Callable[[str], None]
 ) -> ZooKeeperFigures:
     kinds = [kind for kind in KINDS if kind.name not in without]
-    # kazoo reports every connection that ends, those of finished measurements included.
+    # kazoo logs every connection that ends, including those of finished measurements.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         node = stack.enter_context(ZooKeeperEnsemble())
@@ -318,7 +318,7 @@ def run_zookeeper(
 
 
 def targets_zookeeper(figures: ZooKeeperFigures) -> list[Target]:
-    """The targets this run can judge."""
+    """Return the targets that this run can judge."""
     return list(_judged(figures)) if LockfastZooKeeper.name in figures.uncontended else []
 
 
