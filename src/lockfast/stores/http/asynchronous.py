@@ -25,7 +25,7 @@ IDLE_MAX: Final = 64
 
 
 class _Streams:
-    """One connection, of one event loop."""
+    """One connection of one event loop."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class _Streams:
 
 
 class AsyncPool:
-    """Requests of the tasks of one event loop."""
+    """Requests from the tasks of one event loop."""
 
     def __init__(self, members: Members) -> None:
         self.members = members
@@ -54,13 +54,16 @@ class AsyncPool:
         self.connections = 0
 
     async def exchange(self, member: Member, request: Request, until_s: float) -> Response:
-        """Raises StoreUnavailableError if the request surely was not sent, else
-        OutcomeUnknownError."""
+        """Send a request and wait for its reply.
+
+        Raises StoreUnavailableError if the request was certainly not sent, else
+        OutcomeUnknownError.
+        """
         streams = await self._take(member, until_s)
         try:
             response = await self._exchange(streams, request.packed(str(member)), until_s)
         except BaseException:
-            streams.close()  # also when cancelled: a late reply is nobody's
+            streams.close()  # also when cancelled: no caller is left for a late reply
             raise
         idle = self._idle.setdefault(member, deque())
         if self._closed or not response.keeps or len(idle) >= IDLE_MAX:
@@ -91,7 +94,7 @@ class AsyncPool:
         until_s: float,
         take: Callable[[Sequence[dict[str, Any]]], bool],
     ) -> None:
-        """Read a streamed reply until `take` returns True for the lines that have come."""
+        """Read a streamed reply until `take` returns True for the lines that have arrived."""
         streams = await self._connect(member, until_s)
         reader = LineReader()
         try:
@@ -146,6 +149,6 @@ class AsyncPool:
 
 
 def _abort(streams: _Streams) -> None:
-    """Close a connection of an event loop that may run elsewhere, or no more."""
+    """Close a connection whose event loop may run on another thread, or not at all."""
     with contextlib.suppress(RuntimeError):
         streams.loop.call_soon_threadsafe(streams.close)

@@ -1,4 +1,4 @@
-"""Connections that block: each is used by one thread at a time."""
+"""Blocking connections: each is used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDLE_MAX: Final = 32
 """Connections kept for the next burst of callers, to each member."""
 
 _inherited: Final[list[Connection]] = []
-"""Connections of a parent process: neither used nor closed here."""
+"""Connections inherited from a parent process: neither used nor closed here."""
 
 
 class Connection:
@@ -50,14 +50,14 @@ class Connection:
         self.stream = Stream(opened)
 
     def send(self, packed: bytes, until_s: float) -> None:
-        """Until the last byte is out, the member cannot have carried out the request."""
+        """Send a request; until its last byte is sent, the member cannot have executed it."""
         try:
             self.stream.send(packed, until_s)
         except OSError as error:
             raise not_sent(self.label, error) from error
 
     def exchange(self, packed: bytes, until_s: float) -> Response:
-        """Send a request and wait for the whole reply."""
+        """Send a request and wait for the complete reply."""
         self.send(packed, until_s)
         try:
             data = self.stream.receive(until_s)
@@ -67,7 +67,7 @@ class Connection:
             reader = ReplyReader()
             reader.feed(data)
             while not reader.done:
-                left_s(until_s)  # also while bytes trickle in
+                left_s(until_s)  # also while bytes arrive slowly
                 reader.feed(self.stream.receive(until_s))
         except (OSError, ProtocolError) as error:
             raise broken(self.label, error) from error
@@ -101,11 +101,14 @@ class Pool:
         self._process = os.getpid()
         self._closed = False
         self.connections = 0
-        """How many were made: a new one may lead to another member."""
+        """The number of connections made so far; a new one may lead to another member."""
 
     async def exchange(self, member: Member, request: Request, until_s: float) -> Response:
-        """Raises StoreUnavailableError if the request surely was not sent, else
-        OutcomeUnknownError."""
+        """Send a request and wait for its reply.
+
+        Raises StoreUnavailableError if the request was certainly not sent, else
+        OutcomeUnknownError.
+        """
         connection = self._take(member, until_s)
         try:
             response = connection.exchange(request.packed(str(member)), until_s)
@@ -126,7 +129,7 @@ class Pool:
         until_s: float,
         take: Callable[[Sequence[dict[str, Any]]], bool],
     ) -> None:
-        """Read a streamed reply until `take` returns True for the lines that have come."""
+        """Read a streamed reply until `take` returns True for the lines that have arrived."""
         connection, reader = Connection(self.members, member, until_s), LineReader()
         try:
             connection.send(request.packed(str(member)), until_s)
@@ -167,7 +170,7 @@ class Pool:
 
 
 class LineStream:
-    """A streamed reply that one thread waits for and any thread may interrupt."""
+    """A streamed reply for which one thread waits and which any thread may interrupt."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
@@ -198,13 +201,13 @@ class LineStream:
         return self._connection is not None
 
     def next(self, timeout_s: float | None) -> list[dict[str, Any]]:
-        """Lines that have come; none after `timeout_s` or an interrupt."""
+        """Return the lines that have arrived; none after `timeout_s` or an interrupt."""
         connection = self._connection
         poll = platform.poll()
         poll.register(self._waker, platform.POLLIN)
         if connection is not None:
             if self._members.failures[connection.member] > self._failures:
-                # Others got no answer from this member: it may stay silent for ever.
+                # Other requests got no answer from this member: it may stay silent forever.
                 self.drop()
                 raise StoreUnavailableError(self._members.label, "a member stopped answering")
             poll.register(connection.stream, platform.POLLIN)
@@ -216,7 +219,7 @@ class LineStream:
     def _read(self, connection: Connection) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         try:
-            # Until nothing is left: TLS may have more in store than the socket shows.
+            # Until nothing is left: TLS may have buffered more than the socket shows.
             while (
                 not self._reader.done and (data := connection.stream.receive_nowait()) is not None
             ):

@@ -1,4 +1,4 @@
-"""Ask whichever member answers: one request, from one member to the next until one is reached."""
+"""Send a request to the first member of a cluster that can be reached."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lockfast.stores.http.members import Member, Members
 from lockfast.stores.http.messages import Request, Response
 
 ATTEMPTS: Final = 3
-"""With several members a request gives each at most a third of its time: one that has stopped
-answers nothing. With one member there is nobody else to ask."""
+"""With several members, a request gives each at most a third of its time, since a stopped member
+does not answer. With one member there is no alternative."""
 ATTEMPT_S_MIN: Final = 0.1
 ATTEMPT_S_MAX: Final = 1.5
 
 
 class HttpPool(Protocol):
-    """What the blocking and the asyncio pool have in common."""
+    """The interface that the blocking and the asyncio pool share."""
 
     connections: int
 
@@ -40,8 +40,8 @@ class HttpPool(Protocol):
 async def ask(members: Members, pool: HttpPool, request: Request, timeout_ms: int) -> Response:
     """Send a request to the current member; if it cannot be reached, to the next.
 
-    Raises StoreUnavailableError if the request surely was not sent to any member, and
-    OutcomeUnknownError if a member got it and did not answer.
+    Raises StoreUnavailableError if the request was certainly not sent to any member, and
+    OutcomeUnknownError if a member received it and did not answer.
     """
     attempt_s = timeout_ms / 1000
     until_s = monotonic() + attempt_s

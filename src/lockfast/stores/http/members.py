@@ -1,4 +1,4 @@
-"""Which member of a cluster is asked, and what errors of a connection mean."""
+"""Choose the member of a cluster to ask, and translate connection errors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lockfast.errors import (
 
 
 class Member(NamedTuple):
-    """One server: where it listens."""
+    """The address of one server."""
 
     host: str
-    """Or the path of a Unix socket, which begins with a slash."""
+    """The host, or the path of a Unix socket, which begins with a slash."""
     port: int = 0
 
     @property
@@ -26,14 +26,14 @@ class Member(NamedTuple):
         return self.host.startswith("/")
 
     def __str__(self) -> str:
-        """The value of the header `Host`."""
+        """Return the value of the header `Host`."""
         if self.is_path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Members:
-    """The servers of one store, and which one to ask. Any thread may use it."""
+    """The servers of one store, and the current one. Thread-safe."""
 
     def __init__(
         self, label: str, members: Sequence[Member], tls: ssl.SSLContext | None = None
@@ -42,7 +42,7 @@ class Members:
         self.all = tuple(members)
         self.tls = tls
         self.failures = dict.fromkeys(self.all, 0)
-        """How often each did not answer; whoever listens to one sees it rise."""
+        """How often each did not answer; listeners of a member notice when it increases."""
         self._at = 0
 
     @property
@@ -50,14 +50,15 @@ class Members:
         return self.all[self._at]
 
     def suspect(self, member: Member) -> None:
-        """It did not answer: ask the next, unless another caller has turned away already."""
+        """Record that a member did not answer; switch to the next unless another caller already
+        has."""
         self.failures[member] += 1
         if member == self.current:
             self._at = (self._at + 1) % len(self.all)
 
 
 def unreachable(label: str, error: BaseException) -> StoreError:
-    """Why there is no connection."""
+    """Return the error for a failed connection attempt."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreMisconfiguredError(
             label,
@@ -79,9 +80,9 @@ def certificate_refused(label: str, error: BaseException) -> StoreMisconfiguredE
 
 
 def broken(label: str, error: BaseException) -> StoreError:
-    """What became of a request that was sent when its connection failed."""
+    """Return the error for a request that was sent before its connection failed."""
     if isinstance(error, ssl.SSLError) and "ALERT" in str(error):
-        return certificate_refused(label, error)  # with TLS 1.3 it comes after our side is done
+        return certificate_refused(label, error)  # with TLS 1.3 it follows our handshake
     if isinstance(error, TimeoutError):
         return OutcomeUnknownError(label, "did not answer in time")
     if isinstance(error, OSError):
@@ -90,7 +91,7 @@ def broken(label: str, error: BaseException) -> StoreError:
 
 
 def ended(label: str, error: BaseException | None = None) -> StoreUnavailableError:
-    """Why a streamed reply brings no more."""
+    """Return the error for a streamed reply that has ended."""
     if isinstance(error, StoreUnavailableError):
         return error
     return StoreUnavailableError(label, f"broke a watch ({error})" if error else "ended a watch")

@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as JSON gateways speak: requests as bytes, replies from bytes."""
+"""The part of HTTP/1.1 that JSON gateways use: encode requests, decode replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 HEAD_MAX: Final = 64 * 1024
 BODY_MAX: Final = 32 * 1024 * 1024
-"""Of a whole reply, and of one line of a stream."""
+"""The maximum size of a whole reply, and of one line of a stream."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"\r\nContent-Length: "
@@ -18,11 +18,11 @@ encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(
 
 
 class ProtocolError(Exception):
-    """What came is not HTTP or JSON as we accept it: malformed, too large, too deep."""
+    """The received data is not acceptable HTTP or JSON: malformed, too large, or too deep."""
 
 
 class Response(NamedTuple):
-    """A whole reply."""
+    """A complete reply."""
 
     status: int
     body: bytes
@@ -34,7 +34,7 @@ class Response(NamedTuple):
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """A JSON object; raises ProtocolError for anything else."""
+    """Decode a JSON object. Raises ProtocolError for anything else."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -46,10 +46,10 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 
 class Request(NamedTuple):
-    """A request, whichever member it is sent to."""
+    """A request, independent of the member it is sent to."""
 
     path: str
-    """With its query, percent-encoded."""
+    """The path with its query, percent-encoded."""
     body: bytes = b""
     headers: tuple[str, ...] = ()
     method: str = "POST"
@@ -66,7 +66,7 @@ def _head(host: str, method: str, path: str, headers: tuple[str, ...]) -> bytes:
 
 
 def whole(data: bytes) -> Response | None:
-    """The reply, if it came in one piece as most do; None: feed it to a ReplyReader."""
+    """Return the reply if it arrived in one piece, as most do; None to use a ReplyReader."""
     if not data.startswith(b"HTTP/1.1 200 OK\r\n"):
         return None
     end = data.find(_HEAD_END)
@@ -79,7 +79,7 @@ def whole(data: bytes) -> Response | None:
 
 
 class ReplyReader:
-    """Takes bytes as they come; gives the body in pieces, and says when it is whole."""
+    """Parses bytes as they arrive; returns the body in pieces, and detects its end."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -87,13 +87,14 @@ class ReplyReader:
         self.keeps = True
         self._data = bytearray()
         self._left: int | None = None
-        """Bytes of the body, or of the chunk, still to come; None: until the end."""
+        """Remaining bytes of the body or of the chunk; None if it lasts until the connection
+        closes."""
         self._chunked = False
         self._pieces: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what was received; b"" is the end of the connection."""
+        """Add received data; b"" is the end of the connection."""
         if not data:
             if self.status and self._left is None and not self._chunked:
                 self.done, self.keeps = True, False
@@ -106,7 +107,7 @@ class ReplyReader:
             pass
 
     def take(self) -> bytes:
-        """The part of the body that came since the last call."""
+        """Return the part of the body that arrived since the last call."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -151,12 +152,12 @@ class ReplyReader:
         return False
 
     def _chunk(self) -> bool:
-        """One step through a chunked body; False if more bytes are needed."""
+        """Process one step of a chunked body; return False if more bytes are needed."""
         assert self._left is not None
         if self._left > 0:
             self._move(min(self._left, len(self._data)))
             if self._left == 0:
-                self._left = -2  # the line end behind a chunk
+                self._left = -2  # the line end after a chunk
             return bool(self._data)
         if self._left < 0:
             if len(self._data) < 2:
@@ -195,7 +196,7 @@ class ReplyReader:
 
 
 class LineReader:
-    """A streamed reply: takes bytes as they come, and gives each line of the body as an object."""
+    """Parses a streamed reply as it arrives, and returns each line of the body as an object."""
 
     def __init__(self) -> None:
         self._reply = ReplyReader()
@@ -206,7 +207,7 @@ class LineReader:
         return self._reply.done
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The objects that are whole now; the last one may end without a line end."""
+        """Return the objects that are complete now; the last one may lack a line end."""
         self._reply.feed(data)
         *lines, self._rest = (self._rest + self._reply.take()).split(b"\n")
         if len(self._rest) > BODY_MAX:
