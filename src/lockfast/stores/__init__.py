@@ -1,1 +1,1 @@
-"""The stores, one module each; `registry` knows which URL scheme belongs to which."""
+"""The stores; `registry` maps URL schemes to them."""

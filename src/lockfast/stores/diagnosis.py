@@ -1,4 +1,4 @@
-"""What `lockfast doctor` and `lockfast reset` ask of a store.
+"""The port for `lockfast doctor` and `lockfast reset`: checks and repairs of a store.
 
 The module that opens a store (the one `registry` names for its scheme) may also define
 
@@ -24,7 +24,7 @@ class Diagnosis(NamedTuple):
     what: str
     found: str
     verdict: Verdict = "good"
-    """`note`: safe, but the operator should know. `bad`: locks kept here would break promises."""
+    """`note`: safe, but the operator should know. `bad`: locks stored here would break promises."""
     advice: str = ""
 
 
@@ -32,11 +32,12 @@ class Maintenance:
     """Checks and repairs of one namespace of one store.
 
     A store overrides what it supports; the rest raises UnsupportedError. Each method opens and
-    closes its own connections, and raises StoreUnavailableError if it cannot get through.
+    closes its own connections, and raises StoreUnavailableError if it cannot connect.
     """
 
     ttl_ms = 30_000
-    """The TTL of the clients that the store is examined for; some stores cannot serve every one."""
+    """The TTL of the clients for which the store is checked; some stores do not support every TTL.
+    """
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -48,31 +49,31 @@ class Maintenance:
     def repair(self) -> Iterator[Diagnosis]:
         """Make a damaged namespace usable again; yield what was changed.
 
-        A change is a `note`, damage that remains is `bad`. Intact claims stay. Tokens given
-        afterwards are greater than all given before.
+        A change is a `note`, damage that remains is `bad`. Intact claims stay. Tokens granted
+        afterwards are greater than all granted before.
         """
         raise self._unsupported("doctor --repair")
 
     def reset(self) -> Iterator[Diagnosis]:
         """End every session and delete every claim of the namespace; yield what was deleted.
 
-        Tokens given afterwards are greater than all given before.
+        Tokens granted afterwards are greater than all granted before.
         """
         raise self._unsupported("reset")
 
     def dump(self) -> Iterator[str]:
-        """Yield everything stored in the namespace as lines of text, for a person to read.
+        """Yield everything stored in the namespace as readable lines of text.
 
-        Tabs separate the fields of a line. Secrets that authenticate wake-ups are left out.
+        Tabs separate the fields of a line. Secrets that authenticate wakes are omitted.
         """
         raise self._unsupported("doctor --dump")
 
     def raise_epoch(self) -> Iterator[Diagnosis]:
-        """After a restore from a backup: lift tokens above all given before the restore."""
+        """Raise tokens above all granted before a restore from a backup."""
         raise self._unsupported("doctor --raise-epoch")
 
     def refuse_reset_if_unsupported(self) -> None:
-        """Raise UnsupportedError before anybody is asked to confirm a reset."""
+        """Raise UnsupportedError before the user is asked to confirm a reset."""
         if type(self).reset is Maintenance.reset:
             raise self._unsupported("reset")
 

@@ -1,7 +1,7 @@
-"""What passes between a client and its store, as lines of a history.
+"""Record the commands and replies of a client as lines of a history.
 
-The format is that of `sim/history.py`; an operation is one claim. Instants are of the clock of
-this machine since it was switched on, in microseconds.
+The format is that of `sim/history.py`; an operation is one claim. Times are microseconds of this
+machine's clock since boot.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lockfast.stores.private_files import open_private
 
 VARIABLE: Final = "LOCKFAST_HISTORY"
 _OPS_BITS: Final = 20
-"""As many operations a process numbers before it begins with other numbers."""
+"""A process draws a new random base after 2 ** _OPS_BITS operation numbers."""
 
 logger = logging.getLogger("lockfast")
 
 
 class HistoryFile:
-    """Lines appended to a file that others append to as well."""
+    """Appends lines to a file that other processes append to as well."""
 
     def __init__(self, path: str, label: str) -> None:
         try:
-            # Owner labels and lock names: for this user only, as the lock database is.
+            # It contains owner labels and lock names: for this user only, like the lock database.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             self._descriptor = open_private(path, flags, f"{VARIABLE}={path}")
         except OSError as error:
@@ -53,7 +53,7 @@ class HistoryFile:
             reason = "a line was cut short"
         except OSError as error:
             reason = str(error)
-        # Locks go on; what is in the file up to here can still be judged, or is refused.
+        # Locking continues; the file up to here can still be checked, or is rejected.
         self._broken = True
         logger.warning("the history in %s ends here: %s", self._path, reason)
 
@@ -65,19 +65,19 @@ class HistoryFile:
 
 @dataclass
 class _Claim:
-    """What was asked for and not given back yet."""
+    """A claim that was requested and not released yet."""
 
     op: int
     by: str
     max_hold_ms: int
     token: int = 0
-    """0: not told to hold yet."""
+    """0 until the claim is known to hold."""
     conversions: dict[str, int] = field(default_factory=dict)
-    """Operations that ask for a mode."""
+    """Pending conversions: the operation for each requested mode."""
 
 
 class HistoryRecorder:
-    """Turns commands and answers into entries; callers and keepers write side by side."""
+    """Turns commands and replies into entries. Callers and keepers write concurrently."""
 
     def __init__(self, file: HistoryFile) -> None:
         self._file = file
@@ -91,13 +91,13 @@ class HistoryRecorder:
         self._ttl_us: dict[str, int] = {}
         self._owners: dict[str, str] = {}
         self._opened: dict[str, int] = {}
-        """When each session that is not known to be open was asked for first."""
+        """When each session that is not known to be open was first requested."""
         self._ops = int.from_bytes(os.urandom(4), "big") << _OPS_BITS
 
     @property
     def _mutex(self) -> AbstractContextManager[Any]:
         if self._process != os.getpid():
-            # A child of a fork holds nothing, and a thread it has not may hold the mutex.
+            # A forked child holds nothing, and a thread that it lacks may hold the mutex.
             self._begin()
         return self._own_mutex
 
@@ -122,7 +122,7 @@ class HistoryRecorder:
     # ── what is sent ─────────────────────────────────────────────────────────────────
 
     def sends(self, command: c.Command) -> None:
-        """A command is about to be sent, perhaps not for the first time."""
+        """Record that a command is about to be sent, possibly again."""
         if isinstance(command, c.Contend):
             command = command.enter
         with self._mutex:
@@ -181,7 +181,7 @@ class HistoryRecorder:
             )
 
     def _ends(self, session: str, why: str) -> None:
-        """Nothing of a session is relied on any more."""
+        """Record that the client no longer relies on a session."""
         if self._ttl_us.pop(session, None) is not None:
             self._file.write({"at": now_us(), "ends": session, "why": why})
         self._owners.pop(session, None)
@@ -194,7 +194,7 @@ class HistoryRecorder:
                 self._got(claim.op, "unknown")
 
     def failed(self, command: c.Command, sent_us: int) -> None:
-        """A command got no answer, or an error."""
+        """Record that a command got no reply, or an error."""
         if isinstance(command, c.Renew):
             with self._mutex:
                 self._file.write({"at": now_us(), "fails": command.session, "sent": sent_us})
@@ -202,7 +202,7 @@ class HistoryRecorder:
     # ── what is heard ────────────────────────────────────────────────────────────────
 
     def heard(self, command: c.Command, reply: c.Reply, sent_us: int) -> None:
-        """A command that was sent at this instant has been answered."""
+        """Record the reply to a command that was sent at `sent_us`."""
         if isinstance(command, c.Contend):
             command = command.enter
         with self._mutex:
@@ -226,7 +226,7 @@ class HistoryRecorder:
                 self._by_others(command, reply, sent_us)
 
     def hears(self, wake: c.Wake) -> None:
-        """A step of this process says that a claim holds, and is believed."""
+        """Record a grant that arrived as a trusted wake."""
         if wake.what == c.WAKE_GRANTED:
             with self._mutex:
                 claim = self._claims.get((wake.session, wake.n))
@@ -270,7 +270,7 @@ class HistoryRecorder:
         self._got(claim.op, "granted", token=reply.token, session=of[0], n=of[1], **about)
 
     def _lives(self, session: str, sent_us: int) -> None:
-        """Counted from before it was sent: a lease is never relied on for longer than this."""
+        """Record a session's deadline, counted from before the request was sent."""
         ttl_us = self._ttl_us.get(session)
         if ttl_us is not None:
             about = {"lives": session, "until": sent_us + ttl_us, "sent": sent_us}
@@ -302,13 +302,14 @@ class HistoryRecorder:
             self._got(op, "done" if done else "lost")
 
     def _by_others(self, command: c.Command, reply: c.Reply, sent_us: int) -> None:
-        """What this client did to the claims of others, and to names."""
+        """Record what this client did to claims of others, and to limits."""
         if not isinstance(reply, c.Done) or not reply.found:
             return
         if isinstance(command, c.Revoke):
             self._file.write({"at": sent_us, "revoke": command.session, "n": command.n})
         elif isinstance(command, c.RevokeSession) or (
-            # Whose process died believes nothing. (One that is silent has its deadline.)
+            # The holder's process is dead, so it relies on nothing. (A silent one has its
+            # deadline.)
             isinstance(command, c.Expel) and command.renewals is None
         ):
             self._file.write({"at": sent_us, "revoke": command.session, "n": 0})

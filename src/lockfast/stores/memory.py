@@ -144,7 +144,7 @@ class _MemoryWire:
 
 
 class WakeSource(Protocol):
-    """What delivers wakes within the process: a lock table, or the nodes of a majority."""
+    """Delivers wakes within the process: a lock table, or the nodes of a majority."""
 
     def attach(self, inbox: str, deliver: Deliver) -> None: ...
     def detach(self, inbox: str) -> None: ...

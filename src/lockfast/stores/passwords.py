@@ -1,4 +1,4 @@
-"""Passwords that are not in the URL: read anew for each connection, so that they may change."""
+"""Passwords outside the URL: read again for each connection, so that they may change."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class PasswordFile:
 def plain(password: Password, label: str) -> str:
     """Return the current password of the store `label`.
 
-    Raises StoreUnavailableError if it cannot be had now, so that callers try again.
+    Raises StoreUnavailableError if it cannot be read now, so that callers retry.
     """
     if isinstance(password, str):
         return password
     try:
         found = password()
     except Exception as error:
-        # Not its text: whoever wrote the function may have put the password into it.
+        # Do not show the error's text: the function's author may have put the password into it.
         raise StoreUnavailableError(
             label,
             f"the password cannot be read ({type(error).__name__} in {_name_of(password)})",

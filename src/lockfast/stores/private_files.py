@@ -1,13 +1,12 @@
-"""Opening files that only their owner may touch.
+"""Open files that only their owner may access.
 
-The lock database and histories name programs and locks, and the database also holds the
-secrets that authenticate wake-ups. So these files, and the directory they are in, are held to
-the rules that ssh applies to private keys: owned by this user (or root), no rights for others,
-and never reached through a symbolic link. A group may share them, but only if it is told so
-explicitly (`share=group`).
+The lock database and histories name programs and locks, and the database also contains the secrets
+that authenticate wakes. So these files and their directory must satisfy the rules that ssh applies
+to private keys: owned by this user (or root), no permissions for others, and never accessed through
+a symbolic link. A group may share them, but only on explicit request (`share=group`).
 
-Parents of the directory are not checked. Whoever may write there can move the directory away,
-but cannot put one in its place that passes these checks.
+Parents of the directory are not checked. A user who may write there can move the directory away,
+but cannot replace it by one that passes these checks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ GROUP: Final = 0o660
 
 
 def make_directories(directory: str) -> None:
-    """Create a directory and its missing parents, each with rights for this user only."""
+    """Create a directory and its missing parents, each with permissions for this user only."""
     missing = []
     while directory and not os.path.isdir(directory):
         missing.append(directory)
@@ -37,7 +36,7 @@ def make_directories(directory: str) -> None:
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
-            if not os.path.isdir(path):  # else another process was faster
+            if not os.path.isdir(path):  # otherwise another process was faster
                 raise
 
 
@@ -47,7 +46,7 @@ def open_private(path: str, flags: int, label: str, *, group: bool = False) -> i
     Raises OSError, and StoreMisconfiguredError if others could read or change the file.
     """
     mode = GROUP if group else PRIVATE
-    # Windows has neither: there no descriptor is inherited, and links need a privilege.
+    # Windows has neither: there, descriptors are not inherited, and links need a privilege.
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     created = False
     try:
@@ -65,7 +64,7 @@ def open_private(path: str, flags: int, label: str, *, group: bool = False) -> i
         raise
     try:
         if created and group:
-            # The group that shares the directory, and its rights whatever the umask is.
+            # The group that shares the directory, and its permissions regardless of the umask.
             os.fchown(descriptor, -1, os.stat(os.path.dirname(path) or ".").st_gid)
             os.fchmod(descriptor, mode)
         check_file(path, os.fstat(descriptor), label, group=group)
@@ -113,12 +112,12 @@ def check_file(path: str, found: os.stat_result, label: str, *, group: bool = Fa
 
 
 def _has_owners() -> bool:
-    """Whether files have a user and a mode here. On Windows the user's profile protects them."""
+    """Return whether files have an owner and a mode. On Windows, the user's profile is private."""
     return hasattr(os, "geteuid")
 
 
 def _is_trusted(found: os.stat_result, group: bool) -> bool:
-    """Whether the owner is this user or root, or the group is one of ours and may share."""
+    """Return whether the owner is this user or root, or the group is one of ours and may share."""
     if group and found.st_gid in (os.getegid(), *os.getgroups()):
         return True
     return found.st_uid in (os.geteuid(), ROOT)

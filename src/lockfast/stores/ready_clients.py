@@ -1,8 +1,8 @@
-"""Ready clients of other libraries in place of a URL.
+"""Accept clients of other libraries in place of a URL.
 
-Lockfast needs connections of its own: one for the keeper's thread, one for wake-ups, and none
-whose retries or response callbacks are another library's. So it takes the *settings* of a ready
-client and connects with them. What has settings that Lockfast could not keep is refused.
+Lockfast needs its own connections: one for the keeper's thread, one for wakes, and none with
+another library's retries or response callbacks. So it connects with the *settings* of the given
+client. Clients with settings that Lockfast could not honour are refused.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _OF_REDIS: Final = frozenset(
     {"host", "port", "db", "username", "password", "path", "credential_provider"}
     | {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"}
 )
-"""Settings that decide where and as whom redis-py connects. The others are about its own work."""
+"""Settings for where and as whom redis-py connects. The others concern redis-py itself."""
 _OF_REDIS_REFUSED: Final = ("ssl_ca_path", "ssl_ca_data", "ssl_password", "ssl_min_version")
 _OF_LIBPQ: Final = frozenset({"host", "port", "user", "password", "dbname"})
 
 
 class Found(NamedTuple):
-    """A URL without a password, and what provides the password."""
+    """A URL without a password, and a function that returns the password."""
 
     url: str
     password: Callable[[], str] | None
 
 
 def settings_of(client: object) -> Found:
-    """Return the settings of a ready client; raise UnsupportedError if it has none we know."""
+    """Return the settings of a client. Raises UnsupportedError if its settings are not known."""
     libraries = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
     any_client: Any = client
     if libraries & {"redis", "valkey"}:
@@ -104,7 +104,7 @@ def _of_sqlalchemy(engine: Any) -> Found:
 
 
 def _of_etcd3gw(client: Any) -> Found:
-    """The client of etcd's JSON gateway, which Lockfast uses, too."""
+    """Return the settings of a client of etcd's JSON gateway, which Lockfast uses, too."""
     verify, certificate = client.session.verify, client.session.cert
     options = {"ca": verify} if isinstance(verify, str) else {} if verify else {"verify": "off"}
     if certificate:

@@ -1,4 +1,4 @@
-"""What the wake listeners of servers share: one connection, reconnected with growing pauses.
+"""The base of wake listeners for servers: one connection, reconnected with backoff.
 
 A listener belongs to one keeper and runs on its thread. It polls its connection together with a
 waker, so that other threads can interrupt it.
@@ -28,7 +28,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Closable)
 
 
 class ReconnectingListener(Generic[ConnectionT]):
-    """The connection of a wake listener, and the wait for it."""
+    """The connection of a wake listener, and how it waits."""
 
     process = ""
     """Empty: a server cannot detect that a client's process has died."""

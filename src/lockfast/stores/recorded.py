@@ -1,9 +1,8 @@
-"""LOCKFAST_HISTORY=file: what a client asked, was told and believed, for `lockfast check`.
+"""LOCKFAST_HISTORY=file: record a client's commands and replies, for `lockfast check`.
 
-A store is wrapped when it is opened, so that without the variable nothing is done at all. Every
-command and every answer passes here with the instants before and after it, in both faces and for
-every store. Many processes may write to one file: every line is one write to a descriptor opened
-to append.
+A store is wrapped when it is opened, so without the variable there is no overhead. Every command
+and every reply passes here with the instants before and after it, in both APIs and for every store.
+Many processes may write to one file: every line is one write to a descriptor opened for appending.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from lockfast.stores.history_recorder import HistoryFile, HistoryRecorder
 
 
 def recorded(store: Store, path: str) -> Store:
-    """The store, with a record of what passes between it and its client.
+    """Return the store, wrapped so that its commands and replies are recorded.
 
-    Raises StoreMisconfiguredError if nothing can be written to the file.
+    Raises StoreMisconfiguredError if the file cannot be written.
     """
     try:
         return _RecordedStore(store, HistoryRecorder(HistoryFile(path, store.label)))
@@ -48,7 +47,7 @@ class _RecordedWire:
 
     @property
     def connections(self) -> int:
-        """How often the wire connected, where it says so."""
+        """The number of connections made so far, if the wire counts them."""
         return getattr(self._wire, "connections", 0)
 
 

@@ -1,4 +1,4 @@
-"""Store URLs: how they are parsed, which store opens which scheme, and how they are shown.
+"""Store URLs: parse them, find the store for a scheme, and show them without secrets.
 
 No password may reach a repr, a log or an error: everything that names a store uses `label_of`.
 """
@@ -64,9 +64,9 @@ WITH_PASSWORDS: Final = (
     "redis", "rediss", "unix", "valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql",
     "cluster", "sentinel", "http", "https", "zookeeper", "zookeepers", "zk", "zks",
 )  # fmt: skip
-"""How the schemes of stores end that have a password."""
+"""Suffixes of the schemes of stores that have a password."""
 DEFAULT_NAMESPACE: Final = "default"
-"""Another name for the namespace of those who give none."""
+"""An alias of the namespace that is used if none is given."""
 
 _SCHEME: Final = "[a-z][a-z0-9+.-]*"
 _NAMESPACE: Final = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
@@ -83,7 +83,7 @@ class StoreUrl(NamedTuple):
     options: Mapping[str, str]
     label: str
     password: Callable[[], str] | None = None
-    """Provides the current password, in place of the one in `location`."""
+    """Returns the current password, in place of the one in `location`."""
 
     def __repr__(self) -> str:
         return f"<StoreUrl {self.label}>"
@@ -92,7 +92,7 @@ class StoreUrl(NamedTuple):
         known = tuple(dict.fromkeys((*known, "namespace")))
         for name in self.options:
             if name not in known:
-                # Something that is no plain word may be the rest of a password.
+                # Anything but a plain word may be the rest of a password.
                 shown = (
                     repr(name) if re.fullmatch("[a-z][a-z0-9_-]{0,30}", name) else "of that name"
                 )
@@ -104,17 +104,17 @@ class StoreUrl(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """Locks in different namespaces never meet; "" is the default namespace."""
+        """The namespace; "" is the default. Locks in different namespaces are independent."""
         return self.options.get("namespace", "")
 
     def in_namespace(self, namespace: str) -> StoreUrl:
-        """The same store with another namespace; raises StoreMisconfiguredError if invalid."""
+        """Return the URL with another namespace. Raises StoreMisconfiguredError if invalid."""
         return self._replace(
             options={**self.options, "namespace": _checked_namespace(namespace, self.label)}
         )
 
     def flag(self, name: str, default: bool) -> bool:
-        """The value of an on/off option."""
+        """Return the value of an on/off option."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -128,7 +128,7 @@ class StoreUrl(NamedTuple):
 
 
 def parse_url(url: str) -> StoreUrl:
-    """Parse a store URL; raises StoreMisconfiguredError if it is malformed."""
+    """Parse a store URL. Raises StoreMisconfiguredError if it is malformed."""
     from urllib.parse import parse_qsl, unquote
 
     if not isinstance(url, str):
@@ -145,7 +145,7 @@ def parse_url(url: str) -> StoreUrl:
         )
     place, _, query = rest.partition("?")
     if "@" in query:
-        # Probably a password with a ? in it; to read the rest as options would show them.
+        # Probably a password that contains a ?; parsing the rest as options would show them.
         raise StoreMisconfiguredError(
             label, "has an @ after the ?", "write ? as %3F and @ as %40 in passwords and options"
         )
@@ -180,11 +180,11 @@ def _checked_namespace(namespace: str, label: str) -> str:
 
 
 def label_of(url: str) -> str:
-    """The URL as it may be shown: `***` in place of every password.
+    """Return the URL as it may be shown: `***` in place of every password.
 
-    Stores decode a URL before they split off credentials at the last @, and people forget to
-    escape passwords. So everything from the first colon to the last @ is hidden, escaped or
-    not, wherever it stands, and so is what looks like a password without a host behind it.
+    Stores decode a URL before they split off credentials at the last @, and users forget to escape
+    passwords. So everything from the first colon to the last @ is hidden, escaped or not, wherever
+    it occurs, and so is anything that looks like a password without a host after it.
     """
     shown = url.encode(errors="replace").decode()
     found = re.fullmatch(rf"({_SCHEME}://)?(.*)", shown, re.DOTALL | re.IGNORECASE)
@@ -220,7 +220,7 @@ def _shown_options(query: str) -> str:
 def open_store(
     url: str, face: Face, *, password: Callable[[], str] | None = None, **settings: Any
 ) -> Store:
-    """Open the store behind a URL for callers of one API; raises if the URL is wrong."""
+    """Open the store at a URL for callers of one API; raises if the URL is invalid."""
     parsed = parse_url(url)
     if password is not None:
         parsed = parsed._replace(password=password)
@@ -238,7 +238,7 @@ def open_store(
 
 
 def open_maintenance(url: StoreUrl) -> Maintenance:
-    """The checks and repairs that the store behind a URL offers; does not connect yet."""
+    """Return the maintenance of the store at a URL; does not connect yet."""
     module, _ = _find(url)
     make = getattr(module, "open_maintenance", None)
     if make is None:
@@ -248,7 +248,7 @@ def open_maintenance(url: StoreUrl) -> Maintenance:
 
 
 def _find(url: StoreUrl) -> tuple[ModuleType, str]:
-    """The module that opens this scheme, and the name of the function in it."""
+    """Return the module that opens this scheme, and the name of its function."""
     opener = _BUILT_IN.get(url.scheme) or _registered(url)
     name, _, function = opener.partition(":")
     return importlib.import_module(name), function

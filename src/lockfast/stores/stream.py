@@ -1,12 +1,12 @@
 """A connected socket for the blocking API: every send and receive ends by its deadline.
 
-On a local network a reply often arrives before a blocked thread can be rescheduled: of a
-short request, that wake-up is the longest part. `Stream.receive` therefore polls the socket
-for up to SPIN_S, yielding the CPU between polls, before it blocks. It stops polling after a
-reply that took longer, and never polls if the stream was made with `spins=False`.
+On a local network a reply often arrives before a blocked thread can be rescheduled: that wake-up is
+the longest part of a short request. `Stream.receive` therefore polls the socket for up to SPIN_S,
+yielding the CPU between polls, before it blocks. It stops polling after a reply that took longer,
+and never polls if the stream was created with `spins=False`.
 
-A stream knows nothing of protocols. Whoever reads from it bounds what it collects
-(FRAME_BYTES_MAX unless the request asks for more) and validates what it has read.
+A stream knows nothing about protocols. Its reader bounds what it collects (FRAME_BYTES_MAX unless
+the request asks for more) and validates what it has read.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class Stream:
             return None
 
     def is_usable(self) -> bool:
-        """Return whether a request may be sent: the stream was used just now, or is quiet."""
+        """Return whether a request may be sent: the stream was just used, or is quiet."""
         return monotonic() - self._used_s < IDLE_S or self.is_quiet()
 
     def is_quiet(self) -> bool:
-        """Return whether nothing arrived unasked, such as the server's close."""
+        """Return whether no unexpected data has arrived, such as the server's close."""
         try:
             return not self._input.poll(0) or self.receive_nowait() is None
         except OSError:
@@ -120,24 +120,24 @@ def left_s(until_s: float) -> float:
 
 
 def not_sent(label: str, error: BaseException | None = None) -> StoreUnavailableError:
-    """The error for a request that was surely not carried out: its last byte was not sent."""
+    """Return the error for a request that was not executed: its last byte was not sent."""
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(label, "the request could not be sent in time")
     return StoreUnavailableError(label, "the connection broke before the request was sent")
 
 
 def in_doubt(label: str, error: BaseException | None = None) -> OutcomeUnknownError:
-    """The error for a request that was sent and not answered completely."""
+    """Return the error for a request that was sent and not answered completely."""
     if isinstance(error, TimeoutError):
         return OutcomeUnknownError(label, "did not answer in time")
     return OutcomeUnknownError(label, "the connection broke before the answer came")
 
 
 def unreadable(label: str, why: object) -> OutcomeUnknownError:
-    """The error for a reply that breaks the protocol, is too large, or makes no sense.
+    """Return the error for a reply that violates the protocol, is too large, or is malformed.
 
-    The request may have been carried out, and nothing else that arrives on the same
-    connection can be trusted: whoever raises this closes it.
+    The request may have been executed, and nothing else that arrives on the same connection can be
+    trusted: the code that raises this error closes the connection.
     """
     return OutcomeUnknownError(
         label, f"sent an answer that cannot be used ({why})", "check what listens at this address"

@@ -1,7 +1,7 @@
-"""Rows in memory that can be put back as they were when a step is cut short.
+"""Rows in memory that can be restored when a step is interrupted.
 
-Ctrl-C may strike between any two lines, also in the middle of a step. A store with
-transactions rolls back; here what a step sees for the first time is copied before.
+Ctrl-C may strike between any two lines, even within a step. A store with transactions rolls back;
+here, each row is copied when a step first accesses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lockfast.core.rows import META_KEY, Row, copied
 
 
 class UndoableRows(MemoryRows):
-    """As MemoryRows; what was done since the last `keep` can be undone."""
+    """MemoryRows whose changes since the last `keep` can be undone."""
 
     __slots__ = ("_before",)
 
@@ -22,11 +22,11 @@ class UndoableRows(MemoryRows):
         self._before: dict[str, Any] = {}
 
     def keep(self) -> None:
-        """The step is done."""
+        """Make the changes of the step permanent."""
         self._before = {}
 
     def undo(self) -> None:
-        """Put back what has changed since `keep`."""
+        """Restore everything that has changed since `keep`."""
         for key, row in self._before.items():
             if row is None:
                 self._rows.pop(key, None)

@@ -20,7 +20,7 @@ class Waker:
         return self._reader.fileno()
 
     def interrupt(self) -> None:
-        # A full buffer is readable already; a closed socket has no listener left.
+        # A full buffer is already readable; a closed socket has no listener left.
         with contextlib.suppress(OSError):
             self._writer.send(b".")
 

@@ -138,8 +138,7 @@ class Batches:
             raise
 
     async def _lead(self, batch: list[_Item]) -> None:
-        """Send a batch, signal its outcome to every caller, and choose the sender of the next
-        batch."""
+        """Send a batch, signal its outcome to every caller, and appoint the next sender."""
         try:
             await self._send(batch)
         except Exception as error:

@@ -50,8 +50,7 @@ class Members:
         return self.all[self._at]
 
     def suspect(self, member: Member) -> None:
-        """Record that a member did not answer; switch to the next unless another caller already
-        has."""
+        """Record that a member did not answer; switch to the next unless a caller already has."""
         self.failures[member] += 1
         if member == self.current:
             self._at = (self._at + 1) % len(self.all)

@@ -208,8 +208,7 @@ class Connection:
         return self._fd
 
     def notifications(self) -> list[str]:
-        """Return the payloads of received notifications; raises OSError if the connection is
-        closed."""
+        """Return the payloads of received notifications; raises OSError if closed."""
         try:
             self._pg.consume_input()
         except OperationalError as error:

@@ -32,8 +32,7 @@ def _sql(function: str, count: int, schema: str) -> str:
 
 
 def call_for(command: Command, own_channel: str) -> Call | None:
-    """Return the function for a command that may be simple enough; the server decides whether it
-    is."""
+    """Return the function for a command that may be simple enough; the server decides."""
     if type(command) is c.Enter:
         return _enter(command)
     if type(command) is c.Leave:

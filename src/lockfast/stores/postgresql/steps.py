@@ -378,8 +378,7 @@ def _foresee(command: c.Command, needs: _Needs) -> None:
 
 
 def notifications(wakes: Iterable[Wake], own_channel: str) -> list[Statement]:
-    """Return the statements that wake sessions of other clients; an inbox is a channel and a
-    secret."""
+    """Return the statements that wake other clients; an inbox is a channel and a secret."""
     found: dict[tuple[str, str], None] = {}
     for inbox, session, n, what, token in wakes:
         channel, _, secret = inbox.partition(" ")

@@ -47,8 +47,7 @@ class Confirmation:
         return pack("WAIT", self._replicas, max(1, min(WAIT_MS, round(left_s * 900))))
 
     def judged(self, command: Command, reply: Reply, found: Any) -> Reply:
-        """Return the confirmed part of a reply. Raises OutcomeUnknownError for an unconfirmed
-        grant."""
+        """Return the confirmed part of a reply. Raises OutcomeUnknownError if that is none."""
         if isinstance(found, int) and found >= self._replicas:
             self._confirmed.update(_grants(command, reply))
             return reply

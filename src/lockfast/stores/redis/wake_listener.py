@@ -56,8 +56,7 @@ class RedisWakeListener(ReconnectingListener[Connection]):
     # ── subscribing ──────────────────────────────────────────────────────────────────
 
     def _subscribe(self, until_s: float | None) -> bool:
-        """Connect and subscribe, unless the last attempt has just failed; return whether it
-        succeeded."""
+        """Connect and subscribe, unless an attempt has just failed; return True on success."""
         give_up_s = self._connect_until_s(until_s)
         if give_up_s is None:
             return False

@@ -83,8 +83,7 @@ class ShardedWire:
         kind: type[Reply_T],
         shards: Sequence[int] | None = None,
     ) -> list[Reply_T]:
-        """Send a command to several shards, by default to all. If one fails, the whole command
-        fails."""
+        """Send a command to several shards, by default to all; fails if any of them fails."""
         every = range(self._placement.shards) if shards is None else shards
         return [await self._ask(shard, command, timeout_ms, kind) for shard in every]
 

@@ -29,8 +29,7 @@ class ProbeError(Exception):
 
 
 class Status(NamedTuple):
-    """The reply to `srvr`; missing fields are "" or -1, and all are missing if `srvr` is not
-    allowed."""
+    """The reply to `srvr`; missing fields are "" or -1 (all of them, if it is not allowed)."""
 
     version: str = ""
     mode: str = ""
@@ -77,8 +76,7 @@ class Session:
             raise
 
     def accepts(self, size: int) -> bool:
-        """Return whether the server reads a request of this many bytes; asks for a node of that
-        name."""
+        """Return whether the server reads a request of this size, made by a long node name."""
         path = b"/".ljust(size - 13, b"x")
         try:
             self._send(struct.pack("!iii", 1, _EXISTS, len(path)) + path + b"\x00")

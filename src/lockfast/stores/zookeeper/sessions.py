@@ -147,8 +147,7 @@ async def opened_before(requests: Requests, own: OwnSession) -> Reply:
 
 
 async def raise_base(requests: Requests, instant: Instant | None, lag_us: int = LAG_US) -> None:
-    """Raise the base so that tokens do not lag the wall clock, even after the ensemble lost its
-    data."""
+    """Raise the base so that tokens do not lag the wall clock, even after a loss of data."""
     context = requests.context
     while True:
         await read_base(requests)

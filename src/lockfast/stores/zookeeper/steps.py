@@ -252,8 +252,7 @@ class Step:
             await self._conflict()
 
     async def _checked(self, reply: Reply) -> Reply:
-        """Return a reply that rests on reads only, or Ended if the session was ended by another
-        client."""
+        """Return a reply that rests on reads only, or Ended if another client ended the session."""
         session = getattr(self._command, "session", "")
         if not isinstance(reply, c.Gone | c.ClaimsReply) or self._own.get(session) is None:
             return reply
