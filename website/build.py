@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def build() -> list[str]:
-    """Build the site; return the generator's warnings, which make it useless."""
+    """Build the site; return the generator's warnings, each of which fails the build."""
     shutil.rmtree(WORK, ignore_errors=True)
     for place, text in sources().items():
         target = SOURCE / place
@@ -95,7 +95,7 @@ def _configuration() -> str:
 
 
 def _toml(value: object) -> str:
-    """Lists, tables and strings as TOML, which writes strings as JSON does."""
+    """Return lists, tables and strings as TOML, whose strings are written as in JSON."""
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):

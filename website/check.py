@@ -1,4 +1,4 @@
-"""Checks of the built site: links and anchors, reachability, and nothing from the network."""
+"""Checks of the built site: links and anchors, reachability, and no loads from the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 CLICKS_MAX: Final = 2
 _NOT_FOUND: Final = "404.html"
-"""The theme's own page; its links begin at the server's root."""
+"""The theme's own page; its links are relative to the server's root."""
 _LOADED: Final = {"script": "src", "img": "src", "iframe": "src", "link": "href"}
 
 
@@ -21,7 +21,7 @@ class Page(HTMLParser):
         self.ids: set[str] = set()
         self.links: list[str] = []
         self.content_links: list[str] = []
-        """Those in the text, as opposed to the navigation, which links every page."""
+        """The links in the text, as opposed to the navigation, which links every page."""
         self.loaded: list[str] = []
         self._articles = 0
         self.feed(path.read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def problems_of(site: Path) -> list[str]:
-    """Return what is wrong with a built site, one line each."""
+    """Return the problems of a built site, one line each."""
     pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != _NOT_FOUND}
     return [
         *(
@@ -74,7 +74,7 @@ def _broken(path: Path, page: Page, pages: dict[Path, Page]) -> list[str]:
 
 
 def _target(path: Path, link: str) -> tuple[Path | None, str]:
-    """Return the file that a link leads to, None for another site; and its fragment."""
+    """Return the file that a link leads to (None for another site), and its fragment."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None, ""
@@ -83,7 +83,7 @@ def _target(path: Path, link: str) -> tuple[Path | None, str]:
 
 
 def _unreachable(site: Path, pages: dict[Path, Page]) -> list[str]:
-    """Follow the links in the text, from the index on."""
+    """Return the pages that links in the text do not reach from the index in CLICKS_MAX clicks."""
     reached = {site / "index.html"}
     front = set(reached)
     for _ in range(CLICKS_MAX):

@@ -10,7 +10,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
 INDEX: Final = DOCS / "index.md"
 PROJECT: Final = "project"
-"""Where on the site the pages of the repository's root are."""
+"""The site's directory for the pages of the repository's root."""
 
 _LINK: Final = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FENCE: Final = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -19,7 +19,7 @@ _ROW: Final = re.compile(r"^\| \[([^\]]+)\]\(([^)#]+)\)")
 
 
 class SiteError(Exception):
-    """The sources cannot become a site; the message says which page to change, and how."""
+    """The site cannot be built from the sources; the message says which page to change, and how."""
 
 
 class Section(NamedTuple):
@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 
 def place_of(path: Path) -> str:
-    """Return where a page of the repository is on the site. Raises SiteError if it is not there."""
+    """Return the path of a repository page on the site. Raises SiteError if it has none."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     if path.parent == ROOT and path.suffix == ".md" and path.name != "README.md":
