@@ -1,4 +1,4 @@
-"""For all tests: the conformance suite explains its failures, and nobody's settings leak in."""
+"""For all tests: assertion messages for the conformance suite, and no outside settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Timing never decides a test: no deadline per example, no complaint about slow generation.
+# Timing never decides a test: no deadline per example, no health check of slow generation.
 settings.register_profile("lockfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lockfast")
 
@@ -20,8 +20,7 @@ pytest.register_assert_rewrite("lockfast.conformance")
 
 @pytest.fixture(autouse=True)
 def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No setting of whoever runs the tests, no lock in their own lock file, and no test's
-    wish for silence."""
+    """Hide the user's settings and lock file, and undo `logging.disable` of a test."""
     for name in ("URL", "TTL", "NAMESPACE", "OWNER", "HISTORY"):
         monkeypatch.delenv(f"LOCKFAST_{name}", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -33,8 +32,8 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
 def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test once on asyncio's own event loop and once on uvloop.
 
-    A test module of the asyncio API asks for it by
-    `pytestmark = pytest.mark.usefixtures("each_loop")`; every `asyncio.run` in it follows.
+    A test module of the asyncio API requests it with
+    `pytestmark = pytest.mark.usefixtures("each_loop")`; it applies to every `asyncio.run`.
     """
     name: str = request.param
     if name == "uvloop":
@@ -45,7 +44,7 @@ def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
-    """A directory in memory where there is one: for stories that do not care for the disk."""
+    """Yield a directory, in memory if possible, for tests that need no disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
         yield Path(made)

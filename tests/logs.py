@@ -1,4 +1,4 @@
-"""The log of a store, for tests that read of what happened before they looked."""
+"""The log of a store, for tests that read past events."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from lockfast.runtimes.threads import run
 
 
 def begin_log(client: lockfast.Client) -> int:
-    """Have the log written from here on; return the position to read it from."""
+    """Make the store write its log from now on; return the position to read from."""
     return run(client._core.ask(Events(None), EventsReply)).end

@@ -1,4 +1,4 @@
-"""Spans that tests measured, to be printed at the end of the run: they decide nothing."""
+"""Durations measured by tests and printed at the end of the run; no test depends on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Measured = Callable[[str, float], None]
 
 @pytest.fixture
 def measured(record_property: Callable[[str, object], None]) -> Measured:
-    """Note a span in milliseconds, to be printed at the end of the run."""
+    """Record a duration in milliseconds, to be printed at the end of the run."""
     return lambda what, ms: record_property(f"measured {what}", f"{ms:.1f} ms")
 
 

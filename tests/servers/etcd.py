@@ -78,35 +78,37 @@ class EtcdMember:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, again if it was killed; it goes on with what it has."""
+        """Start it, or restart it with its data if it was killed."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def has_exited(self) -> bool:
-        """Whether it ended although nobody killed it."""
+        """Return whether it has ended without being killed."""
         return self._process is not None and self._process.poll() is not None
 
     def has_known_bug(self) -> bool:
-        """Whether it ended by the panic that `EtcdCluster.revive` is about."""
+        """Return whether it ended with the panic described in `EtcdCluster.revive`."""
         return PANIC in self.everything_said()
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """Kill it with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def wipe(self) -> None:
-        """Delete its data. Do it to all members while all are down: together they are a new
-        cluster."""
+        """Delete its data.
+
+        Do so for all members while all are down: together they form a new cluster.
+        """
         shutil.rmtree(self._data, ignore_errors=True)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """The process does not run within this block; connections stay open."""
+        """Stop the process with SIGSTOP during the block; connections stay open."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -116,7 +118,7 @@ class EtcdMember:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def call(self, path: str, body: Any, timeout_s: float = 5.0) -> Any:
-        """One request by hand."""
+        """Send one request and return the reply."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.request("POST", path, json.dumps(body))
@@ -125,7 +127,7 @@ class EtcdMember:
             connection.close()
 
     def counters(self) -> dict[str, int]:
-        """Requests so far, by gRPC method, as the server counts them."""
+        """Return the server's own counts of requests, by gRPC method."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
         try:
             connection.request("GET", "/metrics")
@@ -151,7 +153,7 @@ class EtcdMember:
         return self._log.read_text(errors="replace")
 
     def describe(self) -> str:
-        """What it does now and has said, for a test that fails."""
+        """Return its state and its log, for the message of a failed test."""
         if self._process is None:
             return f"{self.name} was killed"
         if self.has_exited():
@@ -177,7 +179,7 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    """One or several members with a directory of their own, gone when the block is left."""
+    """One or several members with their own directory, removed at the end of the block."""
 
     def __init__(self, size: int = 1, *config: str) -> None:
         self._size = size
@@ -238,11 +240,11 @@ class EtcdCluster:
         return "\n".join(member.describe() for member in self.members)
 
     def revive(self) -> None:
-        """Start members again that fell over a bug of theirs, as an init system would.
+        """Restart members that crashed because of a known etcd bug, as an init system would.
 
         Until 3.5.7, a read-only transaction whose client gives up in the middle of it makes a
-        member panic (etcd-io/etcd#14110). On a busy machine that happens. A member that ended
-        for another reason stays down, and is told of.
+        member panic (etcd-io/etcd#14110). On a busy machine that happens. A member that ended for
+        another reason stays down and is reported.
         """
         for member in self.members:
             if member.has_exited() and member.has_known_bug():
@@ -266,11 +268,11 @@ class EtcdCluster:
         return self.members[0].call(path, body)
 
     def url(self, namespace: str = "", *members: EtcdMember) -> str:
-        """All members, or some of them in order; a namespace nobody has used before."""
+        """Return the URL of all members, or of some in order, with a new namespace by default."""
         places = ",".join(f"127.0.0.1:{member.port}" for member in members or self.members)
         return f"etcd://{places}?namespace={namespace or f'test-{os.getpid()}-{next(_numbers)}'}"
 
 
 def _pause() -> None:
-    """A server has no event to wait for: it is looked at again."""
+    """Wait until the next poll: a server has no event to wait for."""
     select.select([], [], [], LOOK_EVERY_S)

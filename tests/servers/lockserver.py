@@ -120,7 +120,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ServerProcess:
-    """`lockfast serve` as its users run it."""
+    """`lockfast serve`, as users run it."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ServerProcess:
         self.lines: list[str] = []
 
     def start(self, environment: dict[str, str] | None = None, fds: Sequence[int] = ()) -> None:
-        """Start it, at the address it had before."""
+        """Start it, or restart it at its former address."""
         self.process = subprocess.Popen(
             [*self._command, "--listen", self._listen],
             stderr=subprocess.PIPE,
@@ -183,7 +183,7 @@ class ServerProcess:
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for its end and return the exit code."""
         code = self.process.wait(30)
         self._reader.join(5)
         if self.process.stderr is not None:

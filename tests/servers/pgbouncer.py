@@ -1,6 +1,6 @@
-"""A real PgBouncer in transaction mode: the one on the PATH, or Debian's package unpacked.
+"""A real PgBouncer in transaction mode: from the PATH, or unpacked from Debian's package.
 
-There is no wheel with it, so where neither can be had, tests with it are skipped; those with
+There is no wheel with it, so tests with it are skipped where neither is available; those with
 `tests/servers/pooler.py` always run.
 """
 
@@ -24,7 +24,7 @@ START_S: Final = 20.0
 
 @cache
 def program() -> str | None:
-    """The path of a PgBouncer that can be started; None if there is none to be had."""
+    """Return the path of a PgBouncer; None if none is available."""
     found = shutil.which("pgbouncer")
     if found is not None:
         return found
@@ -35,7 +35,7 @@ def program() -> str | None:
 
 
 def _unpack() -> bool:
-    """Download Debian's packages and unpack them under .dev/, which needs no rights."""
+    """Download Debian's packages and unpack them under .dev/, which needs no root."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return False
     UNPACKED.parent.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def _unpack() -> bool:
             (where / "root").chmod(0o755)
             (where / "root").rename(UNPACKED)
         except (OSError, subprocess.SubprocessError):
-            # Another process may have unpacked it in the same moment.
+            # Another process may have unpacked it at the same time.
             return UNPACKED.exists()
     return True
 

@@ -1,10 +1,10 @@
-"""A connection pooler in transaction mode, as small as it can be.
+"""A minimal connection pooler in transaction mode.
 
-It does to a client what PgBouncer does in `pool_mode = transaction`: each transaction runs on any
-of a few server connections, nothing of a connection (settings, prepared statements, LISTEN) is
-left for the next transaction, and the process that greets the client is no server process. It
-speaks the protocol as far as framing goes: a transaction ends when the server reports that it is
-idle and has answered every Sync and Query of the client.
+It treats a client as PgBouncer does in `pool_mode = transaction`: each transaction runs on any of a
+few server connections, no state of a connection (settings, prepared statements, LISTEN) survives
+for the next transaction, and the process id in the greeting is not that of a server process. It
+parses only the framing of the protocol: a transaction ends when the server reports that it is idle
+and has answered every Sync and Query of the client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Self
 _SSL_REQUEST: Final = 80877103
 _CANCEL: Final = 80877102
 _PID: Final = struct.pack("!ii", 2**31 - 7, 4711)
-"""The process and secret that every client is greeted with."""
+"""The process id and secret in the greeting of every client."""
 _ENDS_A_FLIGHT: Final = (b"Q", b"S")
 
 
@@ -38,7 +38,7 @@ class _Stream:
         return read
 
     def message(self) -> tuple[bytes, bytes]:
-        """The type of the next message, and the whole of it."""
+        """Return the type of the next message, and the whole message."""
         head = self.exactly(5)
         (size,) = struct.unpack("!i", head[1:])
         return head[:1], head + self.exactly(size - 4)
@@ -114,7 +114,7 @@ class TransactionPooler:
             client.close()
 
     def _greeting(self, startup: bytes) -> bytes:
-        """What the server says to a new client, with another process in it."""
+        """Return the server's greeting for a new client, with another process id."""
         server, said = self._connect(startup)
         server.close()
         self._open.discard(server)
@@ -130,7 +130,7 @@ class TransactionPooler:
         return server, said
 
     def _transaction(self, client: _Stream, startup: bytes) -> bool:
-        """Pass on one transaction; False if the client says good-bye instead."""
+        """Forward one transaction; return False if the client disconnects instead."""
         first = client.message()
         if first[0] == b"X":
             return False

