@@ -1,4 +1,4 @@
-"""What tests of the API share: clients of both faces, and stores that can be watched or cut."""
+"""Shared by tests of the API: clients of both APIs, and stores that can be observed or cut off."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _numbers = itertools.count()
 
 
 def fresh_url() -> str:
-    """A table in memory that nobody has used before."""
+    """Return the URL of an unused table in memory."""
     return f"memory://api-{next(_numbers)}"
 
 
 class CuttableStore(MemoryStore):
-    """A memory store whose connections can be cut, and that counts what it is sent."""
+    """A memory store whose connections can be cut, and that records the commands it receives."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CuttableStore(MemoryStore):
         return _CuttableWire(self, super().keeper_wire())
 
     def cut(self, *kinds: type[Any]) -> None:
-        """From now on these commands do not arrive; none given: all of them."""
+        """Lose these commands from now on; without arguments, all of them."""
         self.is_cut = lambda command: not kinds or isinstance(command, kinds)
 
     def mend(self) -> None:
@@ -72,5 +72,5 @@ class _CuttableWire:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    """Have every URL lead to this store."""
+    """Make every URL lead to this store."""
     monkeypatch.setattr(base, "open_store", lambda *args, **kwargs: store)

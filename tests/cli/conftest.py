@@ -10,7 +10,7 @@ from tests.cli.processes import Cli
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
-    """The command line on a fresh lock file; what was started is ended with the test."""
+    """The command line on a new lock file; its processes end with the test."""
     cli = Cli(tmp_path)
     yield cli
     cli.clean_up()

@@ -1,4 +1,4 @@
-"""Real `lockfast` processes on a lock file of their own, and bounded waits for what they do."""
+"""Real `lockfast` processes on their own lock file, and bounded waits for what they do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 30.0
-"""Nothing here takes that long: whoever waits longer has found a mistake."""
+"""Nothing here takes that long: a longer wait is a failure."""
 
 ROOT = Path(__file__).parents[2]
 LOCKFAST = (sys.executable, "-m", "lockfast")
 
 READ = ("sh", "-c", "echo ready; read line; echo got $line")
-"""A command that says when it runs, and runs until it is told something."""
+"""A command that prints when it runs, and runs until it reads a line."""
 
 
 HEARING = """
@@ -36,7 +36,7 @@ def signals(*names):
     while heard in select.select([heard, sys.stdin], [], [])[0]:
         yield from map(signal.Signals, heard.recv(64))
 """
-"""For a command that hears signals until it is told something.
+"""For a command that receives signals until it reads a line.
 
 From a socket: Python would not run a handler for a signal that arrives just before a read.
 """
@@ -49,7 +49,7 @@ for number in signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGU
 sys.exit(9)
 """
 )
-"""A command that names every signal it gets, once for each time."""
+"""A command that prints the name of every signal it receives."""
 
 
 class Process:
@@ -61,7 +61,7 @@ class Process:
         self._unread = b""
 
     def line(self) -> str:
-        """The next line of its output; "" when nobody is left who could write one."""
+        """Return the next line of its output; "" if no process is left that could write one."""
         while b"\n" not in self._unread:
             more = self._read()
             if not more:
@@ -71,7 +71,7 @@ class Process:
         return line.decode()
 
     def rest(self) -> str:
-        """Everything until its output is closed, by itself and all who inherited it."""
+        """Return everything until its output is closed, by it and by all that inherited it."""
         while more := self._read():
             self._unread += more
         rest, self._unread = self._unread, b""
@@ -95,7 +95,7 @@ class Process:
         return self.popen.wait(PATIENCE_S)
 
     def complaint(self) -> str:
-        """What it wrote to stderr, once it has ended."""
+        """Return what it wrote to stderr, after it has ended."""
         assert self.popen.stderr is not None
         return self.popen.stderr.read().decode()
 
@@ -116,7 +116,7 @@ class Cli:
     def run(
         self, *arguments: str, environment: dict[str, str] | None = None, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run `lockfast` to its end."""
+        """Run `lockfast` and return when it has ended."""
         return subprocess.run(
             [*LOCKFAST, *arguments],
             input=stdin,
@@ -127,7 +127,7 @@ class Cli:
         )
 
     def start(self, *arguments: str) -> Process:
-        """Start `lockfast`, as a process group of its own, as a shell would."""
+        """Start `lockfast` in its own process group, as a shell would."""
         return self.start_program(*LOCKFAST, *arguments)
 
     def start_program(self, *argv: str, **options: Any) -> Process:
@@ -143,7 +143,7 @@ class Cli:
         return process
 
     def hold(self, name: str, *options: str) -> Process:
-        """A `lockfast run` that has the lock, until it is told something."""
+        """Start a `lockfast run` that holds the lock until it reads a line."""
         holder = self.start("run", name, *options, "--", *READ)
         assert holder.line() == "ready"
         return holder
@@ -158,7 +158,7 @@ class Cli:
         return json.loads(self.run("sessions", "--json").stdout)
 
     def clean_up(self) -> None:
-        """End whatever was started, down to orphans: they know our store by its URL."""
+        """Kill everything that was started, orphans included: our URL is in their environment."""
         mark = f"LOCKFAST_URL={self.url}".encode()
         while left := [pid for pid in all_pids() if is_alive(pid) and mark in environment_of(pid)]:
             for pid in left:
@@ -171,7 +171,7 @@ class Cli:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something that sends no word when it happens."""
+    """Poll for a condition that has no event. Fails after PATIENCE_S."""
     give_up = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up, f"waited {PATIENCE_S} s for: {what}"
@@ -179,7 +179,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def children_of(pid: int) -> Sequence[int]:
-    """The pids of a process's children; none if it is gone."""
+    """Return the pids of a process's children; [] if it is gone."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -191,7 +191,7 @@ def all_pids() -> Sequence[int]:
 
 
 def environment_of(pid: int) -> Sequence[bytes]:
-    """What a process was started with, as `NAME=value`; nothing if it is gone or another's."""
+    """Return a process's environment as `NAME=value`; [] if it is gone or not ours."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -199,7 +199,7 @@ def environment_of(pid: int) -> Sequence[bytes]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -208,5 +208,5 @@ def is_alive(pid: int) -> bool:
 
 
 def python(script: str) -> tuple[str, ...]:
-    """A command that runs a script of ours."""
+    """Return a command that runs a Python script."""
     return (sys.executable, "-c", script)

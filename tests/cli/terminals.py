@@ -1,4 +1,4 @@
-"""A terminal with somebody at the keyboard."""
+"""A terminal with a simulated user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHELL = (sys.executable, str(Path(__file__).with_name("job_shell.py")))
 
 
 class Terminal:
-    """What is typed and what is seen."""
+    """Sends keys, and reads what the terminal shows."""
 
     def __init__(self, master: int, slave: int) -> None:
         self.slave = slave
@@ -35,14 +35,14 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def line(self) -> str:
-        """The next line as a person sees it: what the program erased again is gone."""
+        """Return the next line as a user sees it, without what the program erased again."""
         while b"\n" not in self._unread:
             self._unread += self._read()
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode().rpartition(ERASE_LINE)[2]
 
     def prompt(self, end: str) -> str:
-        """What is seen up to `end`, which no line ending follows."""
+        """Return what is shown up to `end`, which is not followed by a line ending."""
         while not self._unread.endswith(end.encode()):
             self._unread += self._read()
         seen, self._unread = self._unread, b""
@@ -69,7 +69,7 @@ def open_terminal() -> Iterator[Terminal]:
 
 
 def start_job(cli: Cli, terminal: Terminal, *argv: str) -> Process:
-    """Run a job at a shell on this terminal; returns the shell."""
+    """Run a job in a shell on this terminal; return the shell."""
     slave = terminal.slave
     return cli.start_program(
         *SHELL,

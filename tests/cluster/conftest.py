@@ -14,19 +14,19 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[RedisCluster]:
-    """One that no test breaks; each uses a namespace of its own."""
+    """A cluster that no test breaks; each test uses its own namespace."""
     with RedisCluster() as started:
         yield started
 
 
 @pytest.fixture
 def fragile() -> Iterator[RedisCluster]:
-    """One to be broken."""
+    """A cluster for tests that break it."""
     with RedisCluster() as started:
         yield started
 
 
 @pytest.fixture
 def namespace() -> str:
-    """One that nobody has used before."""
+    """A new namespace."""
     return f"test-{next(_numbers)}"

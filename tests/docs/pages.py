@@ -1,4 +1,4 @@
-"""The pages that users read, and how to take them apart."""
+"""The pages that users read, and helpers to split them into code and text."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The code blocks of a page, each with the number of its first line."""
+    """Return the code blocks of a page, each with the number of its first line."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(text.count("\n", 0, it.start("code")) + 1, it["language"], it["code"], it["test"])
@@ -35,7 +35,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def python_of(page: Path) -> str:
-    """All Python of a page that needs no server; line numbers are those of the page."""
+    """Return all Python of a page that needs no server, with the page's line numbers."""
     lines = [""] * (page.read_text(encoding="utf-8").count("\n") + 1)
     for block in blocks_of(page):
         if block.language == "python" and block.test is None:
@@ -45,5 +45,5 @@ def python_of(page: Path) -> str:
 
 
 def prose_of(page: Path) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))

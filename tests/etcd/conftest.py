@@ -11,13 +11,13 @@ from tests.servers.etcd import EtcdCluster
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[EtcdCluster]:
-    """One member that lives as long as the tests; each uses a namespace of its own."""
+    """One member that runs as long as the tests; each test uses its own namespace."""
     with EtcdCluster(1) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def trio() -> Iterator[EtcdCluster]:
-    """Three members that nobody harms."""
+    """Three members that no test breaks."""
     with EtcdCluster(3) as started:
         yield started

@@ -28,13 +28,13 @@ from tests.servers.etcd import EtcdCluster
 
 TTL_S = 2
 AT_ONCE = 10
-"""Locks whose holders and waiters die in the same moment."""
+"""Locks whose holders and waiters die at the same moment."""
 PORTION = 200
-"""Tasks that enter a line in the same moment: each must be answered within connect_timeout."""
+"""Tasks that enter a queue at the same moment: each must be answered within connect_timeout."""
 
 
 def keys_left(cluster: EtcdCluster, url: str) -> list[str]:
-    """Keys of claims and sessions in a namespace."""
+    """Return the keys of claims and sessions in a namespace."""
     root = address_of(url).root.encode()
     start, stop = b64encode(root).decode(), b64encode(root + b"\xff").decode()
     found: Any = cluster.call("/v3/kv/range", {"key": start, "range_end": stop, "keys_only": True})
@@ -43,7 +43,7 @@ def keys_left(cluster: EtcdCluster, url: str) -> list[str]:
 
 
 def hold(link: Link, names: list[str]) -> None:
-    """A process that holds locks until it is killed."""
+    """Hold locks until killed."""
     client = link.connect(ttl=TTL_S)
     leases = [client.lock(name).acquire() for name in names]
     link.say("holds", len(leases))
@@ -51,7 +51,7 @@ def hold(link: Link, names: list[str]) -> None:
 
 
 def wait(link: Link, names: list[str]) -> None:
-    """A process that waits for locks until it is killed."""
+    """Wait for locks until killed."""
     client = link.connect(ttl=TTL_S)
     for name in names:
         threading.Thread(target=client.lock(name).acquire, daemon=True).start()
@@ -62,9 +62,9 @@ def wait(link: Link, names: list[str]) -> None:
 def die_together(
     directory: Path, cluster: EtcdCluster, deaths: int, waiters: int
 ) -> Iterator[float | None]:
-    """How long after the kill -9 of a holder and of all who wait the next in line has the lock.
+    """Yield how long after kill -9 of a holder and all its waiters the next one has the lock.
 
-    None if etcd fell over a bug of its own in the meantime, and leases began anew.
+    None if a known bug made etcd panic during that time, which restarts the leases.
     """
     url = cluster.url()
     for first in range(0, deaths, AT_ONCE):
@@ -104,7 +104,7 @@ def die_together(
 
 
 def revive(cluster: EtcdCluster) -> bool:
-    """Start members again that fell over a bug of theirs; whether there was one."""
+    """Restart members that crashed because of a known bug; return whether there were any."""
     if not any(member.has_exited() for member in cluster.members):
         return False
     cluster.revive()
@@ -123,7 +123,7 @@ def await_waiting(cluster: EtcdCluster, client: lockfast.Client, name: str, coun
 
 
 def serve_tasks(url: str, waiters: int) -> list[int]:
-    """In which order so many tasks of one client get a lock that another client has held."""
+    """Return the order in which tasks of one client get a lock that another client has held."""
     served: list[int] = []
 
     async def story() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
             except OSError:
                 if not node.members[0].has_exited():
                     raise
-                # A client that goes away during a read makes an old etcd panic: see `revive`.
+                # A client that disconnects during a read makes an old etcd panic: see `revive`.
                 node.revive()
                 node.until_ready()
                 panics += 1
@@ -228,5 +228,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # As a module it is `__main__` here, and the processes must find its roles by name.
+    # This module is `__main__` here, but the processes must find its roles by name.
     importlib.import_module("tests.etcd.ends").main()

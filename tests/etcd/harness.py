@@ -1,4 +1,4 @@
-"""The conformance suite's way to let time pass on etcd's clock: until its leases are over."""
+"""The conformance suite's harness for etcd: it waits until etcd's leases have expired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers.etcd import EtcdCluster
 
 LOOK_EVERY_S = 0.02
 SHORTEST_MS = 750
-"""No session's lease ends within less."""
+"""No session's lease expires in less."""
 
 
 def address_of(url: str) -> Address:
@@ -25,14 +25,14 @@ def address_of(url: str) -> Address:
 
 
 class EtcdHarness(Harness):
-    """A cluster in one face, in a namespace that nobody has used before."""
+    """A cluster with one API, in a new namespace."""
 
     def __init__(self, cluster: EtcdCluster, face: str) -> None:
         super().__init__(cluster.url(), face, EtcdStore.capabilities, log_kept=LOG_KEPT)
         self._cluster = cluster
 
     async def pass_ms(self, span_ms: int) -> None:
-        """etcd counts in whole seconds and ends a lease a little later than it is over."""
+        """Wait for a time, and for etcd, which counts whole seconds and expires leases late."""
         before = self._leases() if span_ms >= SHORTEST_MS else []
         await super().pass_ms(span_ms)
         give_up_s = self.driver.now_s() + PATIENCE_S
@@ -41,7 +41,7 @@ class EtcdHarness(Harness):
             await self.driver.pause(LOOK_EVERY_S)
 
     def _has_overdue(self) -> bool:
-        """Whether a closing or a bound is over by the clock, and its key is still there."""
+        """Return whether a lock delay or a bound has expired but its key still exists."""
         root = address_of(self.url).root.encode()
         start, stop = b64encode(root).decode(), b64encode(root + b"\xff").decode()
         found: Any = self._cluster.call("/v3/kv/range", {"key": start, "range_end": stop})
@@ -60,7 +60,7 @@ class EtcdHarness(Harness):
         return [lease["ID"] for lease in found.get("leases", ())]
 
     def _is_overdue(self, lease: str, span_ms: int) -> bool:
-        """Whether a lease that was granted for about this span is still there."""
+        """Return whether a lease that was granted for about this time still exists."""
         found: Any = self._cluster.call("/v3/lease/timetolive", {"ID": lease})
         granted_s, left_s = int(found.get("grantedTTL", 0)), int(found.get("TTL", 0))
         return 0 < granted_s * SHORTEST_MS <= span_ms and left_s == 0

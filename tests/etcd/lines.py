@@ -1,4 +1,4 @@
-"""Long lines of waiters on the modelled etcd: who is served, and what a grant costs."""
+"""Long queues on the modelled etcd: which claims are served, and what a grant costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = (c.Place("lock", "orders/42", "exclusive"),)
 
 
 class Client:
-    """One client with one session, whose keeper listens when the test says so."""
+    """One client with one session, whose keeper listens when the test asks it to."""
 
     def __init__(self, server: ModelServer, session: str) -> None:
         self.session = session
@@ -51,7 +51,7 @@ class Served(NamedTuple):
 
 
 def serve(clients: int, waiters: int, grants: int) -> Served:
-    """Let so many claims wait for one lock, and hand it over so many times."""
+    """Queue `waiters` claims for one lock, and hand it over repeatedly."""
     server = ModelServer()
     crew = [Client(server, f"s{i}") for i in range(clients)]
     assert isinstance(crew[0].enter(1), c.Granted)

@@ -1,4 +1,4 @@
-"""The simulator's model of etcd as a network of its own: no server, no waiting, no faults."""
+"""The simulator's model of etcd as a network without a server, waiting or faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockfast.stores.http.messages import encode
 
 
 class ModelServer:
-    """One server that answers at once. It counts the requests that reach it, and their bytes."""
+    """One server that answers immediately. It counts the requests it receives, and their bytes."""
 
     def __init__(self) -> None:
         self.now_us = 1_700_000_000_000_000
@@ -44,7 +44,7 @@ class ModelServer:
 
 
 class ModelNetwork:
-    """What one client has of it. Each look at the clock takes a microsecond."""
+    """One client's access to it. Each reading of the clock takes a microsecond."""
 
     def __init__(self, server: ModelServer | None = None) -> None:
         self.server = server or ModelServer()
@@ -100,7 +100,7 @@ class ModelTransport:
 
 
 class ModelWatcher:
-    """A watch that is read when somebody asks."""
+    """A watch that is read on demand."""
 
     def __init__(self, server: ModelServer) -> None:
         self._mvcc = server.gateway.state.mvcc

@@ -1,4 +1,4 @@
-"""Connections of both SQLite libraries behind one face, none of which begins by itself."""
+"""Connections of both SQLite libraries behind one interface, without implicit transactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARIES = ("sqlite3", "apsw")
 
 
 class Database(Protocol):
-    """What the tests use of a connection, beyond what a guard does."""
+    """What the tests use of a connection, beyond what a guard uses."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -28,7 +28,7 @@ class Database(Protocol):
 
 
 def open_database(library: str, path: Path | str, *, wait_ms: int = 0) -> Database:
-    """A connection in autocommit mode that waits `wait_ms` for another's lock."""
+    """Return a connection in autocommit mode that waits `wait_ms` for another's lock."""
     if library == "sqlite3":
         return sqlite3.connect(
             path, timeout=wait_ms / 1000, isolation_level=None, check_same_thread=False
@@ -39,12 +39,12 @@ def open_database(library: str, path: Path | str, *, wait_ms: int = 0) -> Databa
 
 
 def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
-    """All rows of a query, read to the end so that no statement stays open."""
+    """Return all rows of a query, read to the end so that no statement stays open."""
     return [tuple(row) for row in database.execute(sql)]
 
 
 class Overtaken:
-    """A connection that lets others act just before its statements of some kind."""
+    """A connection that lets others act just before certain statements."""
 
     def __init__(self, database: Database, before: Mapping[str, Callable[[], None]]) -> None:
         self._database = database

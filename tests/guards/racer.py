@@ -19,7 +19,7 @@ def main(library: str, path: str, token: int, *, crash: bool) -> None:
     guard = SqliteGuard(database)
     for line in sys.stdin:
         resource = line.strip()
-        # Deferred on purpose: it is the guard that must take the write lock in time.
+        # Deferred on purpose: the guard itself must take the write lock in time.
         database.execute("BEGIN")
         try:
             guard.admit(resource, token)

@@ -55,17 +55,17 @@ class Attempt(NamedTuple):
 
 
 class Case:
-    """One storage. `torn()` makes the comparison a step of its own, until the test is over."""
+    """One storage. `torn()` makes the comparison a separate step until the end of the test."""
 
     module: str
-    """The module in which `judge` is replaced to compare no tokens."""
+    """The module in which `judge` is replaced so that no tokens are compared."""
 
     def blocking(self, value: str, pause: Pause) -> contextlib.AbstractContextManager[Attempt]:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def aio(self, value: str, pause: Pause) -> AsyncIterator[Attempt]:
-        """For asyncio; a guard without a form of its own is used as it is, in a thread."""
+        """Return a storage for asyncio; a blocking guard is used unchanged, in a thread."""
         with self.blocking(value, pause) as attempt:
             yield attempt
 
@@ -167,7 +167,7 @@ class Postgres(Case):
         return str(self.server.run("SELECT state FROM fences.orders")[0][0])
 
     def torn(self, patch: pytest.MonkeyPatch) -> None:
-        """Compare on a connection of its own, which commits at once."""
+        """Compare on a separate connection, which commits immediately."""
 
         def admit_elsewhere(guard: Any, *arguments: Any, **how: bool) -> None:
             with psycopg.connect(self.server.conninfo()) as other:
@@ -371,7 +371,7 @@ class File(Case):
         return self.path.read_text() if self.path.exists() else ""
 
     def torn(self, patch: pytest.MonkeyPatch) -> None:
-        """Nobody locks the fence; each writer has a temporary file of its own, as it would need."""
+        """Do not lock the fence; each writer has its own temporary file, as it would need."""
         patch.setattr("lockfast.guards.files.fcntl.flock", lambda fd, how: None)
         intact = FileGuard._new_content
 
@@ -383,7 +383,7 @@ class File(Case):
 
 
 class Unconditional:
-    """A store that ignores the condition of a put, as many servers that call themselves S3 do."""
+    """A store that ignores the condition of a put, as many S3-compatible servers do."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -429,7 +429,7 @@ class Objects(Case):
 
 
 class Servers:
-    """The servers that cases need, started when the first asks for them."""
+    """The servers that cases need, each started on first use."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()

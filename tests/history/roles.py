@@ -1,4 +1,4 @@
-"""What the processes of these tests do."""
+"""The roles of the processes of these tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _once(client: lockfast.Client, rng: random.Random) -> None:
 
 
 def on_a_loop(link: Link, times: int) -> None:
-    """The other face, several tasks at once."""
+    """Do the same with the asyncio API, in several concurrent tasks."""
 
     async def work() -> None:
         client = aio.connect(link.url, ttl=10)
@@ -75,7 +75,7 @@ def hold_for_ever(link: Link) -> None:
 
 
 def fork_inside(link: Link) -> None:
-    """Parent and child take the same lock, with one client that both inherited."""
+    """Let parent and child acquire the same lock, with one client that both inherited."""
     client = link.connect(ttl=10)
     with client.lock("a"):
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Processes that are recorded while they work at once, whatever the store."""
+"""Concurrent processes whose history is recorded, on any store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _end(children: list[Child]) -> None:
 def contended_at(
     url: str, directory: Path, monkeypatch: pytest.MonkeyPatch, processes: int, times: int
 ) -> None:
-    """As `contended`, on a server."""
+    """Run `contended` on a server."""
     history = directory / "history.jsonl"
     monkeypatch.setenv("LOCKFAST_HISTORY", str(history))
     with contextmanager(crew_in)(directory) as crew:
@@ -43,9 +43,9 @@ def contended_at(
 
 
 def contended(crew: Crew, history: Path, processes: int, times: int) -> Judgement:
-    """What is to be said of processes that use every kind of lock at once; it is all well.
+    """Record processes that use every kind of lock, and check that no promise is broken.
 
-    How much of it can be decided is a matter of how they were scheduled.
+    How much of the history can be decided depends on how they were scheduled.
     """
     children = [crew.start(roles.everything, seed, times) for seed in range(processes)]
     client = crew.client()

@@ -75,7 +75,7 @@ def retry_once(self: Any) -> int:
 
 @app.task(bind=True, base=LockedTask, lock="lost")  # type: ignore[untyped-decorator]
 def outlive_its_lease(self: Any) -> str:
-    """Go on until the lease is lost, and one step further."""
+    """Continue until the lease is lost, and one step further."""
     note("run", self.request.lease.token)
     assert self.request.lease.lost.wait(60)
     note("went on")

@@ -1,4 +1,4 @@
-"""A beat that notes each task it sends, under the name of its process."""
+"""A beat that records each task it sends, under the name of its process."""
 
 from __future__ import annotations
 

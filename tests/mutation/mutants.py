@@ -1,7 +1,7 @@
-"""Small mistakes made by machine: every place of a module where one token could be another.
+"""Small mistakes made by machine: every place in a module where one token could be another.
 
-A mutant is named by the function it is in and by what changes, not by its line, so that names
-(and the sample, which is drawn by their hashes) survive edits elsewhere in the file.
+A mutant is named by its function and its change, not by its line, so that names (and the sample,
+which is drawn by their hashes) survive edits elsewhere in the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMPUTED: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitAnd: ast.BitOr,
 }
 _SKIPPED_CALLS: Final = frozenset(("debug", "info", "warning", "exception", "log"))
-"""What is said to people, and no test reads."""
+"""Messages for people, which no test reads."""
 
 
 class Mutant(NamedTuple):
@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
     """The function, with its class."""
     change: str
     number: int
-    """Which of those that read alike."""
+    """Distinguishes identical changes in one function."""
 
     def __str__(self) -> str:
         again = f" (no. {self.number + 1})" if self.number else ""
@@ -74,7 +74,7 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def mutated(mutant: Mutant) -> ast.Module:
-    """The module with this one mistake in it."""
+    """Return the module with this one mistake in it."""
     tree = ast.parse(path_of(mutant.module).read_text(encoding="utf-8"))
     left = mutant.number
     for where, before, after in _changes(tree):
@@ -104,7 +104,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _changes(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, ast.AST]]:
-    """Each function, node, and what could stand there instead."""
+    """Yield each function, node, and possible replacement."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from _changes(child, f"{where}.{child.name}" if where else child.name)

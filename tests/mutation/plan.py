@@ -74,11 +74,11 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **{f"guards/{name}": _OF_GUARDS for name in ("admission", "memory", "sqlite")},
     },
 }
-"""Of each package, the tests of its modules; a folder stands for all of its modules."""
+"""The tests for the modules of each package; a folder stands for all of its modules."""
 
 
 def tests_of(package: str) -> dict[str, tuple[str, ...]]:
-    """The modules of a package that are sampled, with their tests."""
+    """Return the sampled modules of a package, with their tests."""
     found = {}
     for path, tests in TESTS[package].items():
         whole = SOURCE / "lockfast" / path

@@ -32,12 +32,12 @@ from tests.mutation.plan import TARGETS, tests_of
 
 SAMPLE: Final = 100
 EXPLAINED: Final = Path(__file__).with_name("survivors.toml")
-"""Mutants that no test can kill or need kill, each with the reason."""
+"""Mutants that no test can or needs to kill, each with the reason."""
 PRELOADED: Final = ("pytest", "apsw", "lupa", "asimpy", "asyncio", "sqlite3")
-"""Imported once, before forking; never anything of lockfast."""
+"""Imported once, before forking; nothing of lockfast."""
 CPU_FACTOR, CPU_MORE_S = 4, 20
 WALL_FACTOR: Final = 8
-"""Times the processor time allowed: a mutant that waits for ever ends too, on a busy machine."""
+"""Wall-clock limit, as a multiple of the CPU time allowed: ends a mutant that waits forever."""
 
 
 class Outcome(NamedTuple):
@@ -88,7 +88,7 @@ def _judge(
 
 
 def _limit_s(paths: Sequence[str], scratch: Path) -> int:
-    """How much processor time the tests may take with a mutant; they must pass without one."""
+    """Return the CPU time that the tests may take with a mutant; they must pass without one."""
     child = _start(None, paths, scratch, 3600)
     _, status, usage = os.wait4(child, 0)
     if status:

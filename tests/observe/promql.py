@@ -1,8 +1,7 @@
-"""As much of PromQL as our dashboards and alert rules use: parse it, and check its names.
+"""The part of PromQL that our dashboards and alert rules use: parse it, and check its names.
 
-A mistyped metric or label makes an alert that never fires, which nobody notices. The grammar is
-small on purpose: what it does not know is an error, so an expression that uses more must extend
-it.
+A mistyped metric or label makes an alert that never fires, which is easy to miss. The grammar is
+small on purpose: anything unknown is an error, so an expression that uses more must extend it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
 
 
 class PromQLError(ValueError):
-    """The expression cannot be parsed, or uses what does not exist."""
+    """The expression cannot be parsed, or uses a name that does not exist."""
 
 
 class Series(NamedTuple):

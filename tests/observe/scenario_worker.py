@@ -1,4 +1,4 @@
-"""One process of the scenario: does what it is told on standard input, and reports its figures."""
+"""One process of the scenario: executes commands from standard input, and reports its figures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Worker:
         return lease is not None
 
     def cross(self, first: str, second: str) -> str:
-        """Acquire the second lock while holding the first; say how it ended."""
+        """Acquire the second lock while holding the first; report the outcome."""
         try:
             self._client.lock(second).acquire(timeout=60).release()
         except lockfast.DeadlockError:

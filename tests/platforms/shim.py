@@ -1,9 +1,11 @@
 """Show `lockfast` a standard library without what another platform lacks.
 
 As a pytest plugin (`-p tests.platforms.shim`) it does so before `lockfast` is imported, for the
-platform that LOCKFAST_TEST_PLATFORM names. Only modules of `lockfast` see the difference: the
-tools that run the tests, and the servers, are those of this machine. What exists everywhere but
-*behaves* differently, such as the rights of files, only the machines of the CI matrix can show.
+platform that LOCKFAST_TEST_PLATFORM names. Only modules of `lockfast` see the difference: the test
+tools and the servers use this machine's library.
+
+Only the CI matrix can test what exists everywhere but *behaves* differently, such as file
+permissions.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Lacking(ModuleType):
 
 
 def pair_over_loopback() -> tuple[socket.socket, socket.socket]:
-    """What `socket.socketpair` is on Windows: two ends of a TCP connection."""
+    """A replacement for Windows' `socket.socketpair`: two ends of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         other, _ = server.accept()

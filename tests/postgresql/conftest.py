@@ -11,6 +11,6 @@ from tests.servers.postgresql import PostgresServer
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    """A server that lives as long as the tests; each uses a namespace of its own."""
+    """A server that runs as long as the tests; each test uses its own namespace."""
     with PostgresServer() as started:
         yield started

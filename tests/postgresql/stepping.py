@@ -34,10 +34,11 @@ _EVERYTHING = (
 
 
 class ReapingTable(Table):
-    """The reference, which ends what is due in a step of its own before the command's.
+    """The reference, which ends what is due in a separate step before the command's.
 
-    So does the store: to end sessions takes other locks than the command. It can be told from
-    one step for both by a semaphore that is empty in between and forgets its limit.
+    The store does the same, because ending sessions takes other locks than the command. The
+    difference from a single step is visible in a semaphore that is empty in between and forgets its
+    limit.
     """
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
@@ -54,10 +55,10 @@ def reference() -> ReapingTable:
 
 
 class StoreSteps:
-    """One command after the other in a namespace of its own.
+    """Executes one command after the other in its own namespace.
 
-    With `by_rows` all rows are fetched after a step, and commands that only read are carried
-    out on these: thousands of steps can be compared in a short time.
+    With `by_rows` all rows are fetched after a step, and read-only commands are executed on these:
+    thousands of steps can be compared in a short time.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class StoreSteps:
         self._places: dict[tuple[str, int], tuple[c.Place, ...]] = {}
         self._table: Table | None = None
         if watched:
-            # Somebody reads the log from the beginning, so that it can be compared too.
+            # Keep the log from the beginning, so that it can be compared too.
             self._run("INSERT INTO lockfast.logs VALUES ($1, 0, $2, 0)", 1 << 62)
 
     def _run(self, sql: str, *values: int) -> Result:
@@ -91,7 +92,7 @@ class StoreSteps:
         elif isinstance(command, c.Leave):
             command = command._replace(places=self._places.get(command[:2], ()))
         if wall_us > self._raised_us:
-            # The reference's tokens follow the clock; ours do when the epoch is raised.
+            # The reference's tokens follow the clock; the store's do when the epoch is raised.
             self._raised_us = wall_us + 60_000_000
             ahead = Clock(now_ms, self._raised_us)
             Steps(self.connection, monotonic() + PATIENCE_S, clock=ahead).raise_epoch()
@@ -109,11 +110,11 @@ class StoreSteps:
         return reply, wakes
 
     def dump(self) -> list[tuple[str, list[object]]]:
-        """Every row of the namespace, by kind of row."""
+        """Return every row of the namespace, by kind of row."""
         return [(str(kind), json.loads(text or "")) for kind, text in self._run(_EVERYTHING)]
 
     def everything(self) -> MemoryRows:
-        """The rows as the reference keeps them."""
+        """Return the rows in the reference's format."""
         rows = MemoryRows()
         meta = r.Meta()
         accounts: dict[str, int] = {}

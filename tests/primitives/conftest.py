@@ -1,4 +1,4 @@
-"""Stories about primitives run on each store in each face."""
+"""Tests of primitives run on each store with each API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(request: pytest.FixtureRequest, quick_path: Path) -> World:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A story is `async def`, and told by the driver of its face."""
+    """Run an `async def` test with the driver of its API."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}

@@ -1,7 +1,7 @@
-"""The blocking face as if it were awaited, so that each story is told once for both.
+"""The blocking API as if it were awaited, so that each test is written once for both.
 
-A method is awaited here if what its twin in the asyncio face returns is to be awaited: the
-wrapper is derived from the twin, so a face that lacks a method fails the stories.
+A method is awaited here if its twin in the asyncio API returns an awaitable: the wrapper is derived
+from the twin, so a method missing from either API fails the tests.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Awaited:
             raise StopAsyncIteration from None
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """As a decorator of an `async def`."""
+        """Decorate an `async def`."""
 
         @functools.wraps(function)
         def blocks(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ class Awaited:
 
 
 def connect(face: str, url: str, **settings: Any) -> Any:
-    """A client of this face, to be awaited."""
+    """Return a client of this API, with awaitable methods."""
     if face == "asyncio":
         return lockfast.aio.connect(url, **settings)
     return Awaited(lockfast.connect(url, **settings))

@@ -1,4 +1,4 @@
-"""Where a story about a primitive is told: one store, one face, and all it has started."""
+"""The world of a test of a primitive: one store, one API, and everything it has started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_MS = 30_000
 
 
 class Flag:
-    """Set by one, waited for by any number, on threads or in tasks."""
+    """A flag that one sets and any number wait for, in threads or tasks."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -61,10 +61,10 @@ class World(Stage):
     async def interrupt(
         self, job: Coroutine[Any, Any, object], once: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
-        """Ctrl-C for a thread, cancellation for a task, as soon as `once` returns.
+        """Interrupt a thread with Ctrl-C, or cancel a task, as soon as `once` returns.
 
-        A signal that arrives just before a thread begins to wait is noticed by Python only
-        when the next one comes, so the key is pressed until it is seen.
+        Python notices a signal that arrives just before a thread begins to wait only when the next
+        one comes, so the signal is repeated until it is noticed.
         """
         if self.face == "asyncio":
             await super().interrupt(job, once)
@@ -97,7 +97,7 @@ class World(Stage):
     async def until_seen(
         self, client: Any, name: str, seen: Callable[[LockInfo], object], kind: str = "lock"
     ) -> LockInfo:
-        """The lock as it is once `seen` is true of it."""
+        """Wait until `seen` is true of a lock, and return the lock."""
         found: list[LockInfo] = []
 
         async def look() -> bool:
@@ -113,7 +113,7 @@ class World(Stage):
     async def until_queued(
         self, client: Any, name: str, count: int = 1, kind: str = "lock"
     ) -> LockInfo:
-        """Until so many claims wait."""
+        """Wait until this many claims wait for a lock."""
         return await self.until_seen(client, name, lambda info: info.waiting_count == count, kind)
 
     async def queue(
@@ -129,7 +129,7 @@ class World(Stage):
 
 
 class Counter:
-    """Counts the commands a client sends, by their names."""
+    """Records the commands that a client sends."""
 
     def __init__(self, client: Any) -> None:
         self.sent: list[Command] = []
@@ -147,5 +147,5 @@ class Counter:
 
 
 def core_of(client: Any) -> Any:
-    """The part of a client that both faces share."""
+    """Return the part of a client that both APIs share."""
     return getattr(client, "it", client)._core

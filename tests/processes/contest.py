@@ -1,6 +1,6 @@
-"""Processes that compete for one lock while servers are harmed, and who judges them.
+"""Processes that compete for one lock while servers are broken, and the verdict on them.
 
-Each writes down its comings and goings in one book, in the order in which they happen.
+Each writes its entries and exits to one log, in the order in which they happen.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ PATIENCE_S = 120.0
 
 
 def compete(link: Link, name: str, ttl: float, entries: str) -> None:
-    """Take the lock over and over, until told to stop; write down each coming and going.
+    """Acquire the lock repeatedly until told to stop; write each entry and exit to the log.
 
-    `in TOKEN`, then `out TOKEN held` or `out TOKEN lost`, as the lease knows at that moment:
-    whoever has lost it is stale, and knows it.
+    `in TOKEN`, then `out TOKEN held` or `out TOKEN lost`, by the lease's state at that moment.
     """
     stop = threading.Event()
 
@@ -51,7 +50,7 @@ def compete(link: Link, name: str, ttl: float, entries: str) -> None:
 
 
 def hold_until_lost(link: Link, name: str, ttl: float) -> None:
-    """Take the lock, say so, and say when it is lost, by our own clock."""
+    """Acquire the lock, report it, and report when it is lost, by our own clock."""
     with link.connect(ttl=ttl) as client:
         lease = client.lock(name).acquire()
         link.say("held", lease.token)
@@ -61,7 +60,7 @@ def hold_until_lost(link: Link, name: str, ttl: float) -> None:
 
 
 def visits(book: str) -> Iterator[tuple[int, int, int]]:
-    """Those who held when they went: where they came and went, and their tokens."""
+    """Yield the entry, the exit and the token of each holder that still held when it left."""
     came: dict[int, int] = {}
     for at, line in enumerate(book.splitlines()):
         word, token, *verdict = line.split()
@@ -73,10 +72,10 @@ def visits(book: str) -> Iterator[tuple[int, int, int]]:
 
 
 def judge(book: str) -> int:
-    """See that nobody came while another held, and that tokens rise in the order of entry.
+    """Check that holds do not overlap, and that tokens rise in the order of entry.
 
-    Whoever says `held` as it goes has held all the time since it came, so all others came
-    before or after. Returns how many there were.
+    A process that reports `held` on exit has held since its entry, so all others must have entered
+    before or after. Return the number of holds.
     """
     found = sorted(visits(book))
     for (_, gone, token), (came, _, next_token) in pairwise(found):
@@ -86,17 +85,17 @@ def judge(book: str) -> int:
 
 
 class Servers(Protocol):
-    """What the processes compete on."""
+    """The servers that the processes compete on."""
 
     def revive(self) -> None:
-        """Start servers again that fell over a bug of their own."""
+        """Restart servers that crashed because of a known bug."""
 
     def describe(self) -> str:
-        """What they do now and have said, for a test that fails."""
+        """Return their state and logs, for the message of a failed test."""
 
 
 class Contest:
-    """Processes that compete, and what they say and write down."""
+    """The competing processes, and what they report and log."""
 
     def __init__(self, crew: Crew, servers: Servers, ttl_s: float) -> None:
         self._servers = servers
@@ -109,7 +108,7 @@ class Contest:
         self._held = 0
 
     def see_everybody(self, grants: int) -> float:
-        """Until so many held, each at least once; returns when all had, in milliseconds."""
+        """Wait for this many grants, at least one per process; return when all had one, in ms."""
         waiting, upto, all_ms = set(self._children), self._held + grants, 0.0
 
         def enough() -> bool:
@@ -130,7 +129,7 @@ class Contest:
         return all_ms
 
     def hear_all(self) -> None:
-        """What was said so far."""
+        """Read everything reported so far."""
         for child in self._children:
             while child.is_talking(0.0):
                 self._hear(child)
@@ -141,7 +140,7 @@ class Contest:
         return word
 
     def end(self) -> None:
-        """Nothing that was said is missing in the book, and all of it is as promised."""
+        """Stop the processes; check that the log has everything they reported, and is valid."""
         for child in self._children:
             child.tell("stop")
         for child in self._children:

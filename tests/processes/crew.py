@@ -1,8 +1,8 @@
-"""Real processes for tests: each runs one role, says what it does and hears what to do.
+"""Real processes for tests: each runs one role, reports what it does and takes commands.
 
-A role is a plain function of an importable module. It talks over two pipes, a line at a
-time, so a test is a story: "held 17", "release", "free". Every wait is bounded, and at
-the end of a test everything that was started is killed, whole process groups at once.
+A role is a plain function of an importable module. It talks over two pipes, a line at a time, so a
+test is a story: "held 17", "release", "free". Every wait is bounded, and at the end of a test
+everything that was started is killed, whole process groups at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import lockfast
 P = ParamSpec("P")
 
 PATIENCE_S: Final = 30.0
-"""How long to wait for what must come; only a failing test ever waits that long."""
+"""How long to wait for expected output; only a failing test waits that long."""
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -38,11 +38,11 @@ class Link:
         self._line = b""
 
     def say(self, *words: object) -> None:
-        # One write of less than a pipe's buffer is never torn, whoever else writes.
+        # A write smaller than a pipe's buffer is atomic, even with other writers.
         os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
     def hear(self) -> str:
-        """The next line from the test; the role is over if the test is."""
+        """Return the next line from the test; exit if the test has ended."""
         while b"\n" not in self._line:
             more = os.read(0, 4096)
             if not more:
@@ -59,7 +59,7 @@ Role = Callable[Concatenate[Link, P], None]
 
 
 def main() -> None:
-    """What a child runs: `python -m tests.processes.crew module role url arguments`."""
+    """Run a role: `python -m tests.processes.crew module role url arguments`."""
     module, name, url, arguments = sys.argv[1:]
     role = getattr(importlib.import_module(module), name)
     positional, named = json.loads(arguments)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class Child:
-    """A test's end: one process in a process group of its own."""
+    """A test's end of the pipes: one process in its own process group."""
 
     def __init__(self, role: str, command: list[str], errors: Path) -> None:
         self.role = role
@@ -113,7 +113,7 @@ class Child:
         return self._said[-1]
 
     def is_talking(self, within: float) -> bool:
-        """Whether there is something to hear, or will be soon."""
+        """Return whether there is output to read, waiting for it at most `within` seconds."""
         assert self.process.stdout is not None
         return bool(self._line or select.select([self.process.stdout], [], [], within)[0])
 
@@ -134,12 +134,12 @@ class Child:
     # ── signals ──────────────────────────────────────────────────────────────────────
 
     def kill(self) -> None:
-        """Kill -9 the process itself and nothing else; return when it is dead."""
+        """Kill the process itself, and nothing else, with SIGKILL; return when it is dead."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
     def stop(self) -> None:
-        """SIGSTOP; return when it has stopped."""
+        """Stop the process with SIGSTOP; return when it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         self.await_stop()
 
@@ -175,7 +175,7 @@ class Crew:
         self._clients: list[lockfast.Client] = []
 
     def start(self, role: Role[P], *args: P.args, **kwargs: P.kwargs) -> Child:
-        """A process that runs `role(link, *args, **kwargs)`; arguments are plain values."""
+        """Start a process that runs `role(link, *args, **kwargs)`; arguments are plain values."""
         command = [sys.executable, "-m", __name__, role.__module__, role.__name__, self.url]
         errors = self.directory / f"child-{len(self._children)}-errors.txt"
         child = Child(role.__name__, [*command, json.dumps([args, kwargs])], errors)
@@ -183,13 +183,13 @@ class Crew:
         return child
 
     def client(self, **settings: Any) -> lockfast.Client:
-        """A client in the test's own process; closed at the end."""
+        """Return a client in the test's own process; it is closed at the end."""
         client = lockfast.connect(self.url, **settings)
         self._clients.append(client)
         return client
 
     def await_waiting(self, name: str, count: int) -> None:
-        """Wait until so many claims wait for a lock."""
+        """Wait until this many claims wait for a lock."""
         look = self.client()
         try:
             until(lambda: look.inspect(name).waiting_count == count, f"{count} wait for {name}")
@@ -203,7 +203,7 @@ class Crew:
         )
 
     def stop_in_body(self, child: Child) -> None:
-        """SIGSTOP a process, but not in the middle of one of its keeper's transactions."""
+        """Stop a process with SIGSTOP, but not in the middle of a transaction of its keeper."""
         probe = self.client(connect_timeout=1.0)
         while True:
             child.stop()
@@ -220,7 +220,7 @@ class Crew:
 
 
 def until(true: Callable[[], bool], what: str, within: float = PATIENCE_S) -> None:
-    """Wait for what has no event of its own: look again and again, for a bounded time."""
+    """Poll for a condition that has no event, for a bounded time."""
     give_up = time.monotonic() + within
     while not true():
         if time.monotonic() > give_up:
@@ -229,7 +229,7 @@ def until(true: Callable[[], bool], what: str, within: float = PATIENCE_S) -> No
 
 
 def crew_in(directory: Path) -> Iterator[Crew]:
-    """The body of a fixture."""
+    """Yield a crew, as the body of a fixture."""
     crew = Crew(directory)
     try:
         yield crew
@@ -238,10 +238,10 @@ def crew_in(directory: Path) -> Iterator[Crew]:
 
 
 def now_ms() -> float:
-    """The clock of `lease.deadline`, which all processes of this machine share."""
+    """Read the clock of `lease.deadline`, which all processes of this machine share."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
 if __name__ == "__main__":
-    # As a module it is `__main__` here, and a role's Link must be the one it imports.
+    # This module is `__main__` here, but a role's Link must be the one it imports.
     importlib.import_module("tests.processes.crew").main()

@@ -1,4 +1,4 @@
-"""What the processes of these tests do."""
+"""The roles of the processes of these tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.processes.crew import Link, now_ms, until
 
 
 def hold(link: Link, name: str, ttl: float = 30.0, priority: int = 0) -> None:
-    """Take the lock, say when, and give it back when told to."""
+    """Acquire the lock, report when, and release it on command."""
     with link.connect(ttl=ttl) as client:
         with client.lock(name, priority=priority) as lease:
             link.say("held", lease.token, now_ms())
@@ -38,7 +38,7 @@ def hold(link: Link, name: str, ttl: float = 30.0, priority: int = 0) -> None:
 
 
 def hold_and_fork(link: Link, name: str, how: str) -> None:
-    """Take the lock, then have a child that outlives us."""
+    """Acquire the lock, then start a child that outlives this process."""
     with link.connect(ttl=30.0) as client, client.lock(name) as lease:
         if how == "os.fork":
             if os.fork() == 0:
@@ -52,7 +52,7 @@ def hold_and_fork(link: Link, name: str, how: str) -> None:
 
 
 def give_up(link: Link, name: str) -> None:
-    """Stand in line for a second, and leave it."""
+    """Wait in the queue for a second, and leave it."""
     with link.connect(ttl=30.0) as client:
         try:
             client.lock(name).acquire(timeout=1.0)
@@ -62,7 +62,7 @@ def give_up(link: Link, name: str) -> None:
 
 
 def read(link: Link, name: str, sessions: int = 1) -> None:
-    """Hold a lock together with others, in several sessions if need be."""
+    """Hold a lock together with others, in several sessions if needed."""
     clients = [link.connect(ttl=30.0) for _ in range(sessions)]
     for client in clients:
         core = client._core
@@ -77,7 +77,7 @@ def read(link: Link, name: str, sessions: int = 1) -> None:
 
 @contextmanager
 def transaction(path: str) -> Iterator[sqlite3.Connection]:
-    """A transaction of a database that has a guard."""
+    """Run a transaction of a database that has a guard."""
     with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         database.execute("CREATE TABLE IF NOT EXISTS writes (token INTEGER)")
@@ -97,7 +97,7 @@ def write(path: str, name: str, token: int) -> str:
 
 
 def spin(link: Link, name: str, ttl: float, path: str) -> None:
-    """Hold the lock and look at the lease without pause; tell of the first look after one."""
+    """Hold the lock and check the lease continuously; report the first check after a pause."""
     client = link.connect(ttl=ttl)
     lease = client.lock(name).acquire()
     link.say("held", lease.token, now_ms())
@@ -131,7 +131,7 @@ def write_under_lock(link: Link, name: str, path: str) -> None:
 
 
 def sleep_in_task(link: Link, name: str, ttl: float) -> None:
-    """Hold the lock in a task that does nothing but sleep."""
+    """Hold the lock in a task that only sleeps."""
 
     async def body() -> None:
         async with lockfast.aio.connect(link.url, ttl=ttl) as client:
@@ -147,7 +147,7 @@ def sleep_in_task(link: Link, name: str, ttl: float) -> None:
                 task = asyncio.current_task()
                 assert task is not None
                 link.say("lost", error.token, "cancelling", task.cancelling())
-            await asyncio.sleep(0)  # a cancellation left behind would strike here
+            await asyncio.sleep(0)  # a leftover cancellation would strike here
             link.say("went on")
 
     asyncio.run(body())
@@ -157,7 +157,7 @@ def sleep_in_task(link: Link, name: str, ttl: float) -> None:
 
 
 def count_up(link: Link, name: str, times: int, directory: str) -> None:
-    """Add one to a number in a file, and one's token to a list, again and again."""
+    """Increment a number in a file, and append the token to a list, repeatedly."""
     counter, entries = f"{directory}/counter", f"{directory}/entries"
     with link.connect(ttl=30.0) as client:
         link.say("ready")
@@ -177,7 +177,7 @@ def count_up(link: Link, name: str, times: int, directory: str) -> None:
 
 
 def void(lease: lockfast.Lease) -> str:
-    """What became of a lease that a forked child inherited."""
+    """Return the state of a lease that a forked child inherited."""
     answers = [str(lease.state), str(lease.lost.is_set()), str(lease.lost.wait(0))]
     for use in (lease.check, lease.release, lease.__enter__):
         try:
@@ -225,7 +225,7 @@ def fork_while_holding(link: Link, name: str, how: str) -> None:
 
 
 def fork_among_threads(link: Link, times: int) -> None:
-    """Fork again and again while other threads are in the middle of transactions."""
+    """Fork repeatedly while other threads are in the middle of transactions."""
     client = link.connect(ttl=30.0)
     enough = threading.Event()
     errors: list[BaseException] = []
@@ -347,7 +347,7 @@ def end_under_asyncio(link: Link, how: str) -> None:
 
 
 def shut_gate(link: Link) -> None:
-    """Be stopped in the middle of a transaction: nobody else can write meanwhile."""
+    """Be stopped in the middle of a transaction, so that no other process can write."""
     gate = os.open(link.url.removeprefix("sqlite://") + "-gate", os.O_RDWR)
     fcntl.lockf(gate, fcntl.LOCK_EX, 1)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -357,7 +357,7 @@ def shut_gate(link: Link) -> None:
 
 
 def hold_through_outage(link: Link, ttl: float) -> None:
-    """Hold a lock while the store cannot be reached, and say how the lease stands."""
+    """Hold a lock while the store cannot be reached, and report the lease's state."""
     with link.connect(ttl=ttl, connect_timeout=3) as client:
         lease = client.lock("kept").acquire()
         told = threading.Event()
@@ -401,13 +401,13 @@ def close_during_outage(link: Link) -> None:
 
 
 def footprint() -> tuple[int, int]:
-    """How many threads and descriptors this process has."""
+    """Return how many threads and descriptors this process has."""
     gc.collect()
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 def claims_of(client: lockfast.Client) -> int:
-    """How many claims the store has for this client."""
+    """Return how many claims the store has for this client."""
     found = 0
     for session in client._core.sessions():
         reply = run(client._core.request(Claims(session.id)))
@@ -439,20 +439,20 @@ def if_free(client: lockfast.Client, name: str) -> None:
 
 
 def be_interrupted(link: Link, name: str, rounds: int) -> None:
-    """Take a lock and give it back until interrupted, in one way after another."""
+    """Acquire and release a lock until interrupted, in one way after another."""
     ways = (in_a_block, by_hand, not_for_long, if_free)
     armed = False
     swallowed = 0
 
     def interrupt(number: int, frame: object) -> None:
-        """As Python's own handler, but once in a round: a second one would hit the test."""
+        """Act as Python's own handler, but once per round: a second signal would hit the test."""
         nonlocal armed
         if armed:
             armed = False
             raise KeyboardInterrupt
 
     def swallow(dropped: object) -> None:
-        """Python cannot raise out of a finalizer: it drops the exception, and us the signal."""
+        """Count an exception that Python dropped in a finalizer, and arm the handler again."""
         nonlocal armed, swallowed
         armed = True
         swallowed += 1
@@ -473,7 +473,7 @@ def be_interrupted(link: Link, name: str, rounds: int) -> None:
                 pass
         link.say("done", swallowed)
         link.hear()
-        # Less than a third of the TTL, when a keep-alive would find and mend it.
+        # Less than a third of the TTL, when a keep-alive would find and repair it.
         until(lambda: claims_of(client) == 0, "all claims are given back", within=8.0)
         until(lambda: footprint() <= before, f"{footprint()} shrinks to {before}", within=8.0)
         thread = threading.Thread(target=by_hand, args=(client, name))
@@ -483,7 +483,7 @@ def be_interrupted(link: Link, name: str, rounds: int) -> None:
 
 
 def compete(link: Link, name: str) -> None:
-    """Take a lock and give it back without end."""
+    """Acquire and release a lock endlessly."""
     with link.connect(ttl=30.0) as client:
         link.say("ready")
         told = threading.Thread(target=link.hear)
@@ -496,7 +496,7 @@ def compete(link: Link, name: str) -> None:
 
 
 def release_in_handler(link: Link, rounds: int) -> None:
-    """Give a lock back from a signal handler, whatever that interrupts."""
+    """Release a lock from a signal handler, whatever that interrupts."""
     with link.connect(ttl=30.0) as client:
         done = False
 

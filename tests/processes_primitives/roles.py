@@ -1,4 +1,4 @@
-"""What the processes of these tests do."""
+"""The roles of the processes of these tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.processes.crew import Link, now_ms
 
 
 def hold_then(link: Link, first: str, second: str, deadlock_after: float) -> None:
-    """Take one, say so, and when told take the other too. `kind:name` names them."""
+    """Acquire one lock, report it, and on command acquire the other too. `kind:name` names them."""
     with link.connect(deadlock_after=deadlock_after) as client:
         with recipe(client, first):
             link.say("holds", first)
@@ -37,7 +37,7 @@ def recipe(client: lockfast.Client, text: str) -> lockfast.Lock | lockfast.Semap
 
 
 def cross(link: Link, names: list[str], rounds: int, priority: int) -> None:
-    """Take all of these at once, again and again."""
+    """Acquire all of these at once, repeatedly."""
     with link.connect(deadlock_after=0.2) as client:
         link.say("ready")
         link.hear()
@@ -74,7 +74,7 @@ def hold_permits(link: Link, name: str, limit: int, permits: int) -> None:
 
 
 def keep(link: Link, name: str, mode: str = "lock", ttl: float = 30.0, deaf: bool = False) -> None:
-    """Keep a lock for later use; use it again whenever told to."""
+    """Retain a lock; use it again on command."""
     if deaf:
         wake_listener._KNOWN -= {WAKE_WANTED}
     with link.connect(ttl=ttl) as client:
@@ -94,7 +94,7 @@ def keep(link: Link, name: str, mode: str = "lock", ttl: float = 30.0, deaf: boo
 
 
 def take(link: Link, name: str, mode: str = "lock") -> None:
-    """Take a lock each time one is told to."""
+    """Acquire a lock on each command."""
     with link.connect(ttl=30.0) as client:
         lock = client.lock(name) if mode == "lock" else client.rwlock(name).write()
         link.say("ready")
@@ -104,9 +104,9 @@ def take(link: Link, name: str, mode: str = "lock") -> None:
 
 
 def run_once(link: Link, name: str, at_least: float, path: str) -> None:
-    """Try to run a job without a pause. A run writes itself down, then asks what to do."""
+    """Try to run a job continuously. A run records itself, then asks what to do."""
     with link.connect(ttl=30.0) as client:
-        # Nobody waits in line for a run, so a killed one is over when its TTL is.
+        # No claim queues for a run, so a killed one ends when its TTL expires.
         @client.once(name, at_least=at_least, at_most=60, ttl=1.0)
         def job() -> bool:
             with open(path, "a") as book:

@@ -1,4 +1,4 @@
-"""Tests of the majority store run against real nodes wherever that is what they are about."""
+"""Tests of the majority store; those about real nodes run against them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.quorum.nodes import FiveNodes, five_nodes
 
 @pytest.fixture(scope="session")
 def five() -> Iterator[FiveNodes]:
-    """Five nodes that nobody harms."""
+    """Five nodes that no test breaks."""
     with five_nodes() as started:
         yield started
 
 
 @pytest.fixture
 def fragile() -> Iterator[FiveNodes]:
-    """Five nodes of the test's own."""
+    """Five nodes for one test."""
     with five_nodes() as started:
         yield started

@@ -1,4 +1,4 @@
-"""Five real Redis nodes, and namespaces in them that were used by nobody before."""
+"""Five real Redis nodes, and new namespaces on them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _numbers = itertools.count(1)
 
 
 class FiveNodes:
-    """Five servers; what happens to them is up to the test."""
+    """Five servers that tests may break."""
 
     def __init__(self, servers: list[RedisServer]) -> None:
         self.servers = servers
 
     def url(self, namespace: str = "", *, silence: float = 60.0) -> str:
-        """A namespace that these servers know, as if they had been up for long."""
+        """Return a URL whose namespace these servers know, as if they had been up for long."""
         namespace = namespace or f"quorum-{next(_numbers)}"
         for server in self.servers:
             self.make_known(server, namespace)

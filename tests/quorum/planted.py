@@ -1,4 +1,4 @@
-"""Mistakes that a majority store could have, to see that the simulator finds each of them."""
+"""Bugs that a majority store could have, to check that the simulator finds each of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.sim.planted.bugs import replace
 class Bug(NamedTuple):
     name: str
     promises: frozenset[str]
-    """Names of the checks by which it may be found."""
+    """The checks by which it may be found."""
     plant: Callable[[ExitStack], None]
     mix: Mix | None
-    """Where to look for it; None: in what the search runs."""
+    """Where to search for it; None: in the schedules of the default search."""
 
 
 BUGS: list[Bug] = []
@@ -34,7 +34,7 @@ FORGETFUL = Mix(
     4,
     chaos_ms=2500,
 )
-"""Long leases on nodes that forget one after the other."""
+"""Long leases on nodes that lose their state one after the other."""
 CUT_OFF = Mix(
     {"long_holds": {"names": 1}},
     {"partition": {"times": 12, "ms": (300, 2200)}},
@@ -42,7 +42,7 @@ CUT_OFF = Mix(
     4,
     chaos_ms=2500,
 )
-"""Long leases whose holders do not reach some of the nodes."""
+"""Long leases whose holders cannot reach some of the nodes."""
 
 
 def bug(
@@ -74,7 +74,7 @@ def _(stack: ExitStack) -> None:
         right(self, node, answer)
         is_yes = isinstance(answer, m.Taken) and answer.status == m.OK
         if is_yes and self.record.claims.get(self.n) is self.claim:
-            # Under a number that no node has.
+            # With a number that no node has.
             extra[id(self.claim)] = extra.get(id(self.claim), 0) + 1
             self.claim.at.add(100 + extra[id(self.claim)])
 
@@ -115,7 +115,7 @@ def _(stack: ExitStack) -> None:
     right = SessionRecord.confirmed_ms
 
     def wrong(self: SessionRecord, claim: Claim, majority: int) -> int:
-        # As if every node that ever had it had renewed it just now.
+        # As if every node that ever had it had just renewed it.
         return 1 << 60 if len(claim.at) >= majority else right(self, claim, majority)
 
     replace(stack, SessionRecord, "confirmed_ms", wrong)

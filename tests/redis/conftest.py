@@ -11,6 +11,6 @@ from tests.servers.redis import RedisServer, binaries
 
 @pytest.fixture(scope="session", params=binaries())
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A server that lives as long as the tests; each uses a namespace of its own."""
+    """A server that runs as long as the tests; each test uses its own namespace."""
     with RedisServer(binaries()[request.param]) as started:
         yield started

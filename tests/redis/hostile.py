@@ -1,4 +1,4 @@
-"""A server that lets clients in and then answers commands with whatever the test wants."""
+"""A server that accepts clients and then answers commands with whatever the test wants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Self
 from lockfast.stores.redis.resp import PENDING, ReplyReader
 
 Answer = Callable[[], Iterator[bytes]]
-"""Yields pieces of an answer, as long as the client reads them."""
+"""Yields parts of an answer, as long as the client reads them."""
 
 
 class HostileServer:
-    """Completes the handshake; what it answers to scripts is up to `answer`."""
+    """Completes the handshake; `answer` decides the replies to scripts."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

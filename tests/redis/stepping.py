@@ -12,17 +12,17 @@ from lockfast.stores.registry import parse_url
 
 
 class ScriptSteps:
-    """One command after the other on a shard of its own."""
+    """Executes one command after the other on its own shard."""
 
     def __init__(self, url: str, *, watched: bool = True) -> None:
         address = parse(parse_url(url))
         self.namespace = address.namespace
         self.shortcuts = 0
-        """How many steps took a short way: those answer with a mere number, or in small letters."""
+        """Steps that took a shortcut, which replies with a plain number or in lower case."""
         self.hand_overs = 0
-        """How many of these granted the lock to another."""
+        """Shortcuts that granted the lock to another claim."""
         self.lined_up = 0
-        """How many of these stood in line, or would have."""
+        """Shortcuts that queued a claim, or would have."""
         self._protocol = ScriptProtocol(address)
         self._wire = BlockingWire(self._protocol)
         self._watched = watched
@@ -30,12 +30,12 @@ class ScriptSteps:
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         if self._watched:
-            # Somebody watches from the beginning, so that the log can be compared too.
+            # Watch from the beginning, so that the log can be compared too.
             self._step(c.Events(None), now_ms, wall_us)
         if isinstance(command, c.Enter):
             self._places.setdefault(command[:2], command.places)
         elif isinstance(command, c.Leave):
-            # As clients do: it opens the scripts' short way out.
+            # As clients do: it enables the scripts' shortcut for releases.
             command = command._replace(places=self._places.get(command[:2], ()))
         return self._step(command, now_ms, wall_us)
 

@@ -1,4 +1,4 @@
-"""A front that speaks TLS, before a server that does not: the wheel's was built without it."""
+"""A TLS front end for a server without TLS: the wheel's was built without it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TlsFront:
         trace: TracebackType | None,
     ) -> None:
         for opened in (self._listener, *self._open):
-            # Wakes whoever waits for it; closing alone would not.
+            # Wakes a thread that is blocked on the socket; closing alone would not.
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -63,7 +63,8 @@ class TlsFront:
             try:
                 client.do_handshake()
             except ssl.SSLError:
-                # What is still unread would have the alert taken back when we close.
+                # Read everything first: closing with unread data would reset the connection and
+                # lose the alert.
                 socket.socket.shutdown(client, socket.SHUT_WR)
                 while socket.socket.recv(client, 65536):
                     pass

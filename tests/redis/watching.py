@@ -1,4 +1,4 @@
-"""What a server sees of its clients, by its own account."""
+"""The commands of clients as the server's MONITOR reports them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PATIENCE_S = 30.0
 
 class Seen(NamedTuple):
     by: str
-    """`lua` for what a script calls, else the client's address."""
+    """`lua` for calls by a script, else the client's address."""
     command: str
     first: str
     """Its first argument."""
     limit: int = 0
-    """How many entries it asks for, if it names a limit."""
+    """How many entries it asks for, if it has a limit."""
 
 
 class Monitor:
-    """Everything a server is told to do within a block."""
+    """Records every command that a server receives within a block."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -53,7 +53,7 @@ class Monitor:
         self._connection.close()
 
     def seen(self) -> list[Seen]:
-        """All commands so far."""
+        """Return all commands since the last call."""
         self._server.run("ECHO", _END)
         found: list[Seen] = []
         while True:
@@ -66,12 +66,12 @@ class Monitor:
             found.append(seen)
 
     def by_clients(self) -> list[Seen]:
-        """Commands that clients sent, without what a new connection says first."""
+        """Return the commands of clients, without those that set up a connection."""
         greetings = ("CLIENT", "INFO", "EVAL", "SUBSCRIBE", "SCRIPT")
         return [seen for seen in self.seen() if seen.by != "lua" and seen.command not in greetings]
 
     def by_callers(self) -> list[Seen]:
-        """Commands that callers sent: those of clients, without what keepers check."""
+        """Return the commands of callers: those of clients, without the checks of keepers."""
         return not_by_keepers(self.by_clients())
 
 
@@ -82,10 +82,10 @@ def not_by_keepers(seen: list[Seen]) -> list[Seen]:
 
 @contextlib.contextmanager
 def until_heard(server: RedisServer, sessions: int = 1) -> Iterator[None]:
-    """Wait at the end of the block until so many new sessions hear what they are told.
+    """Wait at the end of the block until this many new sessions receive their wakes.
 
-    Each sends a keep-alive once it has subscribed, to find what it may have missed; if claims
-    come and go at that instant, it reads them as well.
+    Each sends a keep-alive once it has subscribed, to find what it may have missed; if claims come
+    and go at that instant, it reads them as well.
     """
     with Monitor(server) as monitor:
         yield

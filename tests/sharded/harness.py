@@ -13,13 +13,13 @@ from tests.conformance.simulator import SimHarness
 
 
 def name_in(placement: Placement, shard: int, name: str) -> str:
-    """Return a name like this one that lives in a shard."""
+    """Return a name like this one that is placed in a shard."""
     names = (f"{name}~{i}" if i else name for i in itertools.count())
     return next(each for each in names if placement.shard_of_name("lock", each) == shard)
 
 
 class _InShards(Harness):
-    """What stories need to know of the placement."""
+    """What tests need to know of the placement."""
 
     placement: Placement
 

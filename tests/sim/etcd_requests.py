@@ -1,4 +1,4 @@
-"""Random requests for etcd: few keys, so that they meet, and mistakes now and then."""
+"""Random requests for etcd: few keys, so that they conflict, and occasional mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text(plain: bytes) -> str:
 
 
 class Requests:
-    """A stream of requests that follows what the server has answered."""
+    """A stream of requests that depends on the server's answers."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"etcd requests {seed}")
@@ -38,7 +38,7 @@ class Requests:
         self.leases = (7001, 7002, 7003)
 
     def next(self) -> tuple[str, Json]:
-        """A path and a body."""
+        """Return a path and a body."""
         rng = self.rng
         kind = rng.choices(list(_OFTEN), list(_OFTEN.values()))[0]
         if kind == "txn":

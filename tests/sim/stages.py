@@ -1,7 +1,7 @@
-"""The three runtimes as stages on which one and the same scenario is played.
+"""The three runtimes as stages on which the same scenario is played.
 
-A scenario is an `async def` over a `Stage`. On threads its coroutines never suspend, so
-each runs on a thread of its own; on asyncio and in the simulator they are tasks.
+A scenario is an `async def` over a `Stage`. On threads its coroutines never suspend, so each runs
+on its own thread; on asyncio and in the simulator they are tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_MS = 20_000
 
 
 class ObservedTable(MemoryTable):
-    """A table one can wait at for something to become true."""
+    """A table on which tests can wait for a condition."""
 
     def __init__(
         self, now_ms: Callable[[], int], mutex: AbstractContextManager[Any] | None = None
@@ -54,7 +54,7 @@ class ObservedTable(MemoryTable):
 
 
 class CuttableStore(MemoryStore):
-    """A memory store whose connection one can cut."""
+    """A memory store whose connection can be cut."""
 
     def __init__(self, table: MemoryTable, runtime: Runtime) -> None:
         super().__init__(table, runtime)
@@ -82,18 +82,18 @@ class _CuttableWire:
 
 
 class Job(Protocol[T_co]):
-    """Something that runs beside the scenario."""
+    """A job that runs concurrently with the scenario."""
 
     def cancel(self) -> None: ...
     async def join(self) -> T_co: ...
 
 
 class Stage:
-    """A table, clients of it, and a way to do several things at once."""
+    """A table, its clients, and a way to run several jobs at once."""
 
     name: str
     stopped: type[BaseException]
-    """What a cancelled job ends with."""
+    """The exception with which a cancelled job ends."""
     runtime: Runtime
     keeper_runtime: Runtime
     table: ObservedTable
@@ -106,7 +106,7 @@ class Stage:
         return Core(store, self.runtime, self.keeper_runtime, ttl_ms=ttl_ms, owner=owner)
 
     async def until(self, truth: Callable[[], bool], at_ms: int | None = None) -> None:
-        """Wait until something is true of the table; look again after each command."""
+        """Wait until a condition holds; check it again after each command."""
         signal = self.runtime.signal()
         while True:
             self.table.watchers.append(signal)
@@ -119,7 +119,7 @@ class Stage:
             signal = self.runtime.signal()
 
     async def pass_time(self, ms: int) -> None:
-        """Let a span pass: by waiting for what does not come."""
+        """Let time pass, by waiting for a signal that never comes."""
         assert not await self.runtime.signal().wait(ms)
 
 
@@ -129,7 +129,7 @@ async def take(
     timeout_ms: int | None = None,
     max_hold_ms: int = 0,
 ) -> Holding | None:
-    """Acquire a lock; None if it was not to be had at once."""
+    """Acquire a lock; return None on timeout."""
     ask = Ask((Place("lock", name, "exclusive"),), core.ttl_ms, max_hold_ms=max_hold_ms)
     holding = core.holding(ask)
     return holding if await acquire(core, holding, timeout_ms) else None
@@ -145,7 +145,7 @@ async def must_take(core: Core, name: str = "a", max_hold_ms: int = 0) -> Holdin
 
 
 class _Interruptible(ThreadsRuntime):
-    """Threads whose waiting an exception can end, as Ctrl-C does in a main thread."""
+    """Threads whose waits an exception can end, as Ctrl-C does in a main thread."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ def reads(*names: tuple[str, str]) -> tuple[Place, ...]:
 
 
 class Told:
-    """Tells what clients asked and were told; `entries` is the history."""
+    """Records what clients asked and what they were answered; `entries` is the history."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -40,7 +40,7 @@ class Told:
         head_start: int = 0,
         **about: bool,
     ) -> int:
-        """One lease, from asking to its release, answered a millisecond later."""
+        """Record one lease, from the request to its release, answered a millisecond later."""
         op = self._ask(asked, by, "acquire", places=places, head_start=head_start, **about)
         if queued is not None:
             self._got(queued, op, "queued")
@@ -50,7 +50,7 @@ class Told:
         return op
 
     def busy(self, by: str, places: tuple[Place, ...], asked: float) -> None:
-        """One who did not want to wait, told so a millisecond later."""
+        """Record an acquire without waiting that found the lock taken, a millisecond later."""
         self._got(asked + 1, self._ask(asked, by, "acquire", places=places, wait=False), "busy")
 
     def conversion(self, of: int, mode: str, asked: float, told: float, token: int) -> None:

@@ -1,4 +1,4 @@
-"""What helper processes of these tests do; see tests/processes/crew.py."""
+"""The roles of helper processes of these tests; see tests/processes/crew.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOBODY = 65534
 
 
 def use_as_nobody(link: Link) -> None:
-    """Try to take a lock as a user with few rights, each time one is told to."""
+    """Try to acquire a lock as a user with few rights, on each command."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -32,7 +32,7 @@ def use_as_nobody(link: Link) -> None:
 
 
 def fill_disk(link: Link) -> None:
-    """Take locks until files cannot grow any more; then let them, and look what is left."""
+    """Acquire locks until files cannot grow; then let them grow, and report what is left."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with link.connect(ttl=30, connect_timeout=0.2) as client:
         leases = [client.lock("first").acquire()]
@@ -59,7 +59,7 @@ def fill_disk(link: Link) -> None:
 
 
 def stop_inside(link: Link) -> None:
-    """Be stopped inside the gate, with the transaction of an enter under way."""
+    """Be stopped inside the gate, in the transaction of an enter."""
     carry_out = Table.apply
 
     def apply(self, command, now_ms, wall_us):  # type: ignore[no-untyped-def]
@@ -78,7 +78,7 @@ def stop_inside(link: Link) -> None:
 
 
 def try_gate(link: Link) -> None:
-    """Say whether the gate is shut for others, each time one asks."""
+    """Report whether the gate is locked for others, on each request."""
     gate = os.open(link.url.removeprefix("sqlite://") + "-gate", os.O_RDWR)
     link.say("ready")
     while link.hear() == "try":
