@@ -173,7 +173,7 @@ def _interrupt_script(code: int, terminal: Terminal | None) -> None:
     if code != exit_codes.BY_SIGNAL + signal.SIGINT or terminal is None or not terminal.was_given:
         return
     if os.getpgrp() == os.getpid():
-        return  # an interactive shell started us in a group of our own: there is no script
+        return  # an interactive shell started us in our own group: there is no script
     sys.stdout.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.killpg(0, signal.SIGINT)

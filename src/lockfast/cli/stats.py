@@ -1,10 +1,10 @@
 """lockfast stats: health figures of a whole store, from its event log.
 
-Another process cannot read the figures that a client keeps in memory (`client.stats()`). What
-it can read is the store's log of events, which covers the clients of all processes. The log
-is bounded, and some stores write it only while somebody reads it, so this command also watches
-for a while. It cannot see `try_acquire` that found a lock taken, refused tokens, or the time of
-requests: an uncontended acquire counts as 0 s.
+Another process cannot read the figures that a client keeps in memory (`client.stats()`). But
+it can read the store's event log, which covers the clients of all processes. The log is bounded,
+and some stores write it only while it is being read, so this command also watches it for a while.
+It cannot see a `try_acquire` that found the lock taken, refused tokens, or the time of requests:
+an uncontended acquire counts as 0 s.
 """
 
 from __future__ import annotations

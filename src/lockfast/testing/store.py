@@ -82,7 +82,7 @@ class ControlledStore:
     def slow(self, seconds: Seconds) -> None:
         """Delay every reply by `seconds`, until `up()`.
 
-        A request whose timeout is shorter raises OutcomeUnknownError: it was carried out.
+        A request whose timeout is shorter raises OutcomeUnknownError, although it was executed.
         """
         self._slow_ms = settings.to_ms(seconds, "seconds")
 

@@ -88,8 +88,8 @@ def guard(using: str = "default", *, tree: bool = False) -> Guard:
 class FencedDatabase:
     """A database as a storage for `lease.execute_with_fence`: PostgreSQL or SQLite.
 
-    `lease.execute_with_fence(FencedDatabase(), pay)` calls `pay()` in a transaction of its own,
-    after the guard has admitted the token there.
+    `lease.execute_with_fence(FencedDatabase(), pay)` calls `pay()` in a new transaction, after
+    the guard has admitted the token there.
     """
 
     def __init__(self, using: str = "default", *, tree: bool = False) -> None:
