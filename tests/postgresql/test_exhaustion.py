@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lockfast
-from lockfast.errors import StoreUnavailableError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.postgresql.opening import open_maintenance
 from lockfast.stores.registry import parse_url
 from tests.servers.postgresql import PostgresServer, as_server_user
@@ -97,5 +97,6 @@ def test_a_read_only_server_is_told_from_a_broken_one(server: PostgresServer) ->
     server.run("CREATE ROLE reading LOGIN SUPERUSER")
     server.run("ALTER ROLE reading SET default_transaction_read_only = on")
     with lockfast.connect(server.url(user="reading"), connect_timeout=0.5) as client:
-        with pytest.raises(StoreUnavailableError, match="take writes"):
+        # The last attempt may have too little time for an answer, and then says so as well.
+        with pytest.raises(StoreError, match="take writes"):
             client.lock("orders/42").acquire()

@@ -122,7 +122,8 @@ class SessionClaims(SessionLife):
     def lost(self, holding: Holding, reason: str, by: str = "") -> None:
         """Record that the store revoked the claim or has no record of it."""
         with self.mutex:
-            effects = self._lose(holding, reason, by, LOST_REVOKED if by else LOST_MISSING)
+            why = LOST_MAX_HOLD if reason == MAX_HOLD_ELAPSED else LOST_MISSING
+            effects = self._lose(holding, reason, by, LOST_REVOKED if by else why)
         carry_out(effects)
 
     def released(self, holding: Holding) -> None:
