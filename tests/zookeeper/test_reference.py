@@ -18,7 +18,14 @@ from lockfast.core.reasons import EXPIRED
 from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.zookeeper import ZooKeeperStore, sessions
-from lockfast.stores.zookeeper.steps import SEVERAL_MAX, Outcome, Requests, load_all, settle
+from lockfast.stores.zookeeper.steps import (
+    SEVERAL_MAX,
+    Outcome,
+    Requests,
+    load_all,
+    raise_base,
+    settle,
+)
 from lockfast.stores.zookeeper.transport import Network
 from lockfast.stores.zookeeper.view import Instant
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
@@ -118,7 +125,7 @@ class StoreSteps:
     def _raise_base(self, instant: Instant) -> None:
         """The reference's tokens follow the clock; ours do when somebody raises the base."""
         requests = run(self._wire.common(self._until_ms()))
-        run(sessions.raise_base(requests, instant, 0))
+        run(raise_base(requests, instant, 0))
 
     def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
         """End sessions by the test's clock, and have the lines settled, as waiters would."""

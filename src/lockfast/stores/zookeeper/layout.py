@@ -140,6 +140,10 @@ class Base(NamedTuple):
             raise StoreError("ZooKeeper", f"token {found} is out of range")
         return found
 
+    def is_outgrown(self, zxid: int) -> bool:
+        """Return True if the counter nears `step`: tokens of the next epoch would not be higher."""
+        return (zxid & LOW) + SLACK > self.step
+
     def raised(self, zxid: int, wall_us: int) -> Base:
         """Return the base from this zxid on: no token is below the wall clock or the last token."""
         step = self.step

@@ -23,7 +23,7 @@ from lockfast.stores.zookeeper.steps import (
     deliver_all,
     load_all,
     make_namespace,
-    read_base,
+    raise_base,
     read_session,
     settle,
 )
@@ -43,8 +43,6 @@ from lockfast.stores.zookeeper.transport import (
 from lockfast.stores.zookeeper.view import Instant
 
 PROVED_PER_RENEWAL: Final = 100
-LAG_US: Final = 1_000_000
-"""Raise the base of tokens when it lags this far behind the wall clock."""
 TIDIED_MAX: Final = 100
 
 
@@ -144,22 +142,6 @@ async def opened_before(requests: Requests, own: OwnSession) -> Reply:
     if node.stat is None:
         own.end(EXPIRED)
     return c.Ended(own.ended, own.by) if own.ended else c.Done()
-
-
-async def raise_base(requests: Requests, instant: Instant | None, lag_us: int = LAG_US) -> None:
-    """Raise the base so that tokens do not lag the wall clock, even after a loss of data."""
-    context = requests.context
-    while True:
-        await read_base(requests)
-        assert context.base is not None
-        base, version = context.base
-        wall_us = instant.wall_us if instant is not None else context.network.wall_us()
-        raised = base.raised(context.zxid, wall_us)
-        if raised.step == base.step and raised.value <= base.value + lag_us:
-            return
-        await requests.call(
-            Multi((Set(context.paths.base, k.encode(list(raised)).encode(), version),))
-        )
 
 
 async def renew(

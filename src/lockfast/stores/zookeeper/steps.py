@@ -41,6 +41,7 @@ from lockfast.stores.zookeeper.transport import (
     Multi,
     Network,
     Request,
+    Set,
     Stat,
     Sync,
 )
@@ -54,6 +55,8 @@ CONFLICTS_MAX: Final = 200
 PAUSE_MS_MAX: Final = 16
 KNOWN_MAX: Final = 4096
 READS_MAX: Final = 500
+LAG_US: Final = 1_000_000
+"""Raise the base of tokens when it lags this far behind the wall clock."""
 CONFLICTS: Final = (NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY)
 
 Wait: TypeAlias = Callable[[Flight, int], Awaitable[Sequence[Answer]]]
@@ -232,6 +235,8 @@ class Step:
                 await self._read_on(missing)
                 continue
             assert self._context.base is not None
+            if self._context.base[0].is_outgrown(self._context.zxid):
+                await raise_base(self._requests, None)
             planner = Planner(
                 view, self._paths, self._own, self._context.base, self._instant.now_ms,
                 self._arrival,
@@ -717,6 +722,22 @@ async def read_base(requests: Requests) -> None:
             context.base = (k.base_from(label, answer.data), answer.stat.version)
             return
         await make_namespace(requests)
+
+
+async def raise_base(requests: Requests, instant: Instant | None, lag_us: int = LAG_US) -> None:
+    """Raise the base so that tokens do not lag the wall clock, even after a loss of data."""
+    context = requests.context
+    while True:
+        await read_base(requests)
+        assert context.base is not None
+        base, version = context.base
+        wall_us = instant.wall_us if instant is not None else context.network.wall_us()
+        raised = base.raised(context.zxid, wall_us)
+        if raised.step == base.step and raised.value <= base.value + lag_us:
+            return
+        await requests.call(
+            Multi((Set(context.paths.base, k.encode(list(raised)).encode(), version),))
+        )
 
 
 async def make_namespace(requests: Requests) -> None:
