@@ -8,20 +8,13 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from lockfast.errors import UnsupportedError
 from lockfast.runtimes.threads import ThreadsRuntime
 
-SHARED_TIMER_MS: Final = 1000
-"""Timeouts from here on share timers, so they may end up to TIMER_STEP_S late."""
-TIMER_STEP_S: Final = 1 / 64
-
 _task_numbers = itertools.count(1)
-_timers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, set[LoopSignal]]] = (
-    WeakKeyDictionary()
-)
 _tasks: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
 
 
@@ -53,28 +46,6 @@ def refuse_other_loops() -> None:
         "it needs an asyncio event loop",
         "use the blocking API in trio.to_thread.run_sync(), or anyio's asyncio backend",
     )
-
-
-def _timed_by(loop: asyncio.AbstractEventLoop, timeout_ms: int) -> set[LoopSignal]:
-    """Return the signals that one timer resolves, at the end of the step `timeout_ms` ends in.
-
-    Few waits last until their timeout, so creating and cancelling a timer for each of them
-    would cost more than everything else they do.
-    """
-    steps = _timers.get(loop)
-    if steps is None:
-        steps = _timers[loop] = {}
-    step = int((loop.time() + timeout_ms / 1000) / TIMER_STEP_S) + 1
-    found = steps.get(step)
-    if found is None:
-        found = steps[step] = set()
-        loop.call_at(step * TIMER_STEP_S, _resolve_all, steps, step)
-    return found
-
-
-def _resolve_all(steps: dict[int, set[LoopSignal]], step: int) -> None:
-    for signal in list(steps.pop(step)):
-        signal._resolve()
 
 
 class LoopSignal:
@@ -111,20 +82,13 @@ class LoopSignal:
         self._loop = loop
         if self._is_set:
             return True
-        if timeout_ms is None:
-            await future
-        elif timeout_ms >= SHARED_TIMER_MS:
-            timed = _timed_by(loop, timeout_ms)
-            timed.add(self)
-            try:
-                await future
-            finally:
-                timed.discard(self)
-        else:
+        timer = None
+        if timeout_ms is not None:
             timer = loop.call_later(max(0, timeout_ms) / 1000, self._resolve)
-            try:
-                await future
-            finally:
+        try:
+            await future
+        finally:
+            if timer is not None:
                 timer.cancel()
         return self._is_set
 
