@@ -168,13 +168,14 @@ class AuditedTable(Table):
 
 
 class CountingRows(MemoryRows):
-    """Rows that count how many were accessed."""
+    """Rows that count how many were accessed, and the scans among the accesses."""
 
-    __slots__ = ("touched",)
+    __slots__ = ("scans", "touched")
 
     def __init__(self) -> None:
         super().__init__()
         self.touched = 0
+        self.scans = 0
 
     def get(self, key: str) -> Any:
         self.touched += 1
@@ -192,5 +193,6 @@ class CountingRows(MemoryRows):
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
         found = super().scan(start, stop, limit, reverse)
+        self.scans += 1
         self.touched += 1 + len(found)
         return found

@@ -1,4 +1,4 @@
-"""The neutral form of commands and replies: whole, and strict about what it reads."""
+"""The codec of commands and replies: it keeps every value and validates its input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockfast.sim.promises import NOTHING, snapshot
 
 
 def conversation(seed: int, steps: int) -> list[tuple[c.Command, c.Reply]]:
-    """Random commands and what the table answers to them."""
+    """Random commands and the table's replies to them."""
     table, commands, seen = Table(MemoryRows()), Commands(seed, None), NOTHING
     said = []
     for _ in range(steps):
@@ -123,7 +123,7 @@ def test_bytes_that_are_not_utf_8_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damage_raises_no_other_error(seed: int) -> None:
-    """Cut, doubled and changed bytes: read as some message, or refused."""
+    """Truncated, repeated and changed bytes decode to some message or are refused."""
     chance = random.Random(seed)
     texts = [encode(message).encode() for pair in conversation(seed, 60) for message in pair]
     for _ in range(2_000):

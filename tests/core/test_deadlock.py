@@ -1,4 +1,4 @@
-"""The detector as a function of what was read: who is blocked by whom at one resource."""
+"""Deadlock detection as a function of what was read: which claims block which."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def view(driver: TableDriver, name: str) -> c.ResourceView:
 
 
 def test_a_waiter_behind_a_conversion_is_deadlocked_with_it() -> None:
-    """Its mode goes with those of all holders; only the conversion keeps it waiting."""
+    """Its mode is compatible with every holder; only the pending conversion blocks it."""
     driver = TableDriver()
     driver.enter("writer", place("book", "update"), actor="writer")
     driver.enter("reader", place("book", "shared"), actor="reader")
@@ -30,14 +30,14 @@ def test_a_waiter_behind_a_conversion_is_deadlocked_with_it() -> None:
 
 
 def test_a_claim_counts_with_the_mode_that_it_has_at_this_resource() -> None:
-    """One claim may write one lock and read another."""
+    """A claim with several places may write one lock and read another."""
     driver = TableDriver()
     driver.enter("one", place("a", "exclusive"), place("b", "shared"), actor="one")
     driver.enter("two", place("c", "exclusive"), actor="two")
     before = view(driver, "b")
     assert isinstance(driver.enter("one", place("c", "exclusive"), actor="one"), c.Queued)
     assert isinstance(driver.enter("two", place("b", "shared"), actor="two"), c.Granted)
-    # As read by a detector that met `two` in the queue, just before it was granted.
+    # As a detector reads it that saw `two` in the queue just before it was granted.
     reader = next(claim for claim in view(driver, "b").holders if claim.session == "two")
     waiting = (reader._replace(state=c.WAITING, token=0),)
     seen = before._replace(waiting=waiting, waiting_count=1)

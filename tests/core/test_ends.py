@@ -1,4 +1,4 @@
-"""The end of a session with very many claims: in portions, none of them long."""
+"""Ending a session with very many claims: in portions, so that every step is short."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.core.table_driver import CountingRows, TableDriver, lock
 CLAIMS = 100_000
 PORTION = Limits().ended_per_step
 ROWS_PER_PLACE = 24
-"""Read, written and scanned, to remove one place and to wake or grant the next in line."""
+"""Rows read, written and scanned to remove one place and to wake or grant the next claim."""
 
 
 def crowd() -> tuple[Table, CountingRows]:
-    """Session `many` holds half of its locks and waits for the rest, all behind `boss`."""
+    """Session `many` holds half of its locks and waits for the other half, all behind `boss`."""
     rows = CountingRows()
     table = Table(rows)
     for session in ("boss", "many", "heir"):
@@ -51,7 +51,7 @@ def test_a_hundred_thousand_claims_end_in_short_steps() -> None:
 
 
 def test_whoever_writes_next_goes_on() -> None:
-    """The client that closed may die: keep-alives of others remove what is left."""
+    """The client that sent Close may die: keep-alives of other clients remove the rest."""
     driver = TableDriver(limits=Limits(ended_per_step=2))
     for i in range(5):
         driver.enter("many", lock(f"a{i}"))
@@ -66,7 +66,7 @@ def test_whoever_writes_next_goes_on() -> None:
 
 
 def test_an_ended_session_is_granted_nothing() -> None:
-    """What its waiting claims wait for stays with others until the claims are removed."""
+    """Its waiting claims are granted nothing before they are removed."""
     driver = TableDriver(limits=Limits(ended_per_step=1))
     driver.enter("many", lock("first"))
     driver.enter("holder", lock("a"))
@@ -81,7 +81,7 @@ def test_an_ended_session_is_granted_nothing() -> None:
 
 
 def test_a_conversion_of_an_ended_session_is_not_carried_out() -> None:
-    """A holder that waits to become the writer does not become it after its session's end."""
+    """A pending upgrade is not granted after the session has ended."""
     driver = TableDriver(limits=Limits(ended_per_step=1))
     driver.enter("many", lock("first"))
     driver.enter("many", lock("a", "shared"))
@@ -97,7 +97,7 @@ def test_a_conversion_of_an_ended_session_is_not_carried_out() -> None:
 
 @pytest.mark.parametrize("ttl_ms", [1_000, 2_000])
 def test_several_expired_sessions_share_one_portion(ttl_ms: int) -> None:
-    """All are marked as ended in the step that sees it; their claims follow."""
+    """The step that detects it marks all of them as ended; their claims are removed later."""
     driver = TableDriver(limits=Limits(ended_per_step=2))
     for session in ("s1", "s2", "s3"):
         driver.open(session, ttl_ms=ttl_ms)

@@ -1,4 +1,4 @@
-"""The mode table: what it must be, whatever it says."""
+"""The mode table: which properties it must have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK_MODES = sorted(m.MODES_OF_KIND[m.LOCK])
 
 
 def test_conflict_is_mutual() -> None:
-    """Whoever keeps another out is kept out by it: grants do not depend on who came first."""
+    """If one mode excludes another, the reverse is true: grants do not depend on who came first."""
     for one, other in product(m.CONFLICTS, repeat=2):
         assert (other in m.CONFLICTS[one]) == (one in m.CONFLICTS[other])
 
@@ -26,7 +26,7 @@ def test_every_mode_of_every_kind_has_its_conflicts() -> None:
 
 
 def test_the_mode_table_is_the_one_promised() -> None:
-    """Stated twice, in two shapes: a mistake in one is a difference."""
+    """The table is stated twice, in different forms, so that a mistake in one shows."""
     for one, other in product(MODES, repeat=2):
         assert ((one, other) in COMPATIBLE) == (other not in m.CONFLICTS[one])
 
@@ -63,7 +63,7 @@ def test_members_of_a_party_never_conflict() -> None:
 
 
 def test_every_change_of_a_lock_is_either_up_or_down() -> None:
-    """And what one way is up is down the other way."""
+    """A change that is an upgrade in one direction is a downgrade in the other."""
     changes = {(one, other) for one, other in product(LOCK_MODES, repeat=2) if one != other}
     assert changes == m.UPGRADES | m.DOWNGRADES
     assert {(new, old) for old, new in m.UPGRADES} == m.DOWNGRADES
@@ -73,7 +73,7 @@ def test_every_change_of_a_lock_is_either_up_or_down() -> None:
 
 @pytest.mark.parametrize("group", [TREE_MODES, LOCK_MODES])
 def test_joined_modes_have_the_rights_of_both_and_no_more(group: list[str]) -> None:
-    """The weakest mode of the kind that keeps out whatever either keeps out."""
+    """The result is the weakest mode of the kind that excludes whatever either mode excludes."""
     for one, other in product(group, repeat=2):
         both = m.CONFLICTS[one] | m.CONFLICTS[other]
         joined = m.join(one, other)

@@ -1,4 +1,4 @@
-"""Names: two spellings are never one lock, and nothing but a name gets in."""
+"""Lock names: two spellings are never one lock, and only valid names are accepted."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_no_name_is_refused_with_the_reason(name: object, why: str) -> N
 @given(HOSTILE)
 @example("\ud800")
 def test_a_hostile_name_is_a_typed_error_or_exactly_itself(name: str) -> None:
-    """And what is let through cannot break out of a key, a path or an encoding."""
+    """An accepted name cannot break out of a key, a path or an encoding."""
     try:
         checked = check_name(name)
     except InvalidNameError:
@@ -105,7 +105,7 @@ def test_a_hostile_name_is_a_typed_error_or_exactly_itself(name: str) -> None:
 
 @given(HOSTILE, HOSTILE)
 def test_two_spellings_of_one_text_are_never_two_names(one: str, other: str) -> None:
-    """Of all spellings that read the same, at most one is a name."""
+    """Of all spellings that look the same, at most one is a valid name."""
     spellings = {unicodedata.normalize(form, one + other) for form in ("NFC", "NFD")}
     named = 0
     for spelling in spellings:
@@ -173,7 +173,7 @@ def test_two_values_never_give_one_name(one: str, other: str) -> None:
 @settings(max_examples=1_000)
 @given(HOSTILE)
 def test_a_field_is_always_one_segment(value: str) -> None:
-    """Whatever an argument holds, it cannot reach another level or another name."""
+    """Whatever an argument contains, it cannot reach another level or another name."""
     text = escaped(value)
     if text is not None and len(text.encode()) < NAME_BYTES_MAX:
         assert check_name(text) == text
@@ -199,6 +199,6 @@ def test_a_field_reads_as_plainly_as_it_can(value: object, text: str) -> None:
 
 
 def test_a_value_that_is_not_nfc_is_refused() -> None:
-    """To compose it silently would give two values one name."""
+    """Normalizing it silently would give two values one name."""
     with pytest.raises(InvalidNameError, match="NFC"):
         escape_field("e\u0301")

@@ -1,4 +1,4 @@
-"""The rules of the lock table, each as a short story of a few sessions at one driver."""
+"""The rules of the lock table, each shown with a few sessions on one driver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_claims_are_served_in_order_of_arrival() -> None:
 
 
 def test_a_waiter_is_told_who_is_directly_ahead() -> None:
-    """The first in line sees the holder, every other the one before it."""
+    """The first waiter sees the holder; every other waiter sees the claim before it."""
     driver = TableDriver()
     driver.enter("ann", X)
     first = driver.enter("bob", X)
@@ -51,7 +51,7 @@ def test_a_waiter_is_told_who_is_directly_ahead() -> None:
 
 
 def test_a_waiter_looks_again_when_the_one_ahead_is_over() -> None:
-    """`look_ms` is the rest of the TTL or of max_hold, whichever ends first."""
+    """`look_ms` is what is left of the TTL or of max_hold, whichever ends first."""
     driver = TableDriver()
     driver.enter("ann", X)
     assert driver.enter("bob", X).look_ms == 60_000
@@ -62,7 +62,7 @@ def test_a_waiter_looks_again_when_the_one_ahead_is_over() -> None:
 
 
 def test_whoever_loses_the_one_ahead_is_told_to_look() -> None:
-    """A waiter that gives up names its follower, who now watches another."""
+    """When a waiter gives up, the next one is woken, because it must watch another claim."""
     driver = TableDriver()
     for person in ("ann", "bob", "cat"):
         driver.enter(person, X)
@@ -72,7 +72,7 @@ def test_whoever_loses_the_one_ahead_is_told_to_look() -> None:
 
 
 def test_a_head_start_passes_those_who_wait() -> None:
-    """Priority is a head start in the line."""
+    """Priority is a head start in the queue."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X)
@@ -83,7 +83,7 @@ def test_a_head_start_passes_those_who_wait() -> None:
 
 
 def test_a_head_start_is_used_up_by_time() -> None:
-    """Whoever has waited longer than the head start stays ahead: nobody waits for ever."""
+    """A claim that has waited longer than the head start stays ahead, so none starves."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X)
@@ -93,7 +93,7 @@ def test_a_head_start_is_used_up_by_time() -> None:
 
 
 def test_a_head_start_never_displaces_a_holder() -> None:
-    """The holder stays, whatever comes."""
+    """No later claim removes the holder."""
     driver = TableDriver()
     held = driver.enter("ann", X)
     assert isinstance(driver.enter("bob", X, head_start_ms=1_000_000), c.Queued)
@@ -101,7 +101,7 @@ def test_a_head_start_never_displaces_a_holder() -> None:
 
 
 def test_a_waiter_is_told_of_a_holder_that_came_in_ahead() -> None:
-    """With a head start one may join the holders; the first in line has to watch it too."""
+    """A claim with a head start may join the holders; the first waiter must watch it too."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", X)
@@ -111,7 +111,7 @@ def test_a_waiter_is_told_of_a_holder_that_came_in_ahead() -> None:
 
 
 def test_a_try_that_fails_leaves_nothing_behind() -> None:
-    """`queue=False` holds now or not at all."""
+    """With `queue=False` a claim is granted at once or not recorded."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.open("bob")
@@ -123,7 +123,7 @@ def test_a_try_that_fails_leaves_nothing_behind() -> None:
 
 
 def test_a_try_does_not_pass_those_who_wait() -> None:
-    """A reader that could join the reader holding must not starve the writer in line."""
+    """A reader that is compatible with the holders must not starve the waiting writer."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", X)
@@ -131,7 +131,7 @@ def test_a_try_does_not_pass_those_who_wait() -> None:
 
 
 def test_a_resource_nobody_uses_has_no_row() -> None:
-    """What is left after release is the session and the meta."""
+    """After the release only the rows of the session and the shard are left."""
     driver = TableDriver()
     driver.open("ann")
     rows = len(driver.rows)
@@ -159,7 +159,7 @@ def test_readers_hold_together_and_a_writer_alone() -> None:
 
 
 def test_a_writer_is_not_starved_by_later_readers() -> None:
-    """A reader behind a waiting writer waits, though it could share with the holders."""
+    """A reader behind a waiting writer waits, although it is compatible with the holders."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", X)
@@ -171,7 +171,7 @@ def test_a_writer_is_not_starved_by_later_readers() -> None:
 
 
 def test_readers_in_a_row_are_let_in_together() -> None:
-    """One release moves as many as fit, in order, and no further."""
+    """One release grants as many claims as fit, in order, and stops at the first that does not."""
     driver = TableDriver()
     driver.enter("ann", X)
     for person, place in (("bob", READ), ("cat", READ), ("dan", X), ("eve", READ)):
@@ -192,7 +192,7 @@ def test_there_is_one_update_beside_the_readers() -> None:
 
 
 def test_strictly_in_order_even_where_one_could_share() -> None:
-    """A reader behind a waiting update waits for its turn: the line is one line."""
+    """A reader behind a waiting update waits for its turn, because there is one queue."""
     driver = TableDriver()
     driver.enter("ann", UPDATE)
     driver.enter("bob", UPDATE)
@@ -205,7 +205,7 @@ def test_strictly_in_order_even_where_one_could_share() -> None:
 
 
 def test_an_update_becomes_the_writer_when_the_readers_are_gone() -> None:
-    """Meanwhile it keeps what it has, and no new reader is let in."""
+    """While it waits it keeps its mode, and no new reader is admitted."""
     driver = TableDriver()
     held = driver.enter("ann", UPDATE)
     driver.enter("bob", READ)
@@ -219,7 +219,7 @@ def test_an_update_becomes_the_writer_when_the_readers_are_gone() -> None:
 
 
 def test_a_conversion_is_served_before_those_who_wait() -> None:
-    """The writer in line was there first, and yet the update is ahead of it."""
+    """The conversion is served first, although the waiting writer came earlier."""
     driver = TableDriver()
     driver.enter("ann", UPDATE)
     driver.enter("bob", READ)
@@ -231,7 +231,7 @@ def test_a_conversion_is_served_before_those_who_wait() -> None:
 
 
 def test_an_upgrade_from_shared_is_refused_while_another_updates() -> None:
-    """Two readers who both want to write would wait for each other for ever."""
+    """Two readers that both want to write would wait for each other for ever."""
     driver = TableDriver()
     held = driver.enter("ann", READ)
     driver.enter("bob", UPDATE)
@@ -251,7 +251,7 @@ def test_an_upgrade_from_shared_is_refused_while_another_converts() -> None:
 
 
 def test_the_rival_is_named_also_when_it_holds_several_resources() -> None:
-    """It updates this resource in the second of its places."""
+    """The rival holds `update` on this resource through the second of its places."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", lock("y"), UPDATE)
@@ -259,7 +259,7 @@ def test_the_rival_is_named_also_when_it_holds_several_resources() -> None:
 
 
 def test_a_holder_of_update_is_never_refused() -> None:
-    """No reader can get into its way between its update and its request."""
+    """No reader is admitted between its grant of `update` and its upgrade."""
     driver = TableDriver()
     driver.enter("ann", UPDATE)
     driver.enter("bob", READ)
@@ -268,7 +268,7 @@ def test_a_holder_of_update_is_never_refused() -> None:
 
 
 def test_a_conversion_given_up_keeps_the_granted_mode() -> None:
-    """On timeout the client asks for the mode it has; those kept out come in."""
+    """On timeout the client converts to the mode it has, and the blocked readers are admitted."""
     driver = TableDriver()
     held = driver.enter("ann", UPDATE)
     driver.enter("bob", READ)
@@ -279,7 +279,7 @@ def test_a_conversion_given_up_keeps_the_granted_mode() -> None:
 
 
 def test_a_conversion_lowered_while_it_waits_lets_the_readers_in() -> None:
-    """From exclusive, still waiting, to update: nobody may be forgotten in line."""
+    """A pending conversion to exclusive is lowered to update: no waiting reader is forgotten."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", READ)
@@ -308,7 +308,7 @@ def test_a_downgrade_keeps_the_token_and_lets_others_in() -> None:
 
 
 def test_a_late_conversion_cannot_undo_a_newer_one() -> None:
-    """Steps rise with each; a repeated one only looks."""
+    """Each conversion has a higher step number; a repeated one only reads."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.do(c.Convert("ann", 1, 2, "shared"))
@@ -328,7 +328,7 @@ def test_only_a_lock_on_one_resource_can_be_converted() -> None:
 
 
 def test_a_converting_holder_that_leaves_lets_the_others_in() -> None:
-    """Its wish goes with it."""
+    """Its pending conversion ends with it."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", READ)
@@ -351,7 +351,7 @@ def test_permits_add_up_to_the_limit() -> None:
 
 
 def test_a_large_request_is_not_starved_by_small_ones() -> None:
-    """Small ones that would fit wait behind it, and it is served in its order."""
+    """Smaller requests that would fit wait behind it, and it is served in its turn."""
     driver = TableDriver()
     small = [f"s{i}" for i in range(4)]
     for person in small:
@@ -396,7 +396,7 @@ def test_a_raised_limit_lets_those_in_who_fit_now() -> None:
 
 
 def test_who_wants_more_than_a_lowered_limit_does_not_block_the_line() -> None:
-    """It is told that it cannot be had; those behind it go on."""
+    """Its client is told that the permits can never be had, and the claims behind it continue."""
     driver = TableDriver()
     driver.enter("ann", permits(4))
     driver.enter("bob", permits(3))
@@ -417,7 +417,7 @@ def test_only_a_semaphore_in_use_has_another_size() -> None:
 
 
 def test_a_conversion_does_not_wait_for_reservations() -> None:
-    """Not even for those of lower rank: it is served before the queue."""
+    """Not even for those of lower rank: conversions are served before the queue."""
     driver = TableDriver()
     driver.enter("ann", UPDATE)
     driver.enter("bob", READ)
@@ -452,7 +452,7 @@ def test_several_at_once_have_one_token_above_all_before() -> None:
 
 
 def test_what_is_reserved_keeps_out_later_claims() -> None:
-    """Otherwise a claim of many names would never find them all free."""
+    """Otherwise a claim with many places would never find all of them free."""
     driver = TableDriver()
     driver.enter("ann", lock("b"))
     driver.enter("bob", lock("a"), lock("b"))
@@ -467,7 +467,7 @@ def test_what_is_reserved_keeps_out_later_claims() -> None:
 def test_several_at_once_never_deadlock_whatever_the_order(
     first: tuple[str, ...], second: tuple[str, ...]
 ) -> None:
-    """The two cross while a third holds one of the names; they are served in order."""
+    """Two claims cross while a third holds one of the names; they are served in order."""
     driver = TableDriver()
     driver.enter("ann", lock("b"))
     driver.enter("bob", *map(lock, first))
@@ -479,7 +479,7 @@ def test_several_at_once_never_deadlock_whatever_the_order(
 
 
 def test_several_at_once_with_head_starts_do_not_deadlock() -> None:
-    """A later claim with a head start takes the reservation back, in every line alike."""
+    """A later claim with a head start revokes the reservation, in every queue alike."""
     driver = TableDriver()
     driver.enter("ann", lock("b"))
     driver.enter("dan", lock("c"))
@@ -495,7 +495,7 @@ def test_several_at_once_with_head_starts_do_not_deadlock() -> None:
 
 
 def test_a_reservation_taken_back_is_behind_who_took_it() -> None:
-    """A holder came in ahead; the reservation has become a place in line."""
+    """A claim of lower rank became a holder; the reservation is a place in the queue again."""
     driver = TableDriver()
     driver.enter("ann", lock("b"))
     driver.enter("bob", lock("a"), lock("b"))
@@ -516,7 +516,7 @@ def test_a_reservation_given_up_lets_others_in() -> None:
 
 
 def test_a_lowered_limit_takes_reservations_back() -> None:
-    """What is reserved is a later grant, not one that was made."""
+    """A reservation is a future grant, so a lowered limit applies to it."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", permits(2))
@@ -529,7 +529,7 @@ def test_a_lowered_limit_takes_reservations_back() -> None:
 
 
 def test_reservations_that_still_fit_stay_when_one_comes_in_ahead() -> None:
-    """Bob only reads beside the update with a head start; cat, an update too, has to wait."""
+    """Bob reads beside the update that has a head start; cat, also an update, must wait."""
     driver = TableDriver()
     driver.enter("ann", lock("y"))
     driver.enter("bob", READ, lock("y"))
@@ -542,7 +542,7 @@ def test_reservations_that_still_fit_stay_when_one_comes_in_ahead() -> None:
 
 
 def test_reserved_permits_count() -> None:
-    """Others may take the rest of a semaphore, not what is reserved."""
+    """Others may take the remaining permits of a semaphore, but not the reserved ones."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", permits(3), X)
@@ -553,8 +553,11 @@ def test_reserved_permits_count() -> None:
 
 
 def test_behind_a_place_in_line_no_reservation_stays() -> None:
-    """One with a head start waits at the root; who stood behind it has to wait as well,
-    as it would have to if it had come later: order does not depend on history."""
+    """A claim with a head start waits at the root.
+
+    Those behind it lose their reservations and wait, as they would if they had come later: the
+    order does not depend on history.
+    """
     driver = TableDriver()
     driver.enter("ann", *tree("a/b", "exclusive"))
     driver.enter("bob", *tree("a/b", "shared"))
@@ -566,7 +569,7 @@ def test_behind_a_place_in_line_no_reservation_stays() -> None:
 
 
 def test_a_conversion_takes_reservations_back() -> None:
-    """A reader that becomes the update keeps out the update that was reserved."""
+    """A reader that is converted to update revokes the reservation of another update."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", lock("y"))
@@ -582,7 +585,7 @@ def test_a_conversion_takes_reservations_back() -> None:
 
 
 def test_tree_siblings_do_not_wait_for_each_other() -> None:
-    """Not even behind one that waits for its own name and is reserved on the root."""
+    """Not even behind a claim that waits for its own node and has the root reserved."""
     driver = TableDriver()
     driver.enter("ann", *tree("a/b", "exclusive"))
     driver.enter("bob", *tree("a/b", "exclusive"))
@@ -622,7 +625,7 @@ def test_a_reader_of_the_whole_keeps_out_writers_below() -> None:
 
 
 def test_a_closed_resource_grants_nothing_until_it_opens() -> None:
-    """Neither to a newcomer nor to those in line; then the first step of anybody lets in."""
+    """Neither a new nor a waiting claim is granted; after that, the first step grants."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X)
@@ -638,7 +641,7 @@ def test_a_closed_resource_grants_nothing_until_it_opens() -> None:
 
 
 def test_who_looks_when_it_opens_is_told_to_ask_at_once() -> None:
-    """Reading lets nobody in; `look_ms` says that a keep-alive would."""
+    """Reading grants nothing; `look_ms` says that a keep-alive would."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X)
@@ -673,7 +676,7 @@ def test_a_resource_stays_closed_as_long_as_anybody_said() -> None:
 
 
 def test_a_conversion_to_exclusive_waits_while_it_is_closed() -> None:
-    """It is a grant like any other: who was lost may still be at work."""
+    """A conversion is a grant like any other, and the lost holder may still be working."""
     driver = TableDriver()
     driver.enter("ann", READ)
     driver.enter("bob", READ, lock_delay_ms=100)
@@ -696,7 +699,7 @@ def test_closing_takes_reservations_back() -> None:
 
 
 def test_a_window_closes_the_resource_from_the_grant_on() -> None:
-    """At most one run per window, however soon it is given back."""
+    """At most one run per window, however early the lease is released."""
     driver = TableDriver()
     once = c.Place("once", "nightly", "exclusive")
     assert isinstance(driver.enter("ann", once, window_ms=100), c.Granted)
@@ -707,7 +710,7 @@ def test_a_window_closes_the_resource_from_the_grant_on() -> None:
 
 
 def test_a_window_keeps_out_also_who_could_share() -> None:
-    """Nothing else is granted, not even in the same step."""
+    """No other claim is granted, not even in the same step."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", READ, window_ms=100)
@@ -722,7 +725,7 @@ def test_a_window_keeps_out_also_who_could_share() -> None:
 
 
 def test_max_hold_ends_one_lease_inside_its_session() -> None:
-    """The next gets it; the session lives and learns why."""
+    """The next claim is granted; the session lives on and is told the reason."""
     driver = TableDriver()
     driver.enter("ann", X, max_hold_ms=100)
     driver.enter("ann", lock("y"))
@@ -756,7 +759,7 @@ def test_max_hold_of_a_lease_given_back_ends_nothing() -> None:
 
 
 def test_lock_delay_follows_a_loss_and_not_a_release() -> None:
-    """For resources that cannot check tokens: time for the lost holder to notice."""
+    """A delay for resources that cannot check tokens: the lost holder has time to notice."""
     driver = TableDriver()
     driver.enter("ann", X, lock_delay_ms=100)
     driver.leave("ann")
@@ -793,7 +796,7 @@ def test_a_waiter_that_is_lost_closes_nothing() -> None:
 
 
 def test_a_closed_session_gives_everything_up_and_is_not_told() -> None:
-    """It knows. Those behind it move."""
+    """Its client knows already. The claims behind it are granted."""
     driver = TableDriver()
     driver.enter("ann", X, lock_delay_ms=100)
     driver.enter("ann", lock("y"))
@@ -804,7 +807,7 @@ def test_a_closed_session_gives_everything_up_and_is_not_told() -> None:
 
 
 def test_a_session_that_is_not_renewed_expires() -> None:
-    """At its deadline, by the store's clock, with all its claims; and it is told."""
+    """It ends at its deadline, by the store's clock, with all its claims, and is woken."""
     driver = TableDriver()
     driver.open("ann", ttl_ms=100)
     driver.do(c.Enter("ann", 1, (X,)))
@@ -831,7 +834,7 @@ def test_a_renewed_session_lives_for_another_ttl() -> None:
 
 
 def test_an_overdue_session_is_over_for_whoever_looks() -> None:
-    """Also before any step has noticed: a lease past its end is not said to be held."""
+    """Even before a step has ended it, an expired lease is not reported as held."""
     driver = TableDriver()
     driver.open("ann", ttl_ms=100)
     driver.do(c.Enter("ann", 1, (X,)))
@@ -842,7 +845,7 @@ def test_an_overdue_session_is_over_for_whoever_looks() -> None:
 
 
 def test_who_is_due_as_well_is_not_granted_first() -> None:
-    """Two sessions end at one instant: the second never holds, so it delays nobody."""
+    """Two sessions expire at the same time: the second is never granted, so it delays nothing."""
     driver = TableDriver()
     driver.open("ann", "bob", ttl_ms=100)
     driver.do(c.Enter("ann", 1, (X,)))
@@ -853,7 +856,7 @@ def test_who_is_due_as_well_is_not_granted_first() -> None:
 
 
 def test_an_ended_session_never_comes_back() -> None:
-    """Not by a late open, neither soon nor after the TTL it was opened with."""
+    """A late `Open` does not revive it, neither soon nor after its original TTL."""
     driver = TableDriver()
     driver.open("ann", ttl_ms=100)
     driver.do(c.Close("ann"))
@@ -866,7 +869,7 @@ def test_an_ended_session_never_comes_back() -> None:
 
 
 def test_only_open_creates_a_session() -> None:
-    """Everything else on an unknown session answers that it ended."""
+    """Every other command for an unknown session is answered with `Ended`."""
     driver = TableDriver()
     for command in (
         c.Enter("ann", 1, (X,)),
@@ -884,7 +887,7 @@ def test_only_open_creates_a_session() -> None:
 
 
 def test_a_session_may_be_opened_with_its_first_claim() -> None:
-    """One step; repeated, it changes nothing."""
+    """Both happen in one step; repeating it changes nothing."""
     driver = TableDriver()
     ride = c.Enter("ann", 1, (X,), open=c.Open("ann", 100, "ann@host"))
     held = driver.do(ride)
@@ -895,7 +898,7 @@ def test_a_session_may_be_opened_with_its_first_claim() -> None:
 
 
 def test_a_session_is_expelled_only_if_it_was_silent() -> None:
-    """The counter is the proof; without one its process is known to be dead."""
+    """An unchanged renewal counter is the proof; without a counter its process is dead."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.renew("ann")
@@ -907,7 +910,7 @@ def test_a_session_is_expelled_only_if_it_was_silent() -> None:
 
 
 def test_a_revoked_holder_is_told_by_whom_and_why() -> None:
-    """It learns by a wake, by looking, and by its keep-alive."""
+    """It learns from a wake, from `Look`, and from its keep-alive."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X)
@@ -930,7 +933,7 @@ def test_a_revoked_session_is_told_by_whom_and_why() -> None:
 
 
 def test_more_sessions_may_end_at_once_than_one_step_takes_away() -> None:
-    """A step has a bounded cost; the next ones do the rest."""
+    """One step has a bounded cost; later steps end the rest."""
     driver = TableDriver()
     crowd = [f"s{i:03}" for i in range(2 * REAPED_PER_STEP)]
     driver.open(*crowd, ttl_ms=100)
@@ -943,7 +946,7 @@ def test_more_sessions_may_end_at_once_than_one_step_takes_away() -> None:
 
 
 def test_an_overdue_session_is_over_also_before_its_turn_to_be_taken_away() -> None:
-    """More are due than one step takes; a keep-alive that is too late revives none."""
+    """More sessions are due than one step ends; a keep-alive that comes too late revives none."""
     driver = TableDriver()
     crowd = [f"s{i:03}" for i in range(2 * REAPED_PER_STEP)]
     driver.open(*crowd, ttl_ms=100)
@@ -958,7 +961,7 @@ def test_an_overdue_session_is_over_also_before_its_turn_to_be_taken_away() -> N
 
 
 def test_a_claim_that_arrives_after_its_leave_is_refused() -> None:
-    """Reordered on the way: it would hold for ever, with nobody to release it."""
+    """If reordering let it in, it would hold for ever and nothing would release it."""
     driver = TableDriver()
     driver.open("ann")
     assert driver.leave("ann", n=1) == c.Done(found=False)
@@ -976,7 +979,7 @@ def test_a_repeated_claim_is_one_claim() -> None:
 
 
 def test_numbers_that_were_skipped_may_still_arrive() -> None:
-    """Claims of one session overtake each other on the way; each counts once."""
+    """Claims of one session may arrive out of order; each number counts once."""
     driver = TableDriver()
     driver.enter("ann", lock("c"), n=5)
     driver.enter("ann", lock("a"), n=2)
@@ -988,7 +991,7 @@ def test_numbers_that_were_skipped_may_still_arrive() -> None:
 
 
 def test_a_keep_alive_finishes_all_numbers_below_its_lowest() -> None:
-    """So the store may forget older marks, and what is still on the way is refused."""
+    """The store may then forget older marks, and refuses claims that are still in flight."""
     driver = TableDriver()
     driver.enter("ann", X, n=9)
     driver.renew("ann", lowest=7)
@@ -1003,7 +1006,7 @@ def test_a_keep_alive_finishes_all_numbers_below_its_lowest() -> None:
     )
 )
 def test_numbers_are_remembered_as_in_a_set(steps: list[tuple[str, int]]) -> None:
-    """The ranges of numbers not seen say the same as a plain set of those seen."""
+    """The ranges of unseen numbers are equivalent to a plain set of seen ones."""
     session = Session("ann", 1, "", "", "", "", 0, 0)
     seen: set[int] = set()
     for what, n in steps:
@@ -1066,7 +1069,7 @@ def test_tokens_rise_when_the_wall_clock_is_set_back() -> None:
 
 
 def test_tokens_rise_when_the_store_has_lost_everything() -> None:
-    """The wall clock carries them over."""
+    """The wall clock keeps them rising."""
     driver = TableDriver()
     before = driver.enter("ann", X).token
     empty = TableDriver()
@@ -1084,7 +1087,7 @@ def test_a_block_of_tokens_belongs_to_its_claim_alone() -> None:
 
 
 def test_who_keeps_a_grant_is_told_when_others_want_it() -> None:
-    """By a wake at once, and in the answer to whoever looks."""
+    """By a wake at once, and in the reply to `Look`."""
     driver = TableDriver()
     assert not driver.enter("ann", X, block=100).wanted
     driver.enter("bob", X)
@@ -1095,7 +1098,7 @@ def test_who_keeps_a_grant_is_told_when_others_want_it() -> None:
 
 
 def test_a_reader_that_keeps_its_grant_is_told_of_an_upgrade() -> None:
-    """The upgrade waits for it, though nobody stands in line."""
+    """The upgrade waits for it, although the queue is empty."""
     driver = TableDriver()
     driver.enter("ann", READ, block=100)
     driver.enter("bob", READ)
@@ -1105,7 +1108,7 @@ def test_a_reader_that_keeps_its_grant_is_told_of_an_upgrade() -> None:
 
 
 def test_a_keep_alive_makes_good_a_lost_wake_to_who_keeps() -> None:
-    """It may name what it keeps beside what it waits for."""
+    """A keep-alive may name retained claims beside the waiting ones."""
     driver = TableDriver()
     driver.enter("ann", X, block=100)
     driver.enter("bob", X)
@@ -1113,7 +1116,7 @@ def test_a_keep_alive_makes_good_a_lost_wake_to_who_keeps() -> None:
 
 
 def test_who_keeps_is_told_once_and_not_by_everyone_who_comes() -> None:
-    """Ten thousand cached readers must not be woken for each writer in line."""
+    """Ten thousand retaining readers must not be woken for every writer that queues."""
     driver = TableDriver()
     driver.enter("ann", X, block=100)
     driver.enter("bob", X)
@@ -1124,7 +1127,7 @@ def test_who_keeps_is_told_once_and_not_by_everyone_who_comes() -> None:
 
 
 def test_who_is_granted_what_others_wait_for_is_told_with_the_grant() -> None:
-    """At any of its places."""
+    """This applies to each of its places."""
     driver = TableDriver()
     driver.enter("ann", X)
     driver.enter("bob", X, lock("y"), block=100)
@@ -1163,7 +1166,7 @@ CYCLE = (
 
 
 def test_the_victim_of_a_deadlock_gives_up_and_is_told() -> None:
-    """Only its waiting claim goes; what it holds it still holds."""
+    """Only its waiting claim is removed; it keeps what it holds."""
     driver = crossed()
     assert driver.do(c.Break("bob", 2, CYCLE, detail="the cycle")) == c.Done()
     assert driver.look("bob", 2) == c.Gone(c.WHY_DEADLOCK, "the cycle")
@@ -1182,7 +1185,7 @@ def test_a_deadlock_that_is_over_has_no_victim() -> None:
 
 @pytest.mark.parametrize("changed", range(len(CYCLE)))
 def test_a_deadlock_that_is_not_as_it_was_seen_has_no_victim(changed: int) -> None:
-    """Each claim of it has to stand as it did."""
+    """Every claim of the cycle must be unchanged."""
     driver = crossed()
     wrong = CYCLE[changed]._replace(held=not CYCLE[changed].held)
     seen = (*CYCLE[:changed], wrong, *CYCLE[changed + 1 :])
@@ -1192,14 +1195,14 @@ def test_a_deadlock_that_is_not_as_it_was_seen_has_no_victim(changed: int) -> No
 
 @pytest.mark.parametrize("witnesses", [CYCLE, ()])
 def test_a_victim_is_never_a_holder(witnesses: tuple[c.Witness, ...]) -> None:
-    """Nothing but leave, expiry or revoke removes a holder."""
+    """Only leave, expiry and revocation remove a holder."""
     driver = crossed()
     assert driver.do(c.Break("ann", 1, witnesses)) == c.Done(found=False)
     assert driver.holders(lock("a")) == {"ann"}
 
 
 def test_a_victim_is_not_taken_twice() -> None:
-    """What was revoked already stays so, and its session's account stays right."""
+    """A claim that was already revoked stays so, and its session's checksum stays correct."""
     driver = crossed()
     driver.do(c.Break("bob", 2, CYCLE))
     assert driver.do(c.Break("bob", 2, ())) == c.Done(found=False)
@@ -1219,7 +1222,7 @@ def test_a_conversion_may_be_the_victim_and_keeps_its_mode() -> None:
 
 
 def test_a_claim_may_pass_a_reservation_to_end_a_deadlock() -> None:
-    """Bob reserves b and waits for a, whose holder wants b: she passes, then he has both."""
+    """Bob has b reserved and waits for a, whose holder wants b: she passes, then he gets both."""
     driver = TableDriver()
     driver.enter("ann", lock("a"))
     driver.enter("bob", lock("a"), lock("b"))
@@ -1234,7 +1237,7 @@ def test_a_claim_may_pass_a_reservation_to_end_a_deadlock() -> None:
 
 
 def test_who_passes_stands_directly_ahead() -> None:
-    """Ahead of the one it passes, behind all who were ahead of that, moved or not."""
+    """It is ahead of the claim it passes and behind all that were ahead of that one."""
     driver = TableDriver()
     for person in ("ann", "bob", "cat", "dan", "eve"):
         driver.enter(person, X)
@@ -1247,7 +1250,7 @@ def test_who_passes_stands_directly_ahead() -> None:
 
 
 def test_nobody_passes_backwards() -> None:
-    """A claim that is ahead already stays where it is."""
+    """A claim that is already ahead keeps its place."""
     driver = TableDriver()
     for person in ("ann", "bob", "cat"):
         driver.enter(person, X)
@@ -1258,7 +1261,7 @@ def test_nobody_passes_backwards() -> None:
 
 @given(st.lists(st.integers(min_value=0, max_value=9), max_size=25))
 def test_a_rank_just_before_another_is_behind_all_others(moves: list[int]) -> None:
-    """However often claims pass each other, the order of ranks is that of a plain list."""
+    """However often claims pass each other, their ranks keep the order of a plain list."""
     line = [rank_of(5, arrival) for arrival in range(1, 11)]
     for arrival, at in enumerate(moves, start=11):
         moved = just_before(line[at], arrival)
@@ -1298,7 +1301,7 @@ def test_the_log_tells_the_whole_story() -> None:
 
 
 def test_the_log_is_read_from_a_position_on() -> None:
-    """Page by page, or only where it ends; each event once."""
+    """It is read page by page, or only its last position; each event is returned once."""
     driver = TableDriver()
     for name in "abcd":
         driver.enter("ann", lock(name))
@@ -1323,7 +1326,7 @@ def test_the_log_is_bounded_and_says_where_it_begins() -> None:
 
 
 def test_watchers_are_woken_once_per_step_that_writes() -> None:
-    """And not by what writes nothing, nor after they have stopped or ended."""
+    """They are not woken by steps that write nothing, nor after they have stopped or ended."""
     driver = TableDriver()
     driver.open("ann", "bob", "eve")
     driver.do(c.Watch("ann", True))
@@ -1371,7 +1374,7 @@ def test_another_actor_may_answer_for_a_held_claim() -> None:
 
 
 def test_resources_are_listed_by_name_and_prefix() -> None:
-    """In order, page by page, and none with the prefix is left out."""
+    """They are listed in order, page by page, and none with the prefix is left out."""
     driver = TableDriver()
     names = ["a", "a/b", "a/\U0010ffff", "a/\U0010ffff\U0010ffff", "b"]
     for name in reversed(names):
@@ -1405,7 +1408,7 @@ def test_a_resource_is_shown_with_the_head_of_its_line() -> None:
 
 
 def test_reading_moves_nobody() -> None:
-    """Not even when something is due."""
+    """Reading grants nothing, even if something is due."""
     driver = TableDriver()
     driver.open("ann", ttl_ms=100)
     driver.do(c.Enter("ann", 1, (X,)))
@@ -1498,7 +1501,7 @@ def costs_on_one_lock(waiters: int) -> list[int]:
 
 
 def costs_on_one_root(others: int) -> list[int]:
-    """Everybody has an intention on the root, half of them held and half reserved."""
+    """Every claim has an intention on the root, half of them granted and half reserved."""
     driver = TableDriver(CountingRows())
     driver.open("ann", "bob", "cat")
     for n in range(1, others + 1):
@@ -1523,15 +1526,28 @@ def costs_of_permits(others: int) -> list[int]:
 
 @pytest.mark.parametrize("costs", [costs_on_one_lock, costs_on_one_root, costs_of_permits])
 def test_a_step_costs_the_same_however_long_the_line(costs: object) -> None:
-    """As many rows are touched beside 40 others as beside 1,000."""
+    """A step touches as many rows beside 40 other claims as beside 1,000."""
     assert callable(costs)
     few, many = costs(40), costs(1_000)
     assert few == many
     assert max(few) <= 100
 
 
+def test_queueing_behind_an_exclusive_holder_reads_only_the_neighbours() -> None:
+    """Nothing fits beside the holder, so the head of the queue need not be read."""
+    driver = TableDriver(CountingRows())
+    driver.open("ann", "bob", "cat")
+    for n in (1, 2):
+        driver.do(c.Enter("ann", n, (X,)))
+    driver.do(c.Enter("bob", 1, (X,)))
+    assert isinstance(driver.rows, CountingRows)
+    before = driver.rows.scans
+    driver.do(c.Enter("cat", 1, (X,)))
+    assert driver.rows.scans - before == 2, "for the claim ahead and for the claim behind"
+
+
 def test_memory_rows_can_be_copied() -> None:
-    """A copy does not follow what happens later."""
+    """Later changes do not affect a copy."""
     driver = TableDriver()
     driver.enter("ann", X)
     kept = driver.rows.copy()

@@ -219,13 +219,13 @@ class Lines:
     def _could_hold(self, resource: ResourceRow, place: Place, rank: str) -> bool:
         if resource.closed_ms > self.now_ms or resource.converting:
             return False
+        limit = resource.limit or place.limit
+        if not fits(place, limit, resource.held):
+            return False
         if resource.waiting:
             head = self._head(place)
             if head is not None and head[0] < rank:
                 return False
-        limit = resource.limit or place.limit
-        if not fits(place, limit, resource.held):
-            return False
         if resource.reservations and not fits(place, limit, resource.held, resource.reserved):
             prefix = r.line_prefix("v", *place[:2])
             if not self.rows.scan(prefix + rank, r.after_prefix(prefix), 1):
@@ -248,6 +248,19 @@ class Lines:
             self._unreserve(resource, theirs, claim.rank)
             self._queue(resource, claim.rank, ref)
             self.wake(claim, WAKE_LOOK)
+
+    def _cancel_closed(self, claim: Claim) -> bool:
+        """Cancel a claim's reservations of closed resources; return whether there were any.
+
+        `close_until` does so at once. Where claims vanish with their session, a `lock_delay` begins
+        when a client reads the resource, which may be only now.
+        """
+        reserved = [place for i, place in enumerate(claim.places) if claim.passed >> i & 1]
+        rows = [self.resource(place.kind, place.name) for place in reserved]
+        closed = [row for row in rows if row.closed_ms > self.now_ms]
+        for row in closed:
+            self._cancel_reservations(row)
+        return bool(closed)
 
     def _queue(self, resource: ResourceRow, rank: str, ref: str) -> None:
         if not resource.waiting:
@@ -397,7 +410,12 @@ class Lines:
             if claim.block > 1:
                 retaining.append(claim)
         moved = False
-        while resource.waiting and resource.closed_ms <= self.now_ms:
+        # Nothing fits beside an exclusive holder, so the queue need not be read.
+        while (
+            resource.waiting
+            and resource.closed_ms <= self.now_ms
+            and EXCLUSIVE not in resource.held
+        ):
             head = self._head(resource)
             assert head is not None, f"{resource} counts claims that do not wait"
             rank, ref = head
@@ -414,6 +432,8 @@ class Lines:
             self.rows.delete(r.line_prefix("w", resource.kind, resource.name) + rank)
             here = 1 << claim.places.index(place)
             passed_all = claim.passed | here == (1 << len(claim.places)) - 1
+            if passed_all and self._cancel_closed(claim):
+                claim, passed_all = self.claim_by_ref(ref), False
             # A claim of an ended session stays reserved until a later step removes the claim.
             if passed_all and not self.session_ended(claim):
                 self._hold(claim)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
 
 from lockfast.errors import InvalidNameError
 
 NAME_BYTES_MAX = 512
+INTERNAL: Final = "//"
+"""In the names of resources that clients keep for themselves, such as the outcomes of `once`. No
+user can give such a name, and neither a list nor a watch shows them."""
 
 
 def check_name(name: object) -> str:
@@ -42,6 +46,12 @@ def check_name(name: object) -> str:
             if segment in ("", ".", ".."):
                 raise InvalidNameError(name, "a segment between slashes is empty, '.' or '..'")
     return name
+
+
+def check_stored_name(name: str) -> None:
+    """Check a name that may be internal: a valid name, INTERNAL and another valid name."""
+    for part in name.split(INTERNAL, 1):
+        check_name(part)
 
 
 def check_prefix(prefix: object) -> str:

@@ -24,9 +24,14 @@ BY_FIRST_SEGMENT: Final = "first-segment"
 SHARD_BY: Final = (BY_NAME, BY_FIRST_SEGMENT)
 SHARDS_MAX: Final = 64
 CLIENT_DIGITS: Final = 8
-"""The sessions of one client begin with the same digits, so that others can find them all."""
+"""The ids of all sessions of a client begin with the same digits, so that others find them."""
 
 _MARK: Final = "-"
+
+
+def session_id(client: str, unique: str) -> str:
+    """Return the id of a client's session."""
+    return f"{client[:CLIENT_DIGITS]}{unique[CLIENT_DIGITS:]}"
 
 
 class Placement(NamedTuple):
@@ -66,7 +71,7 @@ class Placement(NamedTuple):
 
     def session_id(self, client: str, unique: str, shard: int) -> str:
         """Return the id of a client's session in a shard."""
-        return f"{client[:CLIENT_DIGITS]}{unique[CLIENT_DIGITS:]}{_MARK}{shard:02}"
+        return f"{session_id(client, unique)}{_MARK}{shard:02}"
 
     def shard_of_session(self, session: str) -> int:
         """Return the shard of a session. An id of no shard belongs to the first, which does

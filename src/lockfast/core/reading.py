@@ -7,7 +7,7 @@ from lockfast.core import rows as r
 from lockfast.core.commands import HOLDING
 from lockfast.core.lines import FAR_MS, Lines
 from lockfast.core.reasons import EXPIRED, NOT_QUEUED, UNKNOWN_SESSION
-from lockfast.core.rows import Claim
+from lockfast.core.rows import Claim, Session
 
 BEHIND_ALL_NAMES = "\U0010ffff" * 129
 """Sorts after every name: longer in the last character than a name of 512 bytes can be."""
@@ -55,22 +55,22 @@ class Reading(Lines):
     def sessions(self, command: c.Sessions) -> c.Reply:
         start = r.session_key(command.after + "\x00" if command.after else "")
         found = self.rows.scan(start, r.after_prefix(r.SESSION_PREFIX), command.limit + 1)
-        views = tuple(
-            c.SessionView(
-                row.id,
-                row.owner,
-                row.metadata,
-                row.process,
-                row.ttl_ms,
-                0 if row.ended else max(0, row.deadline_ms - self.now_ms),
-                row.claims,
-                row.renewals,
-                row.ended or (EXPIRED if row.deadline_ms <= self.now_ms else ""),
-                row.by,
-            )
-            for _, row in found[: command.limit]
-        )
+        views = tuple(self.session_view(row) for _, row in found[: command.limit])
         return c.SessionsReply(views, len(found) > command.limit)
+
+    def session_view(self, row: Session) -> c.SessionView:
+        return c.SessionView(
+            row.id,
+            row.owner,
+            row.metadata,
+            row.process,
+            row.ttl_ms,
+            0 if row.ended else max(0, row.deadline_ms - self.now_ms),
+            row.claims,
+            row.renewals,
+            row.ended or (EXPIRED if row.deadline_ms <= self.now_ms else ""),
+            row.by,
+        )
 
     def events(self, command: c.Events) -> c.Reply:
         end = self.meta.position

@@ -190,7 +190,8 @@ async def _enter(
             session = core.enlist(holding)
             sent_ms = runtime.now_ms()
             continue
-        if opening is not None:
+        if opening is not None and not isinstance(reply, Refused):
+            # The store may have refused the session itself; then the next claim opens it again.
             session.opened()
         if isinstance(reply, Granted):
             session.granted(holding, reply, sent_ms)

@@ -22,13 +22,11 @@ from lockfast.core.commands import (
 )
 from lockfast.core.deadlock import Cycle
 from lockfast.core.modes import CONFLICTS, SEMAPHORE
+from lockfast.core.names import INTERNAL
 from lockfast.errors import StoreError
 from lockfast.flow.client import Core
 from lockfast.flow.ending import end_session
 
-INTERNAL: Final = "//"
-"""In the names of resources that clients keep for themselves, such as the outcomes of `once`. No
-user can give such a name, and no list shows them."""
 PAGE: Final = 500
 END_MS: Final = 60_000
 """How long to keep removing the claims of a revoked session, after the session has ended."""

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from lockfast.core.commands import Command, Inspect, Reply, ResourceView
 from lockfast.core.modes import LOCK
+from lockfast.core.placement import session_id
 from lockfast.errors import LimitError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.flow.capabilities import checked_wire
 from lockfast.flow.emitter import Emitter
@@ -136,9 +137,10 @@ class Core:
 
     def _new_session(self, step_ms: int, shard: int) -> Session:
         session = Session(self._keeper_runtime, step_ms, self.owner, self._metadata)
-        if self.placement is not None:
+        if self.placement is None:
+            session.id = session_id(self._id, session.id)
+        else:
             session.id = self.placement.session_id(self._id, session.id, shard)
-        session.is_spread = self.placement is not None
         session.deadlock_after_ms = self._deadlock_after_ms
         session.siblings = self.sessions
         session.emitter = self.emitter

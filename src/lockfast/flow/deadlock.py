@@ -26,8 +26,8 @@ from lockfast.core.placement import CLIENT_DIGITS
 
 RESOURCES_MAX: Final = 256
 """How many resources one search reads. A search that starts elsewhere finds larger cycles."""
-SESSIONS_READ: Final = 64
-"""How many sessions of one client are read; it has one per shard and TTL."""
+SESSIONS_READ: Final = 8
+"""How many sessions are read at a time when looking for those of one client."""
 LINE_MAX: Final = 1000
 PAGE: Final = 500
 
@@ -35,15 +35,9 @@ Send = Callable[[Command], Awaitable[Reply]]
 
 
 async def look(
-    send: Send,
-    start: Iterable[tuple[str, str]],
-    now_ms: Callable[[], int],
-    *,
-    is_spread: bool = False,
+    send: Send, start: Iterable[tuple[str, str]], now_ms: Callable[[], int]
 ) -> list[Cycle]:
     """Find the deadlocks that can be reached from these resources.
-
-    With `is_spread` a client has a session per shard, and all of them are read.
 
     The queues are read one after another, not in one snapshot. That is safe: a real deadlock
     does not change, and `Break` takes effect only if every claim in it is unchanged.
@@ -64,7 +58,7 @@ async def look(
         actors = {claim.actor for claim in view.holders + view.waiting if claim.actor}
         for session in dict.fromkeys(claim.session for claim in view.holders + view.waiting):
             if session not in claims_of:
-                claims_of[session] = await _claims_around(send, session, is_spread)
+                claims_of[session] = await _claims_around(send, session)
             # Also for a session read before: other actors of it may have claims here.
             todo += [
                 (place.kind, place.name)
@@ -76,15 +70,18 @@ async def look(
     return find_cycles([_later(view, end_ms - read_ms[at]) for at, view in views.items()])
 
 
-async def _claims_around(send: Send, session: str, is_spread: bool) -> tuple[ClaimView, ...]:
-    """Return the claims of a session; on a sharded store, of all sessions of its client."""
-    sessions = [session]
-    if is_spread:
-        client = session[:CLIENT_DIGITS]
-        found = await send(Sessions(client, SESSIONS_READ))
-        if isinstance(found, SessionsReply):
-            sessions += [view.session for view in found.sessions if view.session != session]
-        sessions = [each for each in sessions if each.startswith(client)]
+async def _claims_around(send: Send, session: str) -> tuple[ClaimView, ...]:
+    """Return the claims of all sessions of a session's client: it has one per TTL and shard."""
+    client = session[:CLIENT_DIGITS]
+    sessions = {session: None}
+    after = client
+    while after.startswith(client):
+        found = await send(Sessions(after, SESSIONS_READ))
+        views = found.sessions if isinstance(found, SessionsReply) else ()
+        sessions |= {view.session: None for view in views if view.session.startswith(client)}
+        if len(views) < SESSIONS_READ:
+            break
+        after = views[-1].session
     claims: list[ClaimView] = []
     for each in sessions:
         reply = await send(Claims(each))
@@ -115,9 +112,7 @@ async def end(send: Send, cycle: Cycle) -> bool:
     return isinstance(reply, Done) and reply.found
 
 
-async def all_deadlocks(
-    send: Send, now_ms: Callable[[], int], *, is_spread: bool = False
-) -> list[Cycle]:
+async def all_deadlocks(send: Send, now_ms: Callable[[], int]) -> list[Cycle]:
     """Find every deadlock in the store."""
     start: list[tuple[str, str]] = []
     for kind in MODES_OF_KIND:
@@ -137,6 +132,6 @@ async def all_deadlocks(
     found: dict[frozenset[str], Cycle] = {}
     for at in range(0, len(start), RESOURCES_MAX // 4):
         part = start[at : at + RESOURCES_MAX // 4]
-        for cycle in await look(send, part, now_ms, is_spread=is_spread):
+        for cycle in await look(send, part, now_ms):
             found.setdefault(cycle.actors, cycle)
     return list(found.values())

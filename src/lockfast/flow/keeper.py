@@ -83,6 +83,8 @@ class Keeper:
         self._renewing = Backoff(session.ttl_ms)
         self._sending = Backoff(session.ttl_ms)
         self._searching = Backoff(session.ttl_ms)
+        self._looking = Backoff(session.ttl_ms)
+        """For claims ahead that the store keeps longer than it said."""
         self._log_at_ms: dict[str, int] = {}
         """Per duty, when its next failure may be logged."""
         self._silent_sessions = SilentSessions()
@@ -171,8 +173,8 @@ class Keeper:
             # Count from before `Open` was sent, however long the reply took.
             at_ms = self._renew_at_ms = self._next_renewal(self._session.confirmed_at_ms())
         look_at_ms = self._session.look_at_ms
-        if look_at_ms is not None and look_at_ms + LOOK_SLACK_MS < at_ms:
-            at_ms = look_at_ms + LOOK_SLACK_MS
+        if look_at_ms is not None:
+            at_ms = min(at_ms, max(look_at_ms + LOOK_SLACK_MS, self._looking.at_ms))
         return max(at_ms, self._renewing.at_ms)
 
     def _next_renewal(self, from_ms: int) -> int:
@@ -226,6 +228,7 @@ class Keeper:
         observing = session.emitter.observer is not None
         sent_us = self._runtime.now_us() if observing else 0
         sent_ms = self._runtime.now_ms()
+        is_early = self._renew_at_ms is not None and sent_ms < self._renew_at_ms
         try:
             reply = await self._wire.send(
                 Renew(session.id, proof.count, proof.checksum, proof.lowest, proof.waiting),
@@ -253,6 +256,12 @@ class Keeper:
             return
         self._succeeded("keep-alive", self._renewing)
         self._renew_at_ms = self._next_renewal(sent_ms)
+        # The claims ahead were due to expire. If they are still there, the store's estimate was
+        # too early: an etcd lease outlives its TTL, and a clock may be wrong.
+        if is_early and session.look_at_ms is not None:
+            self._looking.failed(self._runtime.now_ms())
+        else:
+            self._looking.succeeded()
         await self._expel_the_silent(reply)
 
     def _report_renewed(self, sent_us: int, proof: Proof) -> None:
@@ -310,8 +319,7 @@ class Keeper:
         try:
             start = session.start_of_deadlock_look()
             now_ms = self._runtime.now_ms
-            spread = session.is_spread
-            for cycle in await deadlock.look(send, start, now_ms, is_spread=spread):
+            for cycle in await deadlock.look(send, start, now_ms):
                 if await deadlock.end(send, cycle):
                     self._report_deadlock(cycle)
         except Exception as error:

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from lockfast.core.commands import Place
 from lockfast.core.modes import EXCLUSIVE, ONCE
+from lockfast.core.names import INTERNAL
 from lockfast.errors import LockfastError, WatchGapError
 from lockfast.flow.acquire import acquire, release
-from lockfast.flow.admin import INTERNAL, LockInfo, inspect
+from lockfast.flow.admin import LockInfo, inspect
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.log import logger
@@ -60,15 +61,18 @@ async def finish(core: Core, holding: Holding, window: Window, went_well: bool) 
     """Release the claim after a run, and keep its window closed."""
     left_ms = max(0, window.at_least_ms - (core.runtime.now_ms() - holding.granted_at_ms))
     close_ms = left_ms if window.retry_crashed and went_well else 0
-    try:
-        if window.wait and went_well:
+    # The job has run: neither a failed mark nor the loss of the claim undoes that.
+    if window.wait and went_well:
+        try:
             # Before the release, so that those who wait for it find the mark.
             await _mark(core, window, _mark_of(holding.ask.name, holding.token), MARK_MS)
             if left_ms:
                 await _mark(core, window, _mark_of(holding.ask.name), left_ms)
+        except LockfastError as error:
+            logger.warning("%s", error)
+    try:
         await release(core, holding, close_ms)
     except LockfastError as error:
-        # The job has run; losing the claim during the run does not undo it.
         logger.warning("%s", error)
 
 

@@ -51,8 +51,6 @@ class Session(SessionClaims):
         super().__init__(runtime, ttl_ms, owner, metadata)
         self.siblings: Callable[[], list[Session]] = lambda: [self]
         """All sessions of the client: an actor may hold in one and wait in another."""
-        self.is_spread = False
-        """The store is sharded: an actor's claims are in several sessions as a rule."""
 
     def attach(self, store: Store) -> None:
         """Create the listener that receives the store's wakes."""

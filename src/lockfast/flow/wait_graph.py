@@ -7,8 +7,7 @@ from typing import NamedTuple
 from lockfast.core.commands import ClaimView, Inspect, Listing, ListingReply, ResourceView
 from lockfast.core.deadlock import blockers_of, find_cycles, waits_at
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.flow.client import Core
-from lockfast.flow.deadlock import LINE_MAX, PAGE
+from lockfast.flow.deadlock import LINE_MAX, PAGE, Send
 
 
 class Waiter(NamedTuple):
@@ -54,7 +53,7 @@ class WaitGraph(NamedTuple):
         return tuple(sorted(found))
 
 
-async def wait_graph(core: Core, prefix: str = "") -> WaitGraph:
+async def wait_graph(send: Send, prefix: str = "") -> WaitGraph:
     """Read every queue whose lock's name begins with `prefix`.
 
     The queues are read one after another, not in one snapshot, so an edge may be gone by the
@@ -64,11 +63,14 @@ async def wait_graph(core: Core, prefix: str = "") -> WaitGraph:
     for kind in MODES_OF_KIND:
         after = ""
         while True:
-            page = await core.ask(Listing(kind, prefix, after, PAGE), ListingReply)
+            page = await send(Listing(kind, prefix, after, PAGE))
+            if not isinstance(page, ListingReply):
+                break
             for view in page.resources:
                 if view.waiting_count or any(claim.wants for claim in view.holders):
-                    inspect = Inspect(kind, view.name, LINE_MAX)
-                    views.append(await core.ask(inspect, ResourceView))
+                    whole = await send(Inspect(kind, view.name, LINE_MAX))
+                    if isinstance(whole, ResourceView):
+                        views.append(whole)
             if not page.more:
                 break
             after = page.resources[-1].name

@@ -1,4 +1,10 @@
-"""Watch the events of locks by reading the store's bounded log."""
+"""Watch the events of locks by reading the store's bounded log.
+
+A store that lost its data starts a new log, whose positions begin again. A watcher recognises this
+by an end before its own position. The new log may have grown past that position before the watcher
+reads it, so whenever its session had to be replaced, it also reads its last event again and
+compares. Either way it raises WatchGapError, as for events that the log no longer has.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from lockfast.core.commands import Ended, Event, Events, EventsReply, Watch
+from lockfast.core.names import INTERNAL
 from lockfast.errors import WatchGapError
 from lockfast.flow.admin import WatchEvent, list_locks, watch_event
 from lockfast.flow.client import Core
@@ -31,6 +38,10 @@ class Watcher:
         self._prefix = prefix
         self._position = after
         self._ready: deque[Event] = deque()
+        self._last: Event | None = None
+        """The last event read."""
+        self._is_resumed = False
+        """A session was replaced: the store may have another log now."""
         self._sessions: dict[int, Session] = {}
         """The session that the store wakes, in each shard that may have such events."""
         self._shards = _shards(core, kind, prefix, exact)
@@ -54,7 +65,7 @@ class Watcher:
         await self.start()
         while not self.closed:
             while self._ready:
-                event = self._ready.popleft()
+                event = self._last = self._ready.popleft()
                 self._position = event.position
                 if self._concerns(event):
                     return watch_event(event)
@@ -65,19 +76,34 @@ class Watcher:
                 session.events_changed.append(signal.set)
                 session.on_end.append(signal.set)
             try:
-                assert self._position is not None
-                reply = await core.ask(Events(self._position), EventsReply)
-                if self._position < reply.oldest - 1 and self._position < reply.end:
-                    raise await self._gap(self._position, reply)
-                self._ready.extend(_whole_steps(reply))
+                events = await self._read()
+                self._ready.extend(events)
                 listening = all(session.alive() for session in sessions)
-                if not reply.events and listening and not self.closed:
+                if not events and listening and not self.closed:
                     await signal.wait(sessions[0].ttl_ms // RENEWALS_PER_TTL)
             finally:
                 for session in sessions:
                     session.events_changed.remove(signal.set)
                     session.on_end.remove(signal.set)
         return None
+
+    async def _read(self) -> tuple[Event, ...]:
+        """Return the events after our position, and advance it past events we may not see."""
+        known = self._last if self._is_resumed else None
+        assert self._position is not None
+        after = self._position if known is None else known.position - 1
+        reply = await self._core.ask(Events(after), EventsReply)
+        is_cut = after < reply.oldest - 1 and after < reply.end
+        if is_cut or reply.end < after or not _begins_with(reply, known):
+            raise await self._gap(self._position, reply)
+        self._is_resumed = False
+        events = _whole_steps(reply)
+        if known is not None:
+            return tuple(event for event in events if event.position > self._position)
+        if not events and not reply.more:
+            # A server hides events that we may not read: do not read them again.
+            self._position = reply.end
+        return events
 
     def hands_over(self, event: WatchEvent, what: str) -> bool:
         """Return True if the step that wrote `event` also wrote `what` for the same resource.
@@ -91,8 +117,10 @@ class Watcher:
         )
 
     def _concerns(self, event: Event) -> bool:
-        return (self._kind is None or event.kind == self._kind) and event.name.startswith(
-            self._prefix
+        return (
+            (self._kind is None or event.kind == self._kind)
+            and event.name.startswith(self._prefix)
+            and INTERNAL not in event.name
         )
 
     async def _listen(self, shard: int) -> Session:
@@ -109,6 +137,8 @@ class Watcher:
             if isinstance(reply, Ended):
                 session.ended_by_store(reply)
                 continue
+            if shard in self._sessions and self._core.placement is None:
+                self._is_resumed = True
             self._sessions[shard] = session
             return session
 
@@ -118,7 +148,7 @@ class Watcher:
             for kind in ([self._kind] if self._kind else KINDS)
             for info in await list_locks(self._core, kind, self._prefix)
         ]
-        self._position = reply.end
+        self._position, self._last, self._is_resumed = reply.end, None, False
         return WatchGapError(position, reply.oldest, reply.end, tuple(snapshot))
 
     def close(self) -> None:
@@ -135,6 +165,14 @@ def _shards(core: Core, kind: str | None, prefix: str, exact: bool) -> Sequence[
     if exact and kind is not None:
         return (core.placement.shard_of_name(kind, prefix),)
     return core.placement.shards_of_prefix(prefix)
+
+
+def _begins_with(reply: EventsReply, known: Event | None) -> bool:
+    """Return whether a reply begins with this event; its time may be the time of reading."""
+    if known is None:
+        return True
+    same = (known._replace(wall_ms=0, detail=""),)
+    return tuple(event._replace(wall_ms=0, detail="") for event in reply.events[:1]) == same
 
 
 def _whole_steps(reply: EventsReply) -> tuple[Event, ...]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -51,21 +50,20 @@ def refuse_other_loops() -> None:
 class LoopSignal:
     """A flag for one waiting task. Any thread may set it."""
 
-    __slots__ = ("_future", "_is_set", "_loop", "_thread")
+    __slots__ = ("_future", "_is_set", "_loop")
 
     def __init__(self) -> None:
         self._is_set = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._future: asyncio.Future[None] | None = None
-        self._thread = 0
 
     def set(self) -> None:
         self._is_set = True
         loop = self._loop
         if loop is None:
             return
-        if self._thread == threading.get_ident():
-            self._resolve()  # already on the loop's thread: no need to wake it
+        if asyncio._get_running_loop() is loop:
+            self._resolve()  # called from the loop: no need to wake it
         else:
             # A closed loop raises RuntimeError; no task waits on it any more.
             with contextlib.suppress(RuntimeError):
@@ -77,7 +75,6 @@ class LoopSignal:
     async def wait(self, timeout_ms: int | None) -> bool:
         loop = running_loop()
         self._future = future = loop.create_future()
-        self._thread = threading.get_ident()
         # Publish the loop before reading the flag, so that a later `set` finds the loop.
         self._loop = loop
         if self._is_set:
