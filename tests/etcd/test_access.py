@@ -1,4 +1,4 @@
-"""Getting in: users and passwords, tokens that grow old, TLS and client certificates."""
+"""Access: users and passwords, tokens that expire, TLS and client certificates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.servers.etcd import EtcdCluster
 
 @pytest.fixture
 def guarded() -> Iterator[EtcdCluster]:
-    """A node that lets nobody in without a password."""
+    """A node that requires a password."""
     with EtcdCluster(1) as node:
         guard(node)
         yield node
@@ -57,7 +57,7 @@ def test_a_user_gets_in_and_a_token_that_is_no_longer_good_is_renewed(
 
 
 def test_tokens_expire_while_a_lock_is_held_and_waited_for() -> None:
-    """etcd forgets a token that was not used for a second; keep-alives come less often."""
+    """etcd forgets a token that was not used for a second; keep-alives are less frequent."""
     with EtcdCluster(1, "--auth-token-ttl=1") as node:
         guard(node)
         url = with_user(node.url(), "root:root%3Apass")
@@ -113,13 +113,13 @@ def test_a_waiter_behind_a_password_is_woken(guarded: EtcdCluster) -> None:
 def test_who_may_not_is_told_why(guarded: EtcdCluster, user: str, said: str) -> None:
     url = with_user(guarded.url(), user) if user else guarded.url()
     with lockfast.connect(url) as client:
-        with pytest.raises(lockfast.StoreMisconfiguredError, match=said) as refused:
+        with pytest.raises(lockfast.AccessDeniedError, match=said) as refused:
             client.lock("orders/42").acquire(timeout=5)
         assert "wrong" not in str(refused.value)
 
 
 class Papers:
-    """Certificates of our own authority."""
+    """Certificates of a test authority."""
 
     def __init__(self, directory: Path) -> None:
         authority = trustme.CA()
@@ -145,7 +145,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 @pytest.fixture(scope="module")
 def secured(papers: Papers) -> Iterator[EtcdCluster]:
-    """A node that speaks TLS, and only with those whose certificate it knows."""
+    """A node that requires TLS and a client certificate it knows."""
     cert, key = papers.server
     flags = (f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={papers.ca}")
     with EtcdCluster(1, *flags, "--client-cert-auth") as node:

@@ -1,4 +1,4 @@
-"""Three members: any one may go, and with two gone everything waits and recovers."""
+"""Three members: any one may fail; with two down everything waits, and then recovers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.servers.etcd import EtcdCluster, EtcdMember
 
 TTL = 3.0
 GRANTS = 24
-"""As many are to be seen before the harm and after it."""
+"""At least this many grants before the fault and after it."""
 
 
 @pytest.fixture
 def cluster() -> Iterator[EtcdCluster]:
-    """A cluster of its own: these tests do it harm."""
+    """A separate cluster, because these tests break it."""
     with EtcdCluster(3) as started:
         yield started
 
@@ -52,7 +52,7 @@ def stop_a_follower(cluster: EtcdCluster) -> contextlib.AbstractContextManager[N
 
 
 def kill_the_endpoint(cluster: EtcdCluster) -> contextlib.AbstractContextManager[None]:
-    """The member that all clients speak to: the first in the URL."""
+    """Kill the member that all clients use: the first in the URL."""
     cluster.members[0].kill()
     return contextlib.nullcontext()
 
@@ -64,9 +64,9 @@ def test_one_member_less_and_eight_processes_go_on(
     measured: Measured,
     harm: Callable[[EtcdCluster], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """No overlap, tokens rise in the order of entry, and everybody is granted again."""
+    """No overlap, tokens rise in the order of entry, and all processes are granted again."""
     if harm is not kill_the_endpoint:
-        # Speak to the one that is harmed, so that it matters.
+        # Connect to the member that is broken, so that it matters.
         harmed = cluster.leader() if harm is kill_the_leader else cluster.followers()[0]
         others = [member for member in cluster.members if member is not harmed]
         crew.url = cluster.url("crew", harmed, *others)
@@ -91,7 +91,7 @@ def two_stopped(cluster: EtcdCluster) -> contextlib.ExitStack:
 def test_without_a_majority_nothing_is_granted_and_holders_are_told(
     crew: Crew, cluster: EtcdCluster
 ) -> None:
-    """Acquires fail by their timeout, holders are told by their deadline, then all recovers."""
+    """Acquires time out, holders are told by their deadlines, then all recovers."""
     holder = crew.start(hold_until_lost, "orders/42", TTL)
     (token,) = holder.hears("held")
     client = crew.client(ttl=TTL)
@@ -106,7 +106,7 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
 
 
 def test_whoever_listens_to_a_member_without_a_leader_turns_away(cluster: EtcdCluster) -> None:
-    """The member says so, as it was asked to, and keeps the connection: nothing follows."""
+    """The member reports it, as requested, and keeps the connection: nothing follows."""
     store = EtcdStore(parse(parse_url(cluster.url("silent", cluster.members[2]))))
     listener: Any = store.wake_listener("session", lambda wake: None)
     stream = listener._watcher._stream
@@ -130,7 +130,7 @@ def test_whoever_listens_to_a_member_without_a_leader_turns_away(cluster: EtcdCl
 
 
 def test_a_leader_change_starts_leases_anew_and_ends_none(cluster: EtcdCluster) -> None:
-    """What is held stays held, and a dead holder's lock comes free a little later."""
+    """Held locks stay held, and a dead holder's lock is free a little later."""
     members = [m for m in cluster.members if m is not cluster.leader()]
     url = cluster.url("leaders", *members)
     with lockfast.connect(url, ttl=TTL) as client, lockfast.connect(url, ttl=TTL) as other:
@@ -149,7 +149,7 @@ def test_a_leader_change_starts_leases_anew_and_ends_none(cluster: EtcdCluster) 
 
 
 def time_left_s(member: EtcdMember, lease: int) -> int | None:
-    """What a member says is left of a lease, in whole seconds; None: it is in no state to say."""
+    """Return what a member says is left of a lease, in whole seconds; None if it cannot say."""
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
         told = member.call("/v3/lease/timetolive", {"ID": str(lease)})
         if "TTL" in told:
@@ -158,7 +158,7 @@ def time_left_s(member: EtcdMember, lease: int) -> int | None:
 
 
 def test_a_leader_change_starts_the_ttl_of_the_dead_anew(cluster: EtcdCluster) -> None:
-    """Nobody renews it, and yet it has its whole TTL again: so the docs say."""
+    """It is not renewed, and yet it has its whole TTL again, as the docs say."""
     ttl_s, spent_s = 60, 4
     store = EtcdStore(parse(parse_url(cluster.url("dead"))))
     place = c.Place("lock", "orders/42", "exclusive")

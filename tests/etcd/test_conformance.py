@@ -1,4 +1,4 @@
-"""The etcd store keeps the contract of every store, command by command and as users see it."""
+"""The etcd store passes the contract of every store, by command and through the API."""
 
 from __future__ import annotations
 

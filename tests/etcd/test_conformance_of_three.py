@@ -1,4 +1,4 @@
-"""The contract of every store once more, on three members that have to agree."""
+"""The contract of every store again, on three members that have to agree."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class TestWire(WireContract):
 
 
 class TestApi(ApiContract):
-    @pytest.fixture(params=["threads", "uvloop"])  # on asyncio's own loop one node must do
+    @pytest.fixture(params=["threads", "uvloop"])  # on asyncio's own loop one node is enough
     def harness(self, request: pytest.FixtureRequest, trio: EtcdCluster) -> Harness:
         return EtcdHarness(trio, request.param)

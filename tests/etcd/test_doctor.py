@@ -1,4 +1,4 @@
-"""`lockfast doctor etcd://…` says whether a cluster is fit to keep locks."""
+"""`lockfast doctor etcd://…` reports whether a cluster is safe for locks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_node_is_noted(node: EtcdCluster, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_raised_epoch_raises_the_next_token(node: EtcdCluster) -> None:
-    """As after a restore from a backup, when revisions begin again."""
+    """As after a restore from a backup, when revisions start again."""
     url = node.url()
     with lockfast.connect(url, ttl=60) as client:
         before = client.lock("a").acquire()
@@ -51,7 +51,7 @@ def test_only_etcd_has_an_epoch() -> None:
 
 
 def test_a_full_database_is_refused_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """The alarm NOSPACE: nothing can be taken, and the error says what to do."""
+    """The alarm NOSPACE: no lock can be acquired, and the error says what to do."""
     with EtcdCluster(1, "--quota-backend-bytes=100000") as full:
         url = full.url("full")
         store = EtcdStore(parse(parse_url(url)))
@@ -63,7 +63,7 @@ def test_a_full_database_is_refused_and_told(capsys: pytest.CaptureFixture[str])
                 run(wire.send(Enter("s", n, (place,), open=opening), 5000))
         store.close()
         with lockfast.connect(url) as client:
-            # The last try may have had too little time to be answered.
+            # The last attempt may have had too little time for a reply.
             either = (lockfast.StoreUnavailableError, lockfast.OutcomeUnknownError)
             with pytest.raises(either, match=r"NOSPACE.*alarm disarm"):
                 client.lock("orders/0").acquire(timeout=5)

@@ -1,4 +1,4 @@
-"""Sessions that end at the worst moment leave nothing behind, and lines go on."""
+"""Sessions that end at the worst moment leave nothing behind, and queues move on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers.etcd import EtcdCluster
 
 @pytest.mark.parametrize("waiters", [1, 3])
 def test_holder_and_waiters_die_together(tmp_path: Path, waiters: int) -> None:
-    """After kill -9 nobody ends their sessions but etcd, and the next in line has the lock."""
+    """After kill -9 only etcd ends their sessions, and the next claim gets the lock."""
     with EtcdCluster(1) as node:  # an old etcd may panic when a client dies
         assert len(list(die_together(tmp_path, node, 5, waiters))) == 5
 
@@ -51,7 +51,7 @@ def test_many_waiters_of_one_client_are_served_in_order(node: EtcdCluster, waite
 
 @pytest.mark.parametrize("how", ["close", "revoke"])
 def test_a_session_ends_while_eight_threads_acquire(node: EtcdCluster, how: str) -> None:
-    """Whatever they were about to take is free, or taken by those who live."""
+    """Whatever they were about to take is free, or held by live clients."""
     url = node.url()
     for number in range(4):
         end_while_threads_acquire(url, how, number)

@@ -1,4 +1,4 @@
-"""Answers that are lost, requests that arrive late, servers that answer nonsense."""
+"""Lost replies, delayed requests, and servers that reply with garbage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPENING = c.Open("s", 60_000, "owner")
 
 
 class Trouble:
-    """Has the next transaction that writes lose its answer, or be held back."""
+    """Makes the next transaction that writes lose its reply, or be delayed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.next = ""
@@ -58,7 +58,7 @@ class Trouble:
         monkeypatch.setattr(HttpTransport, "call", call)
 
     def arrive(self) -> None:
-        """What was held back arrives now."""
+        """Let the delayed request arrive now."""
         for transport, body in self._held:
             run(self._call(transport, "/v3/kv/txn", body, 5000))
 
@@ -76,7 +76,7 @@ def store(node: EtcdCluster) -> Iterator[EtcdStore]:
 
 
 def opened(store: EtcdStore) -> Any:
-    """A way to send commands, with a session and everything known that can be."""
+    """Return a function that sends commands, with a session and warm caches."""
     wire = store.caller_wire()
 
     def send(command: c.Command) -> Any:
@@ -128,7 +128,7 @@ def test_an_enter_whose_answer_is_lost_is_granted_before_the_retry(
 def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder keeps the lock for its next use, so the newcomer has to tell it."""
+    """The holder retains the lock, so the new claim has to notify it."""
 
     class Failing(steps.Step):
         async def run(self, known: object = None) -> Outcome:
@@ -253,7 +253,7 @@ BODIES = {
 
 
 class Hostile:
-    """Answers every request with the same bytes, perhaps without an end."""
+    """Answers every request with the same bytes, possibly without end."""
 
     def __init__(self, reply: bytes, endless: bytes = b"") -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -87,7 +87,7 @@ def test_what_the_caller_compares_itself_is_no_stale_token(guard: EtcdGuard) -> 
 
 
 def test_deleted_floors_are_made_again(node: EtcdCluster, guard: EtcdGuard) -> None:
-    """Whoever deletes floors forgets them; but no admission is left out after that."""
+    """Deleting floors loses them; every later admission is still checked."""
     guard.admit("a", 10)
     everything = {"key": coded(guard._prefix), "range_end": coded(guard._prefix + "~")}
     node.call("/v3/kv/deleterange", everything)

@@ -1,4 +1,4 @@
-"""A keep-alive that succeeds proves every lease: also that its key is there."""
+"""A keep-alive that succeeds proves every lease, and that its key exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases that end, history that is gone, hand-overs that others get into."""
+"""Leases that expire, history that is compacted, claims that enter during a hand-over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store_at(url: str) -> EtcdStore:
 
 
 def revoke_lease(cluster: EtcdCluster, store: EtcdStore, session: str) -> None:
-    """What etcd does with a lease that nobody renews, at once."""
+    """Do at once what etcd does with a lease that is not renewed."""
     own = store.context.own.get(session)
     assert own is not None
     assert own.record is not None
@@ -41,7 +41,7 @@ def waiting(client: lockfast.Client, name: str) -> Callable[[], bool]:
 
 
 def test_a_waiter_whose_lease_ends_is_never_told_held(node: EtcdCluster) -> None:
-    """It is answered `Ended`, and the lock goes to those who live."""
+    """It gets `Ended`, and the lock goes to a live claim."""
     url = node.url()
     store, other = store_at(url), store_at(url)
     send, send_other = store.caller_wire().send, other.caller_wire().send
@@ -71,7 +71,7 @@ def test_a_waiter_whose_lease_ends_is_never_told_held(node: EtcdCluster) -> None
 
 
 def test_a_waiting_client_hears_of_its_lost_lease(node: EtcdCluster) -> None:
-    """Its acquire enters anew, with a session that lives, and is granted in the end."""
+    """Its acquire enters again, with a new session, and is granted in the end."""
     url = node.url()
     with lockfast.connect(url, ttl=3) as holder, lockfast.connect(url, ttl=3) as waiter:
         held = holder.lock("orders/42").acquire()
@@ -118,7 +118,7 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
         listener: Any = session.listener
         stream = listener._watcher._stream
         until(lambda: len(listener._armed) == 1 and stream.is_open(), "it listens")
-        # The watch breaks; the hand-over and a compaction come before it is back.
+        # The watch breaks; the hand-over and a compaction happen before it is back.
         listener._retry_ms = 1000
         stream._connection.stream.socket.shutdown(2)
         until(lambda: not stream.is_open(), "it is interrupted")
@@ -134,7 +134,7 @@ def test_compaction_during_a_long_wait_loses_no_wake_up(node: EtcdCluster) -> No
 def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
     node: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It enters after the releaser has read the line and before it writes: one holder."""
+    """It enters after the releasing client has read the queue and before it writes: one holder."""
     url = node.url()
     with lockfast.connect(url, ttl=60) as holder, lockfast.connect(url, ttl=60) as other:
         other.lock("warm-up").acquire().release()
@@ -180,7 +180,7 @@ def test_a_claim_of_higher_priority_in_the_middle_of_a_hand_over(
 
 
 def test_the_log_says_where_it_begins_after_a_compaction(node: EtcdCluster) -> None:
-    """Whoever watched from before is told of the gap, with what is so now."""
+    """A watcher from before is told of the gap, with the current state."""
     url = node.url()
     with lockfast.connect(url, ttl=60) as client:
         events = iter(client.watch())
@@ -200,7 +200,7 @@ def test_the_log_says_where_it_begins_after_a_compaction(node: EtcdCluster) -> N
         node.call("/v3/kv/compaction", {"revision": revision, "physical": True})
         lease = client.lock("orders/43").acquire()
         with pytest.raises(lockfast.WatchGapError) as gap:
-            for _ in range(1000):  # what was read with the first event is told before
+            for _ in range(1000):  # what was read with the first event is reported first
                 next(events)
         assert [info.name for info in gap.value.snapshot] == ["orders/43"]
         lease.release()

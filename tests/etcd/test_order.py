@@ -1,4 +1,4 @@
-"""The order of arrival, among clients whose clocks differ."""
+"""The order of arrival among clients whose clocks differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEHIND_MS = 30_000
 
 
 class Machine:
-    """A client with a clock of its own."""
+    """A client with its own clock."""
 
     def __init__(self, url: str, session: str, by_ms: int) -> None:
         self.store = EtcdStore(address_of(url))

@@ -1,4 +1,4 @@
-"""After the trouble is over, whoever waits has the lock within three TTLs."""
+"""After a fault is healed, a waiter has the lock within three TTLs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEALED_S_MAX = 3 * TTL_S
 
 @contextmanager
 def waits_through(url: str) -> Iterator[None]:
-    """Wait for a lock whose holder has died, and have it in time once the block is left."""
+    """Wait for a lock whose holder has died, and get it in time once the block is left."""
     took: list[float] = []
     dead = EtcdStore(address_of(url))
     entered = c.Enter("s", 1, (PLACE,), open=c.Open("s", TTL_S * 1000, "dead"))

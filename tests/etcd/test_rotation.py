@@ -55,7 +55,7 @@ def test_a_lease_survives_a_new_password_in_a_file(
 
 
 def test_the_old_password_is_refused(strict: EtcdCluster, url: str) -> None:
-    """Otherwise the tests above would show nothing."""
+    """Otherwise the tests above would prove nothing."""
     change(strict, "second")
     with pytest.raises(lockfast.StoreMisconfiguredError, match="password"):
         lockfast.connect(url, password=lambda: "first", check=True)

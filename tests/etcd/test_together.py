@@ -1,19 +1,23 @@
-"""Transactions that travel in one request have their own outcomes, and never the same lock."""
+"""Transactions batched in one request have their own outcomes, and never share a lock."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 
 from lockfast.core import commands as c
+from lockfast.runtimes.aio import LoopSignal
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.aio import AsyncHttpNetwork
+from lockfast.stores.etcd.batches import Batches, Proposal
 from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.requests import Answer, Keys
 from tests.etcd.harness import address_of
 from tests.servers.etcd import EtcdCluster
 
 
 def test_one_of_many_takes_a_free_lock(node: EtcdCluster) -> None:
-    """etcd compares for all transactions of a request before it carries out any."""
+    """etcd evaluates the comparisons of all transactions in a request before it executes any."""
 
     async def tell() -> None:
         address = address_of(node.url())
@@ -55,8 +59,83 @@ def test_many_locks_take_few_requests(node: EtcdCluster, monkeypatch: object) ->
         )
         assert all(isinstance(reply, c.Granted) for reply in replies)
         assert len({reply.token for reply in replies if isinstance(reply, c.Granted)}) == 96
-        assert len(calls) <= 4, "one alone, and then 48 together"
+        assert len(calls) <= 8, "two alone, and then up to 48 together"
         store.close()
 
     monkeypatch.setattr(Gateway, "call", counted)  # type: ignore[attr-defined]
+    asyncio.run(tell())
+
+
+class Batched:
+    """Transactions whose requests are answered when the test says so."""
+
+    def __init__(self) -> None:
+        network = AsyncHttpNetwork(address_of("etcd://nowhere"))
+        self.sent: list[str] = []
+        self._replies: list[asyncio.Future[Answer]] = []
+        self._batches = Batches("", network, LoopSignal, self._request, True)
+        self._until_ms = network.now_ms() + 60_000
+        self._callers: list[asyncio.Task[object]] = []
+
+    async def _request(self, body: str, until_ms: int, repeatable: bool) -> Answer:
+        self.sent.append("".join(re.findall('"request_txn":(.)', body)) or body)
+        self._replies.append(asyncio.get_running_loop().create_future())
+        return await self._replies[-1]
+
+    async def send(self, resources: str) -> None:
+        """Send one transaction for each resource, which is a letter."""
+        for name in resources:
+            proposal = Proposal(lambda slot, name=name: name, 1, frozenset([f"n {name}"]))  # type: ignore[misc]
+            caller = self._batches.send(proposal, self._until_ms)
+            self._callers.append(asyncio.create_task(caller))
+        await asyncio.sleep(0)
+
+    async def answer(self, index: int) -> None:
+        nested = [{"response_txn": {"succeeded": True}}] * len(self.sent[index])
+        fields = {"header": {"revision": "7"}, "succeeded": True, "responses": nested}
+        self._replies[index].set_result(Answer(Keys("", ""), fields))
+        for _ in range(5):
+            await asyncio.sleep(0)  # the sender, and the callers that it appoints
+
+    async def finish(self) -> None:
+        for index, reply in enumerate(self._replies):
+            if not reply.done():
+                await self.answer(index)
+        await asyncio.gather(*self._callers)
+
+
+def test_a_second_request_is_sent_once_as_many_wait_as_are_in_flight() -> None:
+    async def tell() -> None:
+        batched = Batched()
+        await batched.send("a")
+        await batched.send("b")
+        assert batched.sent == ["a", "b"], "a single caller need not wait for another"
+        await batched.send("cde")
+        assert batched.sent == ["a", "b"]
+        await batched.answer(0)
+        assert batched.sent == ["a", "b", "cd"]
+        await batched.answer(1)
+        assert batched.sent == ["a", "b", "cd"]
+        await batched.answer(2)
+        assert batched.sent == ["a", "b", "cd", "e"]
+        await batched.finish()
+
+    asyncio.run(tell())
+
+
+def test_a_request_does_not_overtake_one_that_concerns_the_same_resource() -> None:
+    """Callers of one client that join a queue expect to be served in the order of their calls."""
+
+    async def tell() -> None:
+        batched = Batched()
+        await batched.send("a")
+        await batched.send("a")
+        await batched.send("b")
+        assert batched.sent == ["a", "b"]
+        await batched.answer(1)
+        assert batched.sent == ["a", "b"]
+        await batched.answer(0)
+        assert batched.sent == ["a", "b", "a"]
+        await batched.finish()
+
     asyncio.run(tell())

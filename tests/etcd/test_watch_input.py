@@ -1,4 +1,4 @@
-"""What a watch delivers is input: nothing that others write ends a listener or deafens it."""
+"""A watch delivers untrusted input: nothing that others write ends or blocks a listener."""
 
 from __future__ import annotations
 

@@ -26,17 +26,18 @@ What each transaction compares, and why that suffices:
     reservation, that no claim is behind the new one. A claim in the queue is always correct: the
     client that removes the last holder finds it.
   - *Give back a lock*: own key, and that nothing was written at the resource since the grant.
-  - *Hand over*: own key; that nothing was written since the grant, up to the last known heir; the
-    first heir's key and session; the epoch. Additions and changes fail the comparison. A deletion
-    inside a range does not, and need not: a holder that is gone only makes room.
+  - *Hand over*: own key; that nothing was written since the heirs became known, up to the last of
+    them; the first heir's key and session; the epoch. Additions and changes fail the comparison. A
+    deletion inside a range does not, and need not: a holder that is gone only makes room.
   - *General path*: each resource as far as the table read it, the claims that change, the
     witnesses of a deadlock, the sessions that get a key, the epoch.
   - *End a session*: its key, and its renewals if the command names them.
 
-So a client's memory may be out of date. A grant tells the new holder who is next
-(`Word.heirs`), so that it can hand over without a read. The list is complete at the grant, since
-the granting transaction compares the queue up to the last heir named; any later write fails the
-comparison of the hand-over that relies on it.
+So a client's memory may be out of date. A grant tells the new holder who is next, and the first
+claim to join an empty queue tells the holder (`Word.heirs`), so that it can hand over without a
+read. The list is complete at the revision of the word, since the transaction that writes it
+compares the queue up to the last heir named; any later write fails the comparison of the hand-over
+that relies on it.
 
 **Ending a session** first deletes its key, in a transaction that leaves a tombstone with the
 reason. Every enter compares that key's revision and every grant its presence, so from then on no

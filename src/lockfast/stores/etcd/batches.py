@@ -1,18 +1,22 @@
 """Combine the transactions of concurrent callers into one request.
 
-While a request of a wire is in flight, new transactions wait. They are sent together in the next
-request, nested: one Raft entry and one fsync for all of them. Each has its own comparisons and its
-own outcome. They share a revision, so each has its own `Slot` of it.
+While a request of a wire is in flight, new transactions wait until there are as many of them, and
+then a second request takes them: the client prepares one while etcd executes the other. The
+transactions of a request are nested: one Raft entry and one fsync for all of them. Each has its own
+comparisons and its own outcome. They share a revision, so each has its own `Slot` of it.
 
 etcd evaluates all comparisons of a request before it executes any operation, so transactions of one
 request do not see each other: two of them could take the same free lock. A transaction is therefore
-never batched with one that writes what it compares or writes.
+never batched with one that writes what it compares or writes. Nor is it sent while another request
+concerns the same resource: requests may overtake each other, and callers of one client that join a
+queue expect to be served in the order of their calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
@@ -23,6 +27,7 @@ from lockfast.stores.etcd.requests import Answer, txn
 from lockfast.stores.etcd.transport import Network
 
 TOGETHER_MAX: Final = 48
+IN_FLIGHT_MAX: Final = 2
 SIZE_MAX: Final = 64
 """The largest transaction that may be batched: etcd counts nested operations together."""
 
@@ -50,6 +55,10 @@ class Proposal(NamedTuple):
     compares: frozenset[str] = frozenset()
     """Scopes of the keys that it compares."""
 
+    @property
+    def concerns(self) -> frozenset[str]:
+        return self.writes | self.compares
+
 
 class Committed(NamedTuple):
     """The result of a proposal."""
@@ -67,13 +76,42 @@ class _Item:
     proposal: Proposal
     until_ms: int
     signal: Signal
-    leads: list[_Item] | None = None
+    leads: _Batch | None = None
     """The batch that this item's caller must send."""
-    outcome: Committed | BaseException | None = field(default=None)
+    outcome: Committed | BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Batch:
+    items: list[_Item] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    concerned: set[str] = field(default_factory=set)
+    """Scopes that its transactions write or compare."""
+    tokens: int = 0
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, item: _Item, count_max: int) -> bool:
+        """Add a transaction, unless it must not share a request with those of this batch."""
+        size, writes, tokens, _ = item.proposal[1:]
+        concerned = item.proposal.concerns
+        if self.items and (
+            len(self) == count_max
+            or max(size, self.items[0].proposal.size) > SIZE_MAX
+            or self.tokens + tokens > STRIDE
+            or not (writes.isdisjoint(self.concerned) and concerned.isdisjoint(self.written))
+        ):
+            return False
+        self.items.append(item)
+        self.written |= writes
+        self.concerned |= concerned
+        self.tokens += tokens
+        return True
 
 
 class Batches:
-    """A queue of transactions; at most one batch is in flight."""
+    """A queue of transactions; at most two batches are in flight."""
 
     def __init__(
         self,
@@ -90,7 +128,7 @@ class Batches:
         self._together = together
         self._mutex = network.mutex()
         self._waiting: list[_Item] = []
-        self._is_sending = False
+        self._in_flight: list[_Batch] = []
 
     async def send(self, proposal: Proposal, until_ms: int) -> Committed:
         """Execute one transaction, possibly in the same request as those of other callers."""
@@ -98,14 +136,8 @@ class Batches:
             return await self._send_alone(proposal, until_ms)
         item = _Item(proposal, until_ms, self._make_signal())
         with self._mutex:
-            leads = not self._is_sending
-            if leads:
-                self._is_sending = True
-                item.leads = [item]
-            else:
-                self._waiting.append(item)
-        if not leads:
-            await self._wait(item)
+            self._waiting.append(item)
+        await self._wait(item)
         if item.leads is not None:
             await self._lead(item.leads)
         outcome = item.outcome
@@ -117,8 +149,12 @@ class Batches:
         return outcome
 
     async def _wait(self, item: _Item) -> None:
+        """Wait until the transaction was sent, or this caller must send it."""
         try:
-            if await item.signal.wait(max(1, item.until_ms - self._network.now_ms())):
+            self._appoint()
+            if item.leads is not None or await item.signal.wait(
+                max(1, item.until_ms - self._network.now_ms())
+            ):
                 return
             with self._mutex:
                 if item in self._waiting:
@@ -131,22 +167,25 @@ class Batches:
                 if item in self._waiting:
                     self._waiting.remove(item)
                 batch, item.leads = item.leads, None
-            if batch is not None:  # this caller was to send the batch: another must
-                with self._mutex:
-                    self._waiting[:0] = [other for other in batch if other is not item]
-                self._appoint()
+                if batch is not None:  # this caller was to send the batch: another must
+                    self._in_flight.remove(batch)
+                    self._waiting[:0] = [other for other in batch.items if other is not item]
+            self._appoint()
             raise
 
-    async def _lead(self, batch: list[_Item]) -> None:
+    async def _lead(self, batch: _Batch) -> None:
         """Send a batch, signal its outcome to every caller, and appoint the next sender."""
+        items = batch.items
         try:
-            await self._send(batch)
+            await self._send(items)
         except Exception as error:
-            for item in batch:
+            for item in items:
                 item.outcome = error
         finally:
+            with self._mutex:
+                self._in_flight.remove(batch)
             self._appoint()
-            for item in batch:
+            for item in items:
                 if item.outcome is None:
                     item.outcome = OutcomeUnknownError(
                         self._label, "the request was cancelled", "retry"
@@ -154,33 +193,30 @@ class Batches:
                 item.signal.set()
 
     def _appoint(self) -> None:
-        with self._mutex:
-            batch: list[_Item] = []
-            written: set[str] = set()
-            concerned: set[str] = set()
-            tokens = 0
-            for item in self._waiting:
-                proposal = item.proposal
-                alone = proposal.size > SIZE_MAX
-                if batch and (alone or tokens + proposal.tokens > STRIDE):
-                    continue
-                writes, concerns = proposal.writes, proposal.writes | proposal.compares
-                if not (writes.isdisjoint(concerned) and concerns.isdisjoint(written)):
-                    continue
-                batch.append(item)
-                written |= writes
-                concerned |= concerns
-                tokens += proposal.tokens
-                if alone or len(batch) == TOGETHER_MAX:
-                    break
-            chosen = set(map(id, batch))
-            self._waiting = [item for item in self._waiting if id(item) not in chosen]
-            self._is_sending = bool(batch)
-            if batch:
-                leader = max(batch, key=lambda item: item.until_ms)
+        """Form batches of the waiting transactions, and signal a caller of each to send it."""
+        while True:
+            with self._mutex:
+                batch = self._next_batch()
+                if not batch:
+                    return
+                self._in_flight.append(batch)
+                leader = max(batch.items, key=lambda item: item.until_ms)
                 leader.leads = batch
-        if batch:
             leader.signal.set()
+
+    def _next_batch(self) -> _Batch:
+        """Take a batch of the waiting transactions; it is empty if they must wait."""
+        batch, sent = _Batch(), self._in_flight
+        share = ceil((len(self._waiting) + sum(map(len, sent))) / IN_FLIGHT_MAX)
+        share = min(share, TOGETHER_MAX)
+        if len(sent) < IN_FLIGHT_MAX and (len(self._waiting) >= share or not sent):
+            busy = {scope for other in sent for scope in other.concerned if scope[0] == "n"}
+            self._waiting = [
+                item
+                for item in self._waiting
+                if not busy.isdisjoint(item.proposal.concerns) or not batch.add(item, share)
+            ]
+        return batch
 
     async def _send(self, batch: list[_Item]) -> None:
         if len(batch) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lockfast.errors import (
+    AccessDeniedError,
     OutcomeUnknownError,
     StoreError,
     StoreMisconfiguredError,
@@ -60,11 +61,15 @@ _IN_DOUBT: Final = {
 }
 """The request may have been executed."""
 
-_MISCONFIGURED: Final = {
+_DENIED: Final = {
     "authentication failed": ("refused the user or password", "check the URL"),
     "user name is empty": ("requires a user", "write etcd://user:password@host"),
     "user name not found": ("has no such user", "check the URL"),
     "permission denied": ("denies this user a needed permission", "see docs/stores/etcd.md"),
+}
+"""Retrying helps only with other credentials or rights."""
+
+_MISCONFIGURED: Final = {
     "authentication is not enabled": ("has no users", "remove user and password from the URL"),
     "cluster ID mismatch": ("is a member of another cluster", "check the members in the URL"),
     "too many operations": ("allows too few operations", "set --max-txn-ops=128 or more"),
@@ -99,6 +104,7 @@ def error_of(label: str, reply: Json) -> Exception | None:
     for table, kind in (
         (_IN_DOUBT, OutcomeUnknownError),
         (_ELSEWHERE, StoreUnavailableError),
+        (_DENIED, AccessDeniedError),
         (_MISCONFIGURED, StoreMisconfiguredError),
     ):
         for mark, (what, advice) in table.items():

@@ -56,6 +56,8 @@ async def read(execution: Execution, command: Events) -> EventsReply:
     if command.after is None:
         return EventsReply((), last * POSITIONS, last * POSITIONS + 1, False)
     start = command.after // POSITIONS
+    if start > last:  # a position of a log that the cluster has lost
+        return EventsReply((), last * POSITIONS, last * POSITIONS + 1, False)
     # Nothing was logged before `log_since`, unless an earlier period of logging ended at
     # `log_before`.
     is_cut = start < base.log_before

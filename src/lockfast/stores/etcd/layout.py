@@ -51,6 +51,8 @@ RELATIVE: Final = 1 << 61
 """Tokens from here on are positions among those that the current transaction will allocate."""
 TOKEN_MAX: Final = (1 << 53) - 1
 SEP: Final = "\x1f"
+HEIR: Final = "heir"
+"""What a `Word` says to a holder that had no heir when it was granted."""
 HISTORY: Final = ("k", "p")
 """The range of keys whose history records the fate of every claim."""
 
@@ -259,8 +261,8 @@ class Word(NamedTuple):
     claim: str = ""
     """The claim, if it was revoked."""
     heirs: list[Any] | None = None
-    """For a granted claim that is the only holder: the next in the queue, as key, value and
-    revision."""
+    """For a claim that is the only holder: the next in the queue, as key, value and revision. A
+    revision of 0 means that of the word."""
 
 
 def typed(kind: Any, values: Any) -> Any:
@@ -383,8 +385,8 @@ def told_heirs(heirs: Found | None) -> list[Any] | None:
     return None if heirs is None else [list(kv[:3]) for kv in heirs.kvs]
 
 
-def heirs_of(told: list[Any] | None) -> Found | None:
-    """Decode the next claims in the queue behind a granted one, if its word names any.
+def heirs_of(told: list[Any] | None, revision: int) -> Found | None:
+    """Decode the next claims in the queue behind a holder, if a word of this revision names any.
 
     More claims may wait behind the last one named, so the count is one higher. If none is named,
     none was waiting.
@@ -392,7 +394,7 @@ def heirs_of(told: list[Any] | None) -> Found | None:
     if told is None:
         return None
     try:
-        kvs = [Kv(str(key), str(value), int(mod)) for key, value, mod in told]
+        kvs = [Kv(str(key), str(value), int(mod) or revision) for key, value, mod in told]
         for kv in kvs:
             claim_from(parse_place(kv.key), kv)
     except (TypeError, ValueError):

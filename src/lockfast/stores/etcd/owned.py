@@ -49,9 +49,9 @@ class OwnClaim:
     mod: int = 0
     """The revision that wrote its keys, if it is a holder."""
     heirs: Found | None = None
-    """The next claims in the queue at the time of the grant. Known only if the claim was alone
-    then: nothing else was stored at its resource up to the last heir or, if none is counted, at
-    all."""
+    """The next claims in the queue at revision `heirs_mod`. Known only if the claim was alone then:
+    nothing else was stored at its resource up to the last heir or, if none is counted, at all."""
+    heirs_mod: int = 0
     has_word: bool = False
 
     @property
@@ -69,7 +69,12 @@ class OwnClaim:
 
     def granted(self, token: int, mod: int, heirs: Found | None) -> None:
         self.claim.state, self.claim.token = HOLDING, token
-        self.mod, self.heirs = mod, heirs
+        self.mod, self.heirs, self.heirs_mod = mod, heirs, mod
+
+    def inherits(self, heirs: Found | None, revision: int) -> None:
+        """Record the first claim in the queue, which has joined since the grant."""
+        if self.mod and heirs is not None:
+            self.heirs, self.heirs_mod = heirs, revision
 
 
 @dataclass(eq=False)
@@ -172,7 +177,7 @@ class OwnSession:
             return
         found = self.claims.get(claim.n)
         has_word = found is not None and found.has_word
-        self.claims[claim.n] = OwnClaim(claim, revision, heirs, has_word)
+        self.claims[claim.n] = OwnClaim(claim, revision, heirs, revision, has_word)
 
     def moved(self, n: int, rank: str | None) -> None:
         """Record a claim's new rank; None if the claim is not stored."""

@@ -8,7 +8,6 @@ from typing import Final
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply
 from lockfast.core.reading import BEHIND_ALL_NAMES, Reading
-from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, resource_key
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.execution import Execution
@@ -34,8 +33,10 @@ class Reader:
         k.base_from(self._execution.keys.label, known.get(k.EPOCH_KEY))
         return known
 
-    def _reading(self, known: Known) -> Reading:
-        view = View(known, self._own, Base(0), self._instant, exact=True)
+    def _view(self, known: Known) -> View:
+        return View(known, self._own, Base(0), self._instant, exact=True)
+
+    def _reading(self, view: View) -> Reading:
         reading = Reading(view)
         reading.begin(*self._instant[:2])
         return reading
@@ -45,7 +46,7 @@ class Reader:
         own = self._own.get(session)
         names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
         known = await self._read(*map(Range, names))
-        over = self._reading(known).ended_reply(session)
+        over = self._reading(self._view(known)).ended_reply(session)
         if over is not None:
             return over
         found: dict[int, list[str]] = {}
@@ -69,7 +70,7 @@ class Reader:
             if one.start in known.kvs:
                 claim, _ = k.claim_from(k.parse_place(one.start), known.kvs[one.start])
                 claims[claim.n] = claim
-        reading = self._reading(known)
+        reading = self._reading(self._view(known))
         return c.ClaimsReply(tuple(reading.claim_view(claims[n]) for n in sorted(claims)))
 
     async def sessions(self, command: c.Sessions) -> Reply:
@@ -78,7 +79,7 @@ class Reader:
         ranges = [Range(f"{family}\x1f{start}", f"{family} ", limit) for family in "kop"]
         known = await self._read(*ranges)
         tombs, living, _ = ({kv.key[2:]: kv for kv in known.found[one].kvs} for one in ranges)
-        reading = self._reading(known)
+        reading = self._reading(self._view(known))
         views: list[c.SessionView] = []
         names = sorted({*tombs, *living})[:limit]
         for session in names[: command.limit]:
@@ -88,27 +89,9 @@ class Reader:
                 alive = Range(k.alive_key(session))
                 known.found[alive] = (await self._read(alive)).found[alive]
             row = reading.session(session)
-            if row is None:
-                continue
-            claims = 0
-            if session in living:
-                claims = await self._count(living[session])
-            ended = row.ended or (EXPIRED if row.deadline_ms <= self._instant.now_ms else "")
-            left_ms = 0 if row.ended else max(0, row.deadline_ms - self._instant.now_ms)
-            views.append(
-                c.SessionView(
-                    session,
-                    row.owner,
-                    row.metadata,
-                    row.process,
-                    row.ttl_ms,
-                    left_ms,
-                    claims,
-                    row.renewals,
-                    ended,
-                    row.by,
-                )
-            )
+            if row is not None:
+                row.claims = await self._count(living[session]) if session in living else 0
+                views.append(reading.session_view(row))
         return c.SessionsReply(tuple(views), len(names) > command.limit)
 
     async def _count(self, kv: Kv) -> int:
@@ -140,10 +123,9 @@ class Reader:
         wanted = {Range(prefix, k.end_of(prefix), windows[prefix]) for prefix in prefixes}
         while True:
             known = await self._read(*sorted(wanted))
-            view = View(known, self._own, Base(0), self._instant, exact=True)
+            view = self._view(known)
             view.windows = windows
-            reading = Reading(view)
-            reading.begin(*self._instant[:2])
+            reading = self._reading(view)
             found: list[c.ResourceView] = []
             for name in names:
                 with suppress(Missing):

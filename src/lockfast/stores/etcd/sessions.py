@@ -9,12 +9,13 @@ between leaves a session that can do nothing, not even renew, until its lease ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
-from lockfast.core.reasons import CLOSED, EXPIRED, UNKNOWN_SESSION, revoked
+from lockfast.core.reasons import EXPIRED, UNKNOWN_SESSION
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.stores.endings import Ending
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import READS_MAX, Execution, Outcome
@@ -28,26 +29,6 @@ REMEMBERED_S: Final = 1200
 EPOCH_LAG_US: Final = 1_000_000
 """How far tokens may lag behind the wall clock before opening a session raises the epoch."""
 PROVED_PER_RENEWAL: Final = 64
-
-
-class Ending(NamedTuple):
-    """A session to end."""
-
-    session: str
-    reason: str
-    what: str
-    """The event that is logged for its claims."""
-    by: str = ""
-    renewals: int | None = None
-    """End the session only if its renewal count is this."""
-
-
-def ending_of(command: c.Close | c.Expel | c.RevokeSession) -> Ending:
-    if isinstance(command, c.Close):
-        return Ending(command.session, CLOSED, "released")
-    if isinstance(command, c.Expel):
-        return Ending(command.session, command.reason, "expired", "", command.renewals)
-    return Ending(command.session, revoked(command.reason), "revoked", command.by)
 
 
 class Sessions:

@@ -4,7 +4,8 @@
            then put the holder's keys
     join   if   the session is as known, the lock has a holder, no claim on several places has a
                 reservation there, no claim is behind ours in the queue
-           then put the waiting key, and read the claims ahead
+           then put the waiting key, and read the claims ahead; if ours is the first in the queue
+                of a sole holder, which is then compared too, write a `Word` for it
     leave  if   our key is as written, nothing was written at the resource since, up to the last
                 known heir; the first heir and its session exist, the epoch is as known
            then delete our key, make the heir a holder, write a `Word` for it
@@ -21,12 +22,12 @@ holders.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, WAITING, WAKE_GRANTED, Event, Wake
 from lockfast.core.modes import EXCLUSIVE
-from lockfast.core.rows import Claim, rank_of
+from lockfast.core.rows import Claim, entered_of, rank_of
 from lockfast.core.table import why_invalid
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.etcd import layout as k
@@ -38,6 +39,11 @@ from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range, txn
 from lockfast.stores.etcd.steps import LIMITS, Joined, Step
 from lockfast.stores.etcd.view import WINDOW
+
+LONG: Final = 100
+"""In a queue that is believed to be longer, a joining claim reads only those that entered within
+NEAR_MS before it; if there are none, the general path finds the claim ahead."""
+NEAR_MS: Final = 100
 
 Attempt: TypeAlias = Outcome | Known | None
 """The outcome; the ranges read, if a comparison failed; None if nothing was read."""
@@ -58,14 +64,20 @@ async def enter(execution: Execution, command: c.Enter) -> Attempt:
     entry = _Entry(execution, own, own.record, context.base)
     prefixes = [k.resource_prefix(place.kind, place.name) for place in places]
     waiting = [context.busy[prefix] for prefix in prefixes if prefix in context.busy]
+    can_join = command.queue and len(places) == 1 and places[0].mode == EXCLUSIVE
+    seen: Known | None = None
     if not waiting:
         taken = await entry.take(command, prefixes)
-        if taken is not None:
+        if not isinstance(taken, Known) or not command.queue:
             return taken
-    can_join = command.queue and len(places) == 1 and places[0].mode == EXCLUSIVE
-    if can_join and sum(waiting) < LIMITS.waiting_max:
-        return await entry.join(command, prefixes[0])
-    return None
+        seen = taken
+    if not can_join or sum(waiting) >= LIMITS.waiting_max:
+        return None
+    if seen is not None and (holder := entry.sole_holder(seen, prefixes[0])) is not None:
+        joined = await entry.join(command, prefixes[0], 0, holder)
+        if isinstance(joined, Outcome):
+            return joined
+    return await entry.join(command, prefixes[0], sum(waiting))
 
 
 async def leave(execution: Execution, command: c.Leave) -> Attempt:
@@ -79,10 +91,23 @@ async def leave(execution: Execution, command: c.Leave) -> Attempt:
     claim, heir = mine.claim, _first_heir(mine.heirs, execution.instant.now_ms)
     if (
         claim.state != HOLDING or claim.until_ms or claim.lock_delay_ms or claim.block > 1
-        or (heir is None and mine.heirs.count)
+        or len(claim.places) > 1 or (heir is None and mine.heirs.count)
     ):  # fmt: skip
         return None
     return await _Exit(execution, own, own.record, base).leave(claim, heir)
+
+
+def _window(prefix: str) -> Range:
+    return Range(prefix, k.end_of(prefix), WINDOW)
+
+
+class _Holder(NamedTuple):
+    """The only claim that is stored at a resource, as read at a revision."""
+
+    kv: Kv
+    claim: Claim
+    owner: Owner
+    revision: int
 
 
 class _Transaction:
@@ -192,11 +217,10 @@ class _Entry(_Transaction):
             value = k.packed_claim(claim, owner, base.epoch, slot.tokens)
             return [*(keys.put(name, value, lease) for name in names), *self._log(events, slot)]
 
-        reads: list[Range] = []
+        reads = [_window(prefix) for prefix in prefixes]
         if not command.queue:
-            # The reply must name the holders. A claim that may wait joins the queue instead.
-            reads = [Range(k.EPOCH_KEY), Range(session), Range(k.alive_key(own.id))]
-            reads += [Range(prefix, k.end_of(prefix), WINDOW) for prefix in prefixes]
+            # The general path continues from here; a claim that may wait joins the queue instead.
+            reads += [Range(k.EPOCH_KEY), Range(session), Range(k.alive_key(own.id))]
         scopes = prefixes, [session, k.EPOCH_KEY]
         for prefix in prefixes:
             self._execution.context.met(prefix, 0)  # so that our other callers join the queue
@@ -209,14 +233,30 @@ class _Entry(_Transaction):
         mode = command.places[0].mode if single else ""
         return Outcome(c.Granted(claim.token, 0, mode), (), sent.answer.revision)
 
-    async def join(self, command: c.Enter, prefix: str) -> Attempt:
+    def sole_holder(self, known: Known, prefix: str) -> _Holder | None:
+        """Return the claim that holds the lock in another process, if nothing else is stored."""
+        kvs, count = known.found[_window(prefix)]
+        if count != 1 or (place := k.parse_place(kvs[0].key)).line != "h":
+            return None
+        if self._execution.own.get(place.session) is not None:
+            return None
+        return _Holder(kvs[0], *k.claim_from(place, kvs[0]), known.revision)
+
+    async def join(
+        self, command: c.Enter, prefix: str, waiting: int, holder: _Holder | None = None
+    ) -> Attempt:
+        """Join a queue of about `waiting` claims; tell a sole holder that ours is the first."""
         own, keys, context = self._own, self._keys, self._execution.context
         session, owner, claim = k.session_key(own.id), self._record.owned, self._claim(command)
         key = k.line_key(prefix, "w", claim.rank, claim.session, claim.n)
-        put = keys.put(key, k.packed_claim(claim, owner, 0, 0), owner.lease)
-        holders = Range(prefix, f"{prefix}w", 2)
-        before = Range(f"{prefix}w\x1f", key, 1, True)
-        window = Range(prefix, k.end_of(prefix), WINDOW)
+        value = k.packed_claim(claim, owner, 0, 0)
+        puts = [keys.put(key, value, owner.lease)]
+        # To read a range in reverse, etcd fetches all of it: in a long queue, read only the claims
+        # that entered just before.
+        is_long = waiting > LONG
+        near = rank_of(entered_of(claim.rank) - NEAR_MS, 0) if is_long else ""
+        before = Range(f"{prefix}w\x1f{near}", key, 1, True)
+        holders, window = Range(prefix, f"{prefix}w", 2), _window(prefix)
         ahead, events = keys.reads([holders, before]), self._events("waiting", claim, owner)
         compares = [
             keys.unchanged(session, own.mod),
@@ -225,11 +265,23 @@ class _Entry(_Transaction):
             keys.absent(key, f"{prefix}w "),
         ]
 
+        written, compared = [key], [prefix, session, k.EPOCH_KEY]
+        if holder is not None:
+            theirs, word = holder.claim, k.Word([k.HEIR], heirs=[[key, value, 0]])
+            compared.append(k.session_key(theirs.session))
+            written.append(k.word_key(theirs.session, theirs.n))
+            compares += [
+                keys.unchanged(holder.kv.key, holder.kv.mod),
+                keys.nothing_since(prefix, k.end_of(prefix), holder.revision),
+                keys.present(compared[-1]),
+            ]
+            puts.append(keys.put(written[-1], k.packed_word(word, 0, 0), holder.owner.lease))
+
         def writes(slot: Slot) -> list[str]:
-            return [*ahead, put, *self._log(events, slot)]
+            return [*ahead, *puts, *self._log(events, slot)]
 
         reads = [Range(k.EPOCH_KEY), Range(session), window]
-        scopes = [key], [prefix, session, k.EPOCH_KEY]
+        scopes = written, compared
         sent = await self._enter(claim, compares, writes, reads, scopes)
         if isinstance(sent, Known) and not sent.found[window].count:
             context.busy.pop(prefix, None)
@@ -237,8 +289,9 @@ class _Entry(_Transaction):
             return sent
         # The claim may have been granted since, as our listener knows: do not overwrite its note.
         answer = sent.answer
-        context.met(prefix, answer.found(1).count + 1)
-        reply = self._behind(answer.found(1).kvs or answer.found(0).kvs)
+        found = answer.found(1)
+        context.met(prefix, (waiting if is_long else found.count) + 1)
+        reply = self._behind(found.kvs or ([] if is_long else answer.found(0).kvs))
         if reply is not None:
             return Outcome(reply, (), answer.revision)
         try:
@@ -300,7 +353,7 @@ class _Exit(_Transaction):
         end = f"{heirs[-1].key}\x00" if heirs else k.end_of(prefix)
         compares = [
             keys.unchanged(key, mine.mod),
-            keys.nothing_since(f"{prefix}c", end, mine.mod),
+            keys.nothing_since(f"{prefix}c", end, mine.heirs_mod),
         ]
         deletes, written, compared = [keys.delete(key)], [prefix], [k.EPOCH_KEY]
         events = self._events("released", claim, self._record.owned)
@@ -320,7 +373,7 @@ class _Exit(_Transaction):
             grant = self._grant(heir, prefix, slot) if heir is not None else []
             return [*deletes, *grant, *self._log(events, slot)]
 
-        window = Range(prefix, k.end_of(prefix), WINDOW)
+        window = _window(prefix)
         tokens = 0 if heir is None else 1
         sent = await self._send(compares, writes, [window], (written, compared), tokens)
         if isinstance(sent, Known):

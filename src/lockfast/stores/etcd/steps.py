@@ -268,6 +268,8 @@ class Step:
             waiting = view.row(lines).waiting
             if waiting or lines.before.waiting:
                 context.met(lines.prefix, waiting)
+            elif not view.row(lines).holders:
+                context.busy.pop(lines.prefix, None)
         self._note(plan, reply)
         wakes = [plan.resolved(wake, committed) for wake in plan.wakes]
         context.deliver(wakes)

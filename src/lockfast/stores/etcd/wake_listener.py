@@ -106,14 +106,16 @@ class EtcdWakeListener:
         return wakes
 
     def _wait_ms(self, timeout_ms: int | None) -> int | None:
+        """Return how long to listen: until the keeper's next duty or our own next attempt."""
         now_ms = self._network.now_ms()
-        waits = [] if timeout_ms is None else [timeout_ms]
         with self._mutex:
-            waits += [at_ms - now_ms for at_ms in self._waiting.values() if at_ms]
+            due_ms = [at_ms for at_ms in self._waiting.values() if at_ms]
         if not self._watcher.is_open():
-            waits.append(self._retry_at_ms - now_ms)
-        elif self._retry_at_ms > now_ms and waits:
-            return max(0, min(waits), self._retry_at_ms - now_ms if not timeout_ms else 0)
+            due_ms.append(self._retry_at_ms)
+        # After a failure nothing is attempted before `_retry_at_ms`, however long it has been due.
+        waits = [max(at_ms, self._retry_at_ms) - now_ms for at_ms in due_ms]
+        if timeout_ms is not None:
+            waits.append(timeout_ms)
         return max(0, min(waits)) if waits else None
 
     def _fail(self) -> None:
@@ -302,9 +304,11 @@ class EtcdWakeListener:
             if what == WAKE_GRANTED and 0 < token <= k.TOKEN_MAX:
                 was_told = claim is not None and claim.token == token
                 if claim is not None and (was_told or not claim.token):
-                    claim.granted(token, kv.mod, k.heirs_of(word.heirs))
+                    claim.granted(token, kv.mod, k.heirs_of(word.heirs, kv.mod))
                 if not was_told:
                     self._deliver(Wake(self.inbox, own.id, n, what, token))
+            elif what == k.HEIR and claim is not None:
+                claim.inherits(k.heirs_of(word.heirs, kv.mod), kv.mod)
             elif what == WAKE_WANTED:
                 self._deliver(Wake(self.inbox, own.id, n, what))
             elif what == WAKE_LOOK:

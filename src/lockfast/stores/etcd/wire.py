@@ -7,13 +7,14 @@ from collections.abc import Callable
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.stores.endings import ending_of
 from lockfast.stores.etcd import journal, shortcuts
 from lockfast.stores.etcd.execution import Context, Execution, Instant, Outcome
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.requests import Known
-from lockfast.stores.etcd.sessions import Sessions, ending_of
+from lockfast.stores.etcd.sessions import Sessions
 from lockfast.stores.etcd.steps import Step, settle
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lockfast.errors import (
     OutcomeUnknownError,
@@ -56,6 +56,10 @@ class Members:
             self._at = (self._at + 1) % len(self.all)
 
 
+NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""OpenSSL's reasons if the other side answers a handshake with plain text."""
+
+
 def unreachable(label: str, error: BaseException) -> StoreError:
     """Return the error for a failed connection attempt."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -66,6 +70,10 @@ def unreachable(label: str, error: BaseException) -> StoreError:
         )
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
         return certificate_refused(label, error)
+    if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        return StoreMisconfiguredError(
+            label, "does not use TLS at this address", "use the scheme without TLS, or another port"
+        )
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(label, "did not answer in time")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -99,6 +99,8 @@ class ReplyReader:
             if self.status and self._left is None and not self._chunked:
                 self.done, self.keeps = True, False
                 return
+            if not self.status and not self._data:
+                raise ProtocolError("the connection was closed without a reply")
             raise ProtocolError("the connection ended in the middle of a reply")
         self._data += data
         if not self.status and not self._head_is_whole():
