@@ -104,7 +104,7 @@ def _(stack: ExitStack) -> None:
 
     def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
         self._lock(request.kind, request.name).highest = 0
-        self._floor = 0
+        self.floor = 0
         return right(self, request, wall_us)
 
     replace(stack, Node, "_take", wrong)

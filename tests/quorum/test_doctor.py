@@ -1,4 +1,4 @@
-"""`lockfast doctor` on a majority: each node is checked, and whether enough are fit."""
+"""`lockfast doctor` on a majority: each node is checked, and whether enough are usable."""
 
 from __future__ import annotations
 

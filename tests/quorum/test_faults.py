@@ -1,4 +1,4 @@
-"""What happens to real nodes: killed, stopped, restarted empty, flushed."""
+"""Faults of real nodes: killed, stopped, restarted empty, flushed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_without_a_majority_nothing_is_granted(fragile: FiveNodes) -> None:
 
 
 def test_a_lease_outlives_the_nodes_that_granted_it(fragile: FiveNodes) -> None:
-    """A keep-alive hands it on to nodes that missed it, so one restart after the other is fine."""
+    """A keep-alive copies it to nodes that lack it, so the nodes may restart one by one."""
     url = fragile.url(silence=2)
     with lockfast.connect(url, ttl=1) as client, lockfast.connect(url, ttl=1) as other:
         for server in fragile.servers[3:]:
@@ -106,7 +106,7 @@ def test_a_lease_outlives_the_nodes_that_granted_it(fragile: FiveNodes) -> None:
 
         def has_it(number: int) -> bool:
             address = fragile.servers[number]
-            return bool(address.run("KEYS", "*:locks"))
+            return bool(address.run("KEYS", "*:rows"))
 
         _until(lambda: has_it(3) and has_it(4))
         for server in fragile.servers[:2]:
@@ -119,7 +119,7 @@ def test_a_lease_outlives_the_nodes_that_granted_it(fragile: FiveNodes) -> None:
 
 
 def test_nodes_that_restart_empty_are_silent_first(fragile: FiveNodes) -> None:
-    """All forget everything at once: the lock is free again, but not before its holder stops."""
+    """All nodes lose everything at once: the lock is free again, but only once its holder stops."""
     url = fragile.url(silence=2)
     with lockfast.connect(url, ttl=2) as client, lockfast.connect(url, ttl=2) as other:
         lease = client.lock("a").acquire()
@@ -151,7 +151,7 @@ def test_flushed_nodes_are_silent_too(fragile: FiveNodes) -> None:
 
 
 def test_nobody_overlaps_while_nodes_come_and_go(fragile: FiveNodes) -> None:
-    """Two nodes at a time are killed, stopped and restarted empty while clients take turns."""
+    """Two nodes at a time are killed, stopped and restarted empty while clients contend."""
     url = fragile.url(silence=1)
     inside: list[int] = []
     tokens: list[int] = []
@@ -194,12 +194,17 @@ def test_nobody_overlaps_while_nodes_come_and_go(fragile: FiveNodes) -> None:
 
 
 def _until_grants(server: RedisServer) -> None:
-    """Until a node that restarted empty has had its silence."""
-    _until(lambda: bool(server.run("KEYS", "*:locks")))
+    """Wait until a node that restarted empty has ended its silence."""
+
+    def has_locks() -> bool:
+        rows = [field for key in server.run("KEYS", "*:rows") for field in server.run("HKEYS", key)]
+        return any(field.startswith("L") for field in rows)
+
+    _until(has_locks)
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Look again and again, in patience."""
+    """Poll for a condition, for a bounded time."""
     give_up_s = monotonic() + PATIENCE_S
     ticker = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""The Redis script does what the rules in node.py say, request by request."""
+"""The Redis script follows the rules in node.py, request by request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RedisNode:
 
 
 class Script:
-    """Random requests that have something to do with each other."""
+    """Random requests that interact with each other."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -63,7 +63,7 @@ class Script:
         rng = self._random
         self.wall_us += rng.choice((0, 1, 500, 5_000, 200_000, 900_000))
         if rng.random() < 0.03:
-            # Forward and back again: not so far that old records are cleared away.
+            # Forward and back again: not so far that old records are removed.
             self._jump_us = -self._jump_us
             self.wall_us += self._jump_us
         session = rng.choice(("s1", "s2", "s2x"))

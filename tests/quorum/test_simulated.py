@@ -1,4 +1,4 @@
-"""The shipped store in the simulator: its promises under every fault, and planted mistakes."""
+"""The shipped store in the simulator: its promises under every fault, and planted bugs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.quorum.planted import BUGS, Bug
 
 SEEDS = 60
 SCHEDULES = 200
-"""What a core does in a minute, or less."""
+"""At most what one core runs in a minute."""
 
 
 def test_every_promise_is_kept() -> None:

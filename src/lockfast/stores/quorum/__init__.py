@@ -5,7 +5,8 @@ ballot, and a node accepts only a ballot above the last one it accepted. The cli
 once more than half of the nodes have accepted.
 
     messages.py                  the port of a node: requests and answers
-    node.py                      the rules of a node: memory, simulator, reference for node.lua
+    node.py                      the rules of a node; the reference for node.lua
+    local.py, memory.py, sqlite.py, local_aio.py   nodes that run in the client's process
     node.lua, codec.py           the same rules as a Redis script, and the encoding of requests
     session_records.py           what the client knows: which nodes accepted which claim, and when
     wire.py                      the protocol: each command is one round of requests to all nodes

@@ -66,7 +66,9 @@ class _LoopFleet:
 
     def _step(self, link: Link) -> None:
         link.step()
-        self.watch()
+        watched = self._watched.get(link)
+        if watched is None or watched[::2] != (link.socket, link.wants_write):
+            self.watch()
 
     def close(self) -> None:
         for link, watched in list(self._watched.items()):

@@ -12,7 +12,7 @@ from lockfast.core.commands import Open
 from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.stores.quorum import messages as m
 
-KEYS: Final = ("meta", "locks", "sessions", "index", "idle", "due")
+KEYS: Final = ("rows", "index", "idle", "due")
 
 _NAMES: Final = {
     Open: "open",
@@ -99,7 +99,13 @@ def _maybe(text: str | None) -> str:
 def answer_to(request: m.Request, found: Any) -> m.Answer:
     """Decode what the script returned as the answer of the reference."""
     if isinstance(request, m.Take):
-        return m.Taken(*found)._replace(holder=_holder(found[-1]))
+        # An accepted ballot that no contender waits for is answered by the highest one.
+        if isinstance(found, int):
+            return m.Taken(m.OK, highest=found)
+        taken = m.Taken(*found)
+        return taken._replace(holder=_holder(taken.holder))
+    if isinstance(found, int):
+        return m.Given(m.OK, found=bool(found))
     if isinstance(request, m.Keep):
         return m.Kept(*found)
     if isinstance(request, m.Sync | m.ReadClaims):

@@ -85,17 +85,20 @@ class Link:
 
     def request(self, packed: bytes, tell: Tell, flight: object) -> None:
         """Send a request, or keep it until the connection is established."""
-        self.refresh()
+        now_s = self.refresh()
         if self.state is State.READY:
-            self._sent.append((monotonic(), tell))
+            self._sent.append((now_s, tell))
             self._write(packed)
         elif self.state is State.CLOSED:
             tell(NoAnswer(self._error))
         else:
             self._waiting.append(Waiting(packed, tell, flight))
 
-    def refresh(self) -> None:
-        """Close a stalled connection, and reconnect once the retry delay has passed."""
+    def refresh(self) -> float:
+        """Close a stalled connection, and reconnect once the retry delay has passed.
+
+        Return the current time.
+        """
         now_s = monotonic()
         if self.state is State.READY:
             if self._sent and now_s - self._sent[0][0] > STALL_S:
@@ -104,6 +107,7 @@ class Link:
             self._fail(StoreUnavailableError(self.address.label, "could not be reached in time"))
         if self.state is State.CLOSED and now_s >= self.retry_at_s:
             self._connect(now_s)
+        return now_s
 
     def withdraw(self, flight: object) -> None:
         """Drop the requests of a flight that were not sent."""

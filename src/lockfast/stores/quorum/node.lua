@@ -1,20 +1,22 @@
 -- node.lua  one node of a majority, in Redis: the rules of node.py, request by request.
--- KEYS: meta, locks, sessions, index, idle, due
+-- KEYS: rows, index, idle, due
 -- ARGV: request, clock (us; "" for the server's), skew (us), silence (ms), fields of the request
 --
--- meta      hash    run, floor, silent (until, ms), swept (ms)
--- locks     hash    kind US name -> packed lock
--- sessions  hash    id -> packed session
--- index     zset    in byte order: C session US n US kind US name · N kind US name · S session
--- idle      zset    locks without a holder, by the time of their last use
--- due       zset    sessions, by a deadline; a renewal does not move the entry
+-- rows   hash    run, floor, silent (until, ms), swept (ms) · L kind US name -> lock · S id -> session
+-- index  zset    in byte order: C session US n US kind US name · N kind US name · S session
+-- idle   zset    locks, by a time of use; later uses do not move the entry
+-- due    zset    sessions, by a deadline; a renewal does not move the entry
+--
+-- A request that takes or gives a lock reads all its rows with one command and writes them with another, because
+-- each command costs a script several microseconds.
 --
 -- The sections are functions, one inside the other: a function of Lua finds the variables of its own level by a search
 -- through all that were captured there, and those of outer levels without. On one level the search took a third of
--- the time of a request.
-local META, LOCKS, SESSIONS, INDEX, IDLE, DUE = unpack(KEYS)
+-- the time of a request. For the same reason each request is executed as soon as it is defined.
+local ROWS, INDEX, IDLE, DUE = unpack(KEYS)
 local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
-local US, WAITING_MS, WAITING_MAX, SWEEP = '\31', 2000, 64, 16
+local US, WAITING_MS, WAITING_MAX = '\31', 2000, 64
+local SWEEP, KEPT_MS, WRITE_MAX = 16, 600000, 1000
 local EXPIRED, CLOSED = '$EXPIRED', '$CLOSED'
 local request, skew_us, silence_ms = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace_ms = math.floor(2 * skew_us / 1000)
@@ -39,7 +41,7 @@ local function decimal(x) return string.format('%.0f', x) end
 -- ── the node itself ──────────────────────────────────────────────────────────────────
 
 local function begin(run, from_ms)
-  call('HSET', META, 'run', run, 'silent', decimal(from_ms + silence_ms + grace_ms),
+  call('HSET', ROWS, 'run', run, 'silent', decimal(from_ms + silence_ms + grace_ms),
        'floor', decimal(wall_us + skew_us))
 end
 
@@ -49,23 +51,26 @@ if request == 'hello' then
   local info = call('INFO', 'server')
   local run = string.match(info, 'run_id:(%w+)')
   local uptime_ms = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) * 1000
-  local known = call('HGET', META, 'run')
+  local known = call('HGET', ROWS, 'run')
   if not known then
     begin(run, now_ms - uptime_ms)
-    if uptime_ms > silence_ms + grace_ms then call('HSET', META, 'floor', 0) end
+    if uptime_ms > silence_ms + grace_ms then call('HSET', ROWS, 'floor', 0) end
   elseif known ~= run then
     begin(run, now_ms)
   end
   return 'ok'
 end
 
-local meta = call('HMGET', META, 'floor', 'silent', 'swept')
-if not meta[1] then
+-- Most requests name a session and a lock in these places; elsewhere there is no such row.
+local first_session = ARGV[5] or ''
+local first_lock = (ARGV[7] or '') .. US .. (ARGV[8] or '')
+local read = call('HMGET', ROWS, 'floor', 'silent', 'swept', 'S' .. first_session, 'L' .. first_lock)
+if not read[1] then
   -- The keys disappeared while the server was running: somebody flushed them.
   begin('flushed', now_ms)
-  meta = call('HMGET', META, 'floor', 'silent', 'swept')
+  read = call('HMGET', ROWS, 'floor', 'silent', 'swept', '', '')
 end
-local floor, silent_ms, swept_ms = tonumber(meta[1]), tonumber(meta[2]), tonumber(meta[3] or 0)
+local floor, silent_ms, swept_ms = tonumber(read[1]), tonumber(read[2]), tonumber(read[3] or 0)
 
 return (function()
 
@@ -73,27 +78,47 @@ return (function()
 
 -- A lock and a session are lists of fields; the place of each field stands behind a dollar sign.
 
-local sessions = {}
+local sessions = {[first_session] = read[4] and unpack_(read[4])}
+local locks = {[first_lock] = read[5] and unpack_(read[5]) or nil}
+local changed, fresh = {}, {}
 local function session_of(id)
   if sessions[id] == nil then
-    local found = call('HGET', SESSIONS, id)
-    sessions[id] = found and unpack_(found) or false
+    local found = call('HGET', ROWS, 'S' .. id)
+    sessions[id] = found and unpack_(found)
   end
   return sessions[id]
 end
 local function put_session(id, s)
   sessions[id] = s
-  call('HSET', SESSIONS, id, pack(s))
+  changed['S' .. id] = s
 end
-local locks = {}
 local function lock_of(key)
   if not locks[key] then
-    local found = call('HGET', LOCKS, key)
-    locks[key] = found and unpack_(found) or {0, 0, '', 0, 0, '', false, 0, 0, 0, 0, 0, {}}
+    local found = key ~= first_lock and call('HGET', ROWS, 'L' .. key)
+    fresh[key] = not found
+    locks[key] = found and unpack_(found) or {0, now_ms, '', 0, 0, '', false, 0, 0, 0, 0, 0, {}}
   end
   return locks[key]
 end
-local function put_lock(key, l) call('HSET', LOCKS, key, pack(l)) end
+local function put_lock(key, l)
+  if fresh[key] then
+    call('ZADD', IDLE, now_ms, key)
+    fresh[key] = false
+  end
+  changed['L' .. key] = l
+end
+local function write()
+  local rows, count = {}, 0
+  for field, row in pairs(changed) do
+    rows[count + 1], rows[count + 2] = field, pack(row)
+    count = count + 2
+    if count == WRITE_MAX then
+      call('HSET', ROWS, unpack(rows))
+      rows, count = {}, 0
+    end
+  end
+  if count > 0 then call('HSET', ROWS, unpack(rows)) end
+end
 local function key_of(kind, name) return kind .. US .. name end
 local function claim_member(id, n, key)
   return 'C' .. id .. US .. string.format('%016.0f', n) .. US .. key
@@ -149,7 +174,6 @@ local function hold(key, l, id, s, n, ballot, actor, value, max_hold_ms, delay_m
   if window_ms > 0 then l[$SHUT], l[$SHUT_BY] = now_ms + window_ms, ballot end
   s[$COUNT], s[$SUM] = s[$COUNT] + 1, math.fmod(s[$SUM] + mix(n, ballot), 4294967296)
   call('ZADD', INDEX, 0, claim_member(id, n, key), 0, 'N' .. key)
-  call('ZREM', IDLE, key)
 end
 local function free(key, l)
   local id = l[$SESSION]
@@ -159,7 +183,6 @@ local function free(key, l)
     s[$SUM] = math.fmod(s[$SUM] - mix(l[$N], l[$BALLOT]) + 4294967296, 4294967296)
   end
   call('ZREM', INDEX, claim_member(id, l[$N], key), 'N' .. key)
-  call('ZADD', IDLE, now_ms, key)
   l[$SESSION], l[$N], l[$BALLOT], l[$HOLD], l[$DELAY] = '', 0, 0, 0, 0
   l[$USED] = now_ms
   return id, s
@@ -221,34 +244,39 @@ local function purge(id)
 end
 local function sweep()
   if now_ms < swept_ms then return end
-  call('HSET', META, 'swept', decimal(now_ms + 1000))
-  for _, id in ipairs(call('ZRANGEBYSCORE', DUE, '-inf', now_ms, 'LIMIT', 0, SWEEP)) do
+  local dead = call('ZRANGEBYSCORE', DUE, '-inf', now_ms, 'LIMIT', 0, SWEEP)
+  for _, id in ipairs(dead) do
     local s = session_of(id)
     local ended_ms = s and (s[$ENDED] ~= '' and s[$ENDED_MS] or s[$DEADLINE]) or 0
     if ended_ms > now_ms then
       call('ZADD', DUE, ended_ms, id)
-    elseif ended_ms + 600000 > now_ms then
+    elseif ended_ms + KEPT_MS > now_ms then
       if s[$COUNT] > 0 then purge(id); put_session(id, s) end
-      call('ZADD', DUE, ended_ms + 600000, id)
+      call('ZADD', DUE, ended_ms + KEPT_MS, id)
     else
       if s and s[$COUNT] > 0 then purge(id) end
-      call('HDEL', SESSIONS, id)
+      call('HDEL', ROWS, 'S' .. id)
+      sessions[id], changed['S' .. id] = false, nil
       call('ZREM', INDEX, 'S' .. id)
       call('ZREM', DUE, id)
     end
   end
-  for _, key in ipairs(call('ZRANGEBYSCORE', IDLE, '-inf', now_ms - 600000, 'LIMIT', 0, SWEEP)) do
+  local idle = call('ZRANGEBYSCORE', IDLE, '-inf', now_ms - KEPT_MS, 'LIMIT', 0, SWEEP)
+  for _, key in ipairs(idle) do
     local l = lock_of(key)
-    if shut_until(l) > now_ms then
+    if l[$SESSION] ~= '' or shut_until(l) > now_ms then
       call('ZADD', IDLE, now_ms, key)
+    elseif l[$USED] + KEPT_MS > now_ms then
+      call('ZADD', IDLE, l[$USED], key)
     else
       floor = math.max(floor, l[$HIGHEST])
-      call('HSET', META, 'floor', decimal(floor))
-      call('HDEL', LOCKS, key)
+      call('HSET', ROWS, 'floor', decimal(floor))
+      call('HDEL', ROWS, 'L' .. key)
       call('ZREM', IDLE, key)
-      locks[key] = nil
+      locks[key], changed['L' .. key] = nil, nil
     end
   end
+  if #dead < SWEEP and #idle < SWEEP then call('HSET', ROWS, 'swept', decimal(now_ms + 1000)) end
 end
 
 return (function()
@@ -270,27 +298,32 @@ local function read_claims(id)
   return {'ok', '', s[$OWNER], math.max(0, s[$DEADLINE] - grace_ms - now_ms), found}
 end
 
-local requests = {}
-
-function requests.open()
-  local id, ttl, owner, metadata, inbox, process = text(), number(), text(), text(), text(), text()
-  local s, status, reason = live(id)
-  if s then return {'ok', '', 1} end
-  if status == 'ended' then return {status, reason, 0} end
-  create(id, ttl, owner, metadata, inbox, process)
-  return {'ok', '', 0}
+local function finish(answer)
+  write()
+  if ARGV[2] ~= '' then return {answer, wakes} end
+  return answer
 end
 
-function requests.take()
+local function open()
+  local id, ttl, owner, metadata, inbox, process = text(), number(), text(), text(), text(), text()
+  local s, status, reason = live(id)
+  if s then return 1 end
+  if status == 'ended' then return {status, reason, 0} end
+  create(id, ttl, owner, metadata, inbox, process)
+  return 0
+end
+if request == 'open' then return finish(open()) end
+
+local function take()
   local id, n, kind, name, ballot = text(), number(), text(), text(), number()
   local actor, value, max_hold_ms, delay_ms, window_ms = text(), maybe(), number(), number(), number()
   local since_us = number()
   if #ARGV > at then
-    local opened = requests.open()
-    if opened[1] ~= 'ok' then return {opened[1], opened[2], 0, wall_us, 0, 0, false} end
+    local opened = open()
+    if type(opened) == 'table' then return {opened[1], opened[2], 0, wall_us} end
   end
   local s, status, reason = live(id)
-  if not s then return {status, reason, 0, wall_us, 0, 0, false} end
+  if not s then return {status, reason, 0, wall_us} end
   local key = key_of(kind, name)
   local l = lock_of(key)
   local highest = math.max(l[$HIGHEST], floor)
@@ -325,7 +358,6 @@ function requests.take()
       if since_us > 0 and (l[$WAITING][mine] or count < WAITING_MAX) then
         if not l[$WAITING][mine] then count = count + 1 end
         l[$WAITING][mine] = {since_us, n, s[$INBOX], now_ms + WAITING_MS}
-        if l[$SESSION] == '' then call('ZADD', IDLE, 'NX', now_ms, key) end
         changed = true
       end
       if changed then put_lock(key, l) end
@@ -342,10 +374,13 @@ function requests.take()
   end
   renew(s)
   put_session(id, s)
-  return {'ok', '', l[$HIGHEST], wall_us, contenders_of(l), 0, false}
+  local contenders = contenders_of(l)
+  if contenders == 0 then return l[$HIGHEST] end
+  return {'ok', '', l[$HIGHEST], 0, contenders}
 end
+if request == 'take' then return finish(take()) end
 
-function requests.give()
+local function give()
   local id, n, kind, name, ballot = text(), number(), text(), text(), number()
   local close_ms, undo = number(), number() == 1
   local key = key_of(kind, name)
@@ -361,16 +396,16 @@ function requests.give()
   end
   if math.abs(ballot - wall_us) <= skew_us then
     l[$HIGHEST], l[$USED] = math.max(l[$HIGHEST], ballot), now_ms
-    if l[$SESSION] == '' then call('ZADD', IDLE, now_ms, key) end
   elseif not own then
-    return {status or 'ok', reason or '', 0}
+    return status and {status, reason, 0} or 0
   end
   if own and not undo then wake_next(l) end
   put_lock(key, l)
-  return {status or 'ok', reason or '', found and 1 or 0}
+  return status and {status, reason, found and 1 or 0} or found and 1 or 0
 end
+if request == 'give' then return finish(give()) end
 
-function requests.keep()
+local function keep()
   local id = text()
   local s, status, reason = live(id)
   if not s then return {status, reason, 0, 0} end
@@ -379,12 +414,13 @@ function requests.keep()
   put_session(id, s)
   return {'ok', '', s[$COUNT], s[$SUM]}
 end
+if request == 'keep' then return finish(keep()) end
 
-requests['end'] = function()
+local function end_session()
   local id, reason, renewals = text(), text(), maybe()
   local s, status, why = live(id)
   if not s then return {status, why, 0} end
-  if renewals and tonumber(renewals) ~= s[$RENEWALS] then return {'ok', '', 0} end
+  if renewals and tonumber(renewals) ~= s[$RENEWALS] then return 0 end
   s[$ENDED], s[$ENDED_MS] = reason, now_ms
   for _, claim in ipairs(claims_of(id)) do
     local l = lock_of(claim[2])
@@ -396,10 +432,11 @@ requests['end'] = function()
   end
   put_session(id, s)
   call('ZADD', DUE, now_ms, id)
-  return {'ok', '', 1}
+  return 1
 end
+if request == 'end' then return finish(end_session()) end
 
-function requests.sync()
+local function sync()
   local id, ttl, owner, metadata, inbox, process = text(), number(), text(), text(), text(), text()
   local up_to, count = number(), number()
   local s, status, reason = live(id)
@@ -443,8 +480,9 @@ function requests.sync()
   put_session(id, s)
   return read_claims(id)
 end
+if request == 'sync' then return finish(sync()) end
 
-function requests.describe()
+local function describe()
   local id, n, kind, name, ballot = text(), number(), text(), text(), number()
   local what, said = text(), text()
   local s, status, reason = live(id)
@@ -456,17 +494,18 @@ function requests.describe()
     l[what == 'actor' and $ACTOR or $VALUE] = said
     put_lock(key, l)
   end
-  return {'ok', '', own and 1 or 0}
+  return own and 1 or 0
 end
+if request == 'describe' then return finish(describe()) end
 
-function requests.claims() return read_claims(text()) end
+if request == 'claims' then return finish(read_claims(text())) end
 
 local function view(kind, name, l)
   return {kind, name, math.max(0, shut_until(l) - now_ms), contenders_of(l),
           is_live(l) and holder_of(l) or false}
 end
 
-function requests.locks()
+local function locks_page()
   local kind, name, after, limit = text(), text(), text(), number()
   if limit == 0 then
     return {{view(kind, name, lock_of(key_of(kind, name)))}, 0}
@@ -490,8 +529,9 @@ function requests.locks()
   end
   return {found, more}
 end
+if request == 'locks' then return finish(locks_page()) end
 
-function requests.sessions()
+local function sessions_page()
   local after, limit = text(), number()
   local from = after == '' and '[S' or '(S' .. after
   local ids = call('ZRANGEBYLEX', INDEX, from, '(T', 'LIMIT', 0, limit + 1)
@@ -507,8 +547,6 @@ function requests.sessions()
   return {found, #ids > limit and 1 or 0}
 end
 
-local answer = requests[request]()
-if ARGV[2] ~= '' then return {answer, wakes} end
-return answer
+return finish(sessions_page())
 end)()
 end)()

@@ -17,12 +17,13 @@ A node knows only what it has accepted itself.
   - A lock not used for IDLE_MS is deleted; its highest ballot raises a floor that applies to all
     locks.
 
-`Node` implements the rules in Python, for memory and for the simulator, and as the reference for
-the Redis script.
+`Node` implements the rules in Python, for memory, SQLite files and the simulator, and as the
+reference for the Redis script.
 """
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,11 +43,12 @@ WAITING_MAX: Final = 64
 """How many contenders of one lock a node stores; the others rely on their back-off."""
 SWEEP_EVERY_MS: Final = 1_000
 SWEEP: Final = 16
-"""How many unused sessions and locks one sweep deletes."""
+"""How many unused sessions and locks one sweep deletes; if it finds as many, the next one does not
+wait, so that rows cannot accumulate faster than they are deleted."""
 
 
 @dataclass(slots=True)
-class _Session:
+class SessionRow:
     open: Open
     deadline_ms: int
     renewals: int = 0
@@ -57,7 +59,7 @@ class _Session:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Waiting:
     since_us: int
     n: int
     inbox: str
@@ -65,7 +67,7 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _Lock:
+class LockRow:
     highest: int = 0
     used_ms: int = 0
     session: str = ""
@@ -80,20 +82,26 @@ class _Lock:
     closed_until_ms: int = 0
     closed_by: int = 0
     """The ballot whose window closed the lock."""
-    waiting: dict[tuple[str, str], _Waiting] = field(default_factory=dict)
+    waiting: dict[tuple[str, str], Waiting] = field(default_factory=dict)
     """Contenders by session and actor."""
 
 
 class Node:
     """The state of one node, and all its transitions."""
 
-    def __init__(self, skew_us: int = SKEW_US) -> None:
+    def __init__(
+        self,
+        skew_us: int = SKEW_US,
+        locks: MutableMapping[tuple[str, str], LockRow] | None = None,
+        sessions: MutableMapping[str, SessionRow] | None = None,
+    ) -> None:
+        """`locks` and `sessions` have the rows of a node that does not keep them in memory."""
         self.silent_until_ms = 0
         self._skew_us = skew_us
         self._grace_ms = 2 * skew_us // 1000
-        self._floor = 0
-        self._locks: dict[tuple[str, str], _Lock] = {}
-        self._sessions: dict[str, _Session] = {}
+        self.floor = 0
+        self._locks = locks if locks is not None else {}
+        self._sessions = sessions if sessions is not None else {}
         self._now_ms = 0
         self._sweep_at_ms = 0
         self._wakes: list[m.FreeWake] = []
@@ -102,7 +110,7 @@ class Node:
         """Restart after a crash, with all state or with none."""
         if empty:
             self.__init__(self._skew_us)  # type: ignore[misc]
-        self._floor = max(self._floor, wall_us + self._skew_us)
+        self.floor = max(self.floor, wall_us + self._skew_us)
         self.silent_until_ms = now_ms + silence_ms + self._grace_ms
 
     def apply(
@@ -136,7 +144,7 @@ class Node:
 
     # ── sessions ─────────────────────────────────────────────────────────────────────
 
-    def _live(self, session: str) -> _Session | m.Given:
+    def _live(self, session: str) -> SessionRow | m.Given:
         """Return the session if it is alive on this node, otherwise the answer."""
         found = self._sessions.get(session)
         if found is None:
@@ -144,26 +152,26 @@ class Node:
         why = self._why_ended(found)
         return m.Given(m.ENDED, why) if why else found
 
-    def _why_ended(self, session: _Session) -> str:
+    def _why_ended(self, session: SessionRow) -> str:
         """Return why a session has ended, by the current clock; "" if it is alive."""
         if session.ended or session.deadline_ms > self._now_ms:
             return session.ended
         return EXPIRED
 
-    def _renew(self, session: _Session) -> None:
+    def _renew(self, session: SessionRow) -> None:
         session.deadline_ms = self._now_ms + session.open.ttl_ms + self._grace_ms
 
     def _open(self, request: Open) -> m.Given:
         found = self._live(request.session)
-        if isinstance(found, _Session):
+        if isinstance(found, SessionRow):
             return m.Given(m.OK, found=True)
         if found.status == m.UNKNOWN:
             self._create(request)
             return m.Given(m.OK)
         return found
 
-    def _create(self, request: Open) -> _Session:
-        made = _Session(request, 0)
+    def _create(self, request: Open) -> SessionRow:
+        made = SessionRow(request, 0)
         self._renew(made)
         self._sessions[request.session] = made
         return made
@@ -213,7 +221,7 @@ class Node:
                 self._restore(session, claim)
         return self._claims(opening.session)
 
-    def _restore(self, session: _Session, claim: m.Restored) -> None:
+    def _restore(self, session: SessionRow, claim: m.Restored) -> None:
         """Accept a lease that a majority of other nodes has confirmed."""
         lock = self._lock(claim.kind, claim.name)
         if self._now_ms < self.silent_until_ms or self._is_live(lock):
@@ -235,7 +243,7 @@ class Node:
             ),
         )
 
-    def _purge(self, session: _Session) -> None:
+    def _purge(self, session: SessionRow) -> None:
         """Release the claims that an ended session still has."""
         for key in list(session.claims.values()):
             lock = self._locks[key]
@@ -250,7 +258,6 @@ class Node:
         """
         if self._now_ms < self._sweep_at_ms:
             return
-        self._sweep_at_ms = self._now_ms + SWEEP_EVERY_MS
         dead: list[str] = []
         for id_, session in self._sessions.items():
             ended_ms = session.ended_ms if session.ended else session.deadline_ms
@@ -272,14 +279,16 @@ class Node:
             and self._closed_until_ms(lock) <= self._now_ms
         ]
         for key in idle[:SWEEP]:
-            self._floor = max(self._floor, self._locks.pop(key).highest)
+            self.floor = max(self.floor, self._locks.pop(key).highest)
+        if len(dead) < SWEEP and len(idle) <= SWEEP:
+            self._sweep_at_ms = self._now_ms + SWEEP_EVERY_MS
 
     # ── ballots ──────────────────────────────────────────────────────────────────────
 
-    def _lock(self, kind: str, name: str) -> _Lock:
-        return self._locks.setdefault((kind, name), _Lock(used_ms=self._now_ms))
+    def _lock(self, kind: str, name: str) -> LockRow:
+        return self._locks.setdefault((kind, name), LockRow(used_ms=self._now_ms))
 
-    def _is_live(self, lock: _Lock) -> bool:
+    def _is_live(self, lock: LockRow) -> bool:
         """Return True if a lease on the lock is alive on this node."""
         if not lock.session:
             return False
@@ -290,7 +299,7 @@ class Node:
             and (not lock.hold_until_ms or lock.hold_until_ms > self._now_ms)
         )
 
-    def _closed_until_ms(self, lock: _Lock) -> int:
+    def _closed_until_ms(self, lock: LockRow) -> int:
         """Return until when the lock is closed, by a window or by its lock_delay."""
         until_ms = lock.closed_until_ms
         if lock.session and lock.lock_delay_ms and not self._is_live(lock):
@@ -310,7 +319,7 @@ class Node:
         if isinstance(session, m.Given):
             return m.Taken(session.status, session.reason, wall_us=wall_us)
         lock = self._lock(request.kind, request.name)
-        highest = max(lock.highest, self._floor)
+        highest = max(lock.highest, self.floor)
         is_live = self._is_live(lock)
         own = (lock.session, lock.n, lock.ballot) == (request.session, request.n, request.ballot)
         if not (is_live and own):
@@ -339,9 +348,9 @@ class Node:
             lock.waiting.pop((request.session, request.actor), None)
             self._sweep()
         self._renew(session)
-        return m.Taken(m.OK, "", lock.highest, wall_us, self._contenders(lock))
+        return m.Taken(m.OK, highest=lock.highest, contenders=self._contenders(lock))
 
-    def _hold(self, lock: _Lock, session: _Session, request: m.Take) -> None:
+    def _hold(self, lock: LockRow, session: SessionRow, request: m.Take) -> None:
         now_ms = self._now_ms
         lock.highest = max(lock.highest, request.ballot)
         lock.used_ms = lock.since_ms = now_ms
@@ -354,20 +363,20 @@ class Node:
         session.claims[request.n] = (request.kind, request.name)
         session.checksum = (session.checksum + mix(request.n, request.ballot)) % MODULUS
 
-    def _free(self, lock: _Lock, session: _Session) -> None:
+    def _free(self, lock: LockRow, session: SessionRow) -> None:
         session.claims.pop(lock.n, None)
         session.checksum = (session.checksum - mix(lock.n, lock.ballot)) % MODULUS
         lock.session, lock.n, lock.ballot = "", 0, 0
         lock.hold_until_ms = lock.lock_delay_ms = 0
         lock.used_ms = self._now_ms
 
-    def _close(self, lock: _Lock, span_ms: int) -> None:
+    def _close(self, lock: LockRow, span_ms: int) -> None:
         if span_ms:
             lock.closed_until_ms = max(lock.closed_until_ms, self._now_ms + span_ms)
             lock.closed_by = 0
 
     @staticmethod
-    def _undo_window(lock: _Lock) -> None:
+    def _undo_window(lock: LockRow) -> None:
         if lock.closed_by == lock.ballot:
             lock.closed_until_ms = lock.closed_by = 0
 
@@ -406,22 +415,22 @@ class Node:
 
     # ── contenders ───────────────────────────────────────────────────────────────────
 
-    def _note_waiting(self, lock: _Lock, session: _Session, request: m.Take) -> int:
+    def _note_waiting(self, lock: LockRow, session: SessionRow, request: m.Take) -> int:
         """Store a contender that wants to be woken. Return how many there are."""
         now_ms = self._now_ms
         for key in [key for key, each in lock.waiting.items() if each.until_ms <= now_ms]:
             del lock.waiting[key]
         key = (request.session, request.actor)
         if request.since_us and (key in lock.waiting or len(lock.waiting) < WAITING_MAX):
-            lock.waiting[key] = _Waiting(
+            lock.waiting[key] = Waiting(
                 request.since_us, request.n, session.open.inbox, now_ms + WAITING_MS
             )
         return len(lock.waiting)
 
-    def _contenders(self, lock: _Lock) -> int:
+    def _contenders(self, lock: LockRow) -> int:
         return sum(each.until_ms > self._now_ms for each in lock.waiting.values())
 
-    def _wake_next(self, lock: _Lock) -> None:
+    def _wake_next(self, lock: LockRow) -> None:
         """Wake the contender that has waited longest; all nodes choose the same one."""
         if self._closed_until_ms(lock) > self._now_ms:
             return
@@ -437,7 +446,7 @@ class Node:
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
-    def _holder(self, lock: _Lock) -> m.Holder:
+    def _holder(self, lock: LockRow) -> m.Holder:
         session = self._sessions[lock.session]
         until_ms = session.deadline_ms - self._grace_ms
         if lock.hold_until_ms:
@@ -473,7 +482,7 @@ class Node:
 
     def _read_locks(self, request: m.ReadLocks) -> m.Locks:
         if not request.limit:
-            lock = self._locks.get((request.kind, request.name)) or _Lock()
+            lock = self._locks.get((request.kind, request.name)) or LockRow()
             return m.Locks((self._view(request.kind, request.name, lock),), False)
         names = sorted(
             name
@@ -487,7 +496,7 @@ class Node:
         views = tuple(self._view(request.kind, n, self._locks[request.kind, n]) for n in page)
         return m.Locks(views, len(names) > len(page))
 
-    def _view(self, kind: str, name: str, lock: _Lock) -> m.LockView:
+    def _view(self, kind: str, name: str, lock: LockRow) -> m.LockView:
         closed_ms = max(0, self._closed_until_ms(lock) - self._now_ms)
         holder = self._holder(lock) if self._is_live(lock) else None
         return m.LockView(kind, name, closed_ms, self._contenders(lock), holder)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patien
 from lockfast.stores.quorum.links import Link, State
 from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.resp import pack
+from lockfast.stores.redis.resp import pack, pack_arguments
 from lockfast.stores.waker import Waker
 
 IDLE_MAX: Final = 32
@@ -46,9 +47,8 @@ class Nodes(NamedTuple):
     silence_ms: int
 
     def packed(self, name: str, *arguments: str | int) -> bytes:
-        keys = keys_of(self.namespace)
-        fixed = (name, "", self.skew_us, self.silence_ms)
-        return pack("EVALSHA", script_sha(), len(keys), *keys, *fixed, *arguments)
+        count, fixed = _fixed(self.namespace, name, self.skew_us, self.silence_ms)
+        return b"*%d\r\n%b%b" % (count + len(arguments), fixed, pack_arguments(arguments))
 
     def link(self, address: Address) -> Link:
         loading = pack("SCRIPT", "LOAD", script())
@@ -62,6 +62,15 @@ class Nodes(NamedTuple):
                 name, arguments = call_of(request)
                 packed[id(request)] = self.packed(name, *arguments)
         return [None if request is None else packed[id(request)] for request in requests]
+
+
+@cache
+def _fixed(namespace: str, name: str, skew_us: int, silence_ms: int) -> tuple[int, bytes]:
+    """Return the arguments that all requests of one name share: how many, and packed."""
+    keys = keys_of(namespace)
+    fixed: list[str | int] = ["EVALSHA", script_sha(), len(keys), *keys]
+    fixed += [name, "", skew_us, silence_ms]
+    return len(fixed), pack_arguments(fixed)
 
 
 class Flight:
@@ -111,7 +120,8 @@ class Fleet:
     def __init__(self, nodes: Nodes) -> None:
         self.links = [nodes.link(address) for address in nodes.addresses]
         self._poll = platform.poll()
-        self._registered: dict[int, tuple[Link, int]] = {}
+        self._watched: list[tuple[socket.socket | None, bool]] = []
+        self._by_fd: dict[int, Link] = {}
 
     def fly(
         self,
@@ -135,23 +145,22 @@ class Fleet:
         """Wait until a node can be read or written, and do so."""
         self._register()
         for fd, _ in self._poll.poll(timeout_ms):
-            found = self._registered.get(fd)
+            found = self._by_fd.get(fd)
             if found is not None:
-                found[0].step()
+                found.step()
 
     def _register(self) -> None:
-        wanted: dict[int, tuple[Link, int]] = {}
-        for link in self.links:
-            if link.socket is not None:
-                events = platform.POLLIN | (platform.POLLOUT if link.wants_write else 0)
-                wanted[link.socket.fileno()] = (link, events)
-        if wanted == self._registered:
+        watched = [(link.socket, link.wants_write) for link in self.links]
+        if watched == self._watched:
             return
-        for fd in self._registered.keys() - wanted.keys():
+        for fd in self._by_fd:
             self._poll.unregister(fd)
-        for fd, (_, events) in wanted.items():
-            self._poll.register(fd, events)
-        self._registered = wanted
+        self._by_fd.clear()
+        for link, (opened, writes) in zip(self.links, watched, strict=True):
+            if opened is not None:
+                self._poll.register(opened, platform.POLLIN | (platform.POLLOUT if writes else 0))
+                self._by_fd[opened.fileno()] = link
+        self._watched = watched
 
     def close(self) -> None:
         for link in self.links:

@@ -486,20 +486,22 @@ class Proposal:
     claim: Claim
 
     def requests(self) -> list[m.Request]:
-        take = self.claim.take
+        take, nodes, covered = self.claim.take, self.records.nodes, self.record.covered
+        if len(covered) == nodes:
+            return [take] * nodes
         opening = take._replace(open=self.record.open)
-        covered = self.record.covered
-        return [take if node in covered else opening for node in range(self.records.nodes)]
+        return [take if node in covered else opening for node in range(nodes)]
 
     def judge(self, answers: Answers) -> Progress:
         majority, nodes = self.records.majority, self.records.nodes
         yes = sum(isinstance(a, m.Taken) and a.status == m.OK for a in answers)
+        if yes >= majority:
+            return Progress.DONE
         undecided, answered = answers.count(None), count_answers(answers)
         # It has lost only once a majority refused it or is unreachable.
-        is_lost = yes + undecided < majority and (
+        if yes + undecided < majority and (
             answered >= majority or nodes - undecided - answered > nodes - majority
-        )
-        if yes >= majority or is_lost:
+        ):
             return Progress.DONE
         return Progress.SOON if answered >= majority else Progress.WAIT
 
