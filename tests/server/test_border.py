@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from lockfast.server import listening, requests
+from lockfast.stores.lockserver.routes import BODY_MAX
 from tests.server.conftest import Secured, take
 from tests.servers.lockserver import ServerThread
 
@@ -22,7 +23,7 @@ def open_server() -> Iterator[ServerThread]:
 
 
 def raw(server: ServerThread, data: bytes, wait_s: float = 10) -> bytes:
-    """Send bytes and return everything that comes until the server closes."""
+    """Send bytes and return everything received until the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), wait_s) as peer:
         peer.sendall(data)
         received = b""
@@ -183,3 +184,26 @@ def test_waiting_is_bounded(open_server: ServerThread) -> None:
         assert time.monotonic() - began >= 1
         wrong = http.get("/v1/sessions/two/claims/1", headers={"Prefer": "wait=soon"})
         assert wrong.status_code == 422
+
+
+def test_the_limits_are_those_of_the_documentation() -> None:
+    assert (listening.HEADERS_MAX, listening.HEADERS_S) == (16 * 1024, 10)
+    assert (BODY_MAX, requests.BODY_S, requests.DEPTH_MAX) == (64 * 1024, 30, 32)
+
+
+def test_process_and_inbox_are_never_the_clients(open_server: ServerThread) -> None:
+    """Not even with --insecure-dev: another process's death must not end this session."""
+    with httpx.Client(base_url=open_server.base) as http:
+        opening = {"ttl_ms": 60_000, "owner": "x", "process": "1:2:3", "inbox": "evil"}
+        assert http.put("/v1/sessions/opened", json=opening).status_code == 200
+        body = {"lock": "process", "open": opening}
+        assert http.put("/v1/sessions/entered/claims/1", json=body).status_code == 200
+        views = http.get("/v1/sessions").json()["SessionsReply"]["sessions"]
+        processes = {view["session"]: view["process"] for view in views}
+        assert (processes["opened"], processes["entered"]) == ("", "")
+
+
+def test_nothing_is_redirected(open_server: ServerThread) -> None:
+    """A redirect from behind a proxy with TLS would send the token over plain HTTP."""
+    for path in ("/v1/sessions/", "/healthz/", "//evil.example/", "/v1//locks"):
+        assert httpx.get(open_server.base + path).status_code == 404

@@ -1,4 +1,4 @@
-"""A client of a server keeps the contract of every store, by commands and as users see it."""
+"""A client of a server passes the contract of every store, by command and through the API."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 
 class TestWire(WireContract):
-    """The server is in this process: no client has a clock of its own, so that of the store
-    can be moved."""
+    """The server is in this process and no client has its own clock: the store's can be moved."""
 
     @pytest.fixture(params=FACES)
     def harness(
@@ -52,6 +51,7 @@ class TestWire(WireContract):
         shorten_logs(monkeypatch)
         url = server.url(namespace=f"n{next(_numbers)}")
         made = Harness(url, request.param, ServerStore.capabilities, log_kept=LOG_KEPT)
+        made.keeps_process = False
         clock = MovedClock()
         monkeypatch.setattr(memory, "now_ms", clock.now_ms)
         monkeypatch.setattr(made, "pass_ms", clock.pass_ms)

@@ -45,7 +45,7 @@ class Watched:
         self.reader = Reader(self.service, EventLog(lambda: open_store(url, "asyncio"), "test"))
 
     async def matches(self) -> bool:
-        """Whether the picture is what the store says."""
+        """Return True if the picture equals the store's state."""
         wanted = {}
         for kind in MODES_OF_KIND:
             page = await self.service.send(c.Listing(kind, "", "", 1000))
@@ -149,7 +149,7 @@ def test_the_picture_follows_the_log(
 
 
 def test_the_sweep_finds_what_the_log_did_not_tell(tmp_path: Path) -> None:
-    """Rows that are wrong for whatever reason are corrected, and rows of free locks go."""
+    """Wrong rows are corrected, whatever the reason, and rows of free locks are removed."""
 
     async def run() -> None:
         watched = Watched(f"memory://{tmp_path}")
@@ -175,7 +175,7 @@ def test_the_sweep_finds_what_the_log_did_not_tell(tmp_path: Path) -> None:
 def test_a_grant_while_the_snapshot_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An event between the reading of the locks and that of the log is not missed."""
+    """An event between reading the locks and reading the log is not missed."""
     monkeypatch.setattr(reading, "SWEEP_S", 1e9)
 
     async def run() -> None:
@@ -227,7 +227,7 @@ async def shows(watched: Watched, key: tuple[str, str]) -> None:
 
 
 def test_deltas_are_kept_for_a_while() -> None:
-    """A browser that missed more than is kept begins anew."""
+    """A browser that missed more than is kept starts with a new snapshot."""
     picture = Picture("epoch")
     for n in range(DELTAS_KEPT + 10):
         event = WatchEvent(n + 1, 0.0, "granted", "lock", f"l{n}", "", "", "s", n, n + 1, "")
@@ -243,7 +243,7 @@ def test_deltas_are_kept_for_a_while() -> None:
 
 
 def test_the_history_is_bounded() -> None:
-    """Events older than an hour are dropped, and there is a largest number of them."""
+    """Events older than an hour are dropped, and their number is bounded."""
     history = History()
     history.add(_event(1, 1000.0))
     history.add(_event(2, 1000.0 + 4000))
@@ -327,7 +327,7 @@ def test_a_stream_resumes(server: ServerThread, http: httpx.Client) -> None:
 def test_ten_browsers_cost_the_store_no_more_than_one(
     server: ServerThread, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One reader serves them all, at a bounded rate; when the last is gone, it stops."""
+    """One reader serves them all, at a bounded rate; it stops when the last browser is gone."""
     monkeypatch.setattr(reading, "LINGER_S", 0.0)
     sent: Counter[type] = Counter()
     send = Service.send
@@ -364,7 +364,7 @@ def test_ten_browsers_cost_the_store_no_more_than_one(
 def test_a_store_that_does_not_answer_is_said(
     server: ServerThread, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Browsers are told that what they show is stale, and when it no longer is."""
+    """Browsers are told that what they show is stale, and when it is current again."""
     broken = False
     send = Service.send
 

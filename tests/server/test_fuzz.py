@@ -1,6 +1,7 @@
-"""Random requests: no answer may be a 5xx of ours, none untyped, and memory stays flat.
+"""Random requests: no reply is a 5xx of ours, none is untyped, and memory stays flat.
 
-`LOCKFAST_FUZZ=100000 ./dev test tests/server/test_fuzz.py --timeout 0` sends that many.
+`LOCKFAST_FUZZ=100000 ./dev test tests/server/test_fuzz.py --timeout 0 -s` sends that many, and
+prints rates, statuses and the server's memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 import os
 import random
 import socket
-import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def resident(process: ServerProcess) -> int:
     pages = Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Tally:
+    """Counts the answers, and checks that each is typed and none is a failure of the server."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._statuses: Counter[int] = Counter()
+
+    def check(self, status: int, typed: bool, about: str) -> None:
+        self._statuses[status] += 1
+        assert status < 500 or status == 501, about
+        assert not 300 <= status < 400, about
+        assert status < 400 or typed, about
+
+    def report(self, what: str, *memory: int) -> None:
+        count, took_s = self._statuses.total(), time.monotonic() - self._began_s
+        statuses = ", ".join(f"{status}: {n}" for status, n in sorted(self._statuses.items()))
+        megabytes = " → ".join(f"{size / 1e6:.0f}" for size in memory)
+        print(f"\n{count} {what}, {count / took_s:.0f}/s; {statuses}", end="")
+        print(f"; resident {megabytes} MB" if memory else "")
 
 
 class Fuzzer:
@@ -113,7 +136,7 @@ class Fuzzer:
         }
 
     def spoilt(self, data: bytes) -> bytes:
-        """Bytes with a few changes."""
+        """Return bytes with a few changes."""
         draw, changed = self._random, bytearray(data or b"{}")
         for _ in range(draw.randrange(1, 8)):
             at = draw.randrange(len(changed) + 1)
@@ -121,26 +144,32 @@ class Fuzzer:
         return bytes(changed)
 
 
+def is_problem(response: httpx.Response) -> bool:
+    if response.headers.get("content-type") != "application/problem+json":
+        return False
+    return str(response.json()["type"]).startswith("urn:lockfast:problem:")
+
+
 def test_requests_that_follow_the_description(server: ServerProcess) -> None:
-    fuzzer = Fuzzer(seed=1)
-    grown: list[int] = []
+    fuzzer, tally = Fuzzer(seed=1), Tally()
+    sizes: list[int] = []
     with httpx.Client(base_url=server.url, timeout=60) as http:
         for at in range(REQUESTS):
             method, url, headers, body = fuzzer.request()
             response = http.request(method, url, headers=headers, content=body)
             about = f"seed 1, request {at}: {method} {url} {body!r} gave {response.text[:500]}"
-            assert response.status_code < 500 or response.status_code == 501, about
-            if response.status_code >= 400:
-                assert response.headers["content-type"] == "application/problem+json", about
-                assert response.json()["type"].startswith("urn:lockfast:problem:"), about
-            if at == REQUESTS // 5:
-                grown.append(resident(server))
-        assert resident(server) - grown[0] < GROWTH_MAX, "memory grows"
+            tally.check(response.status_code, is_problem(response), about)
+            if at % (REQUESTS // 5) == 0:
+                sizes.append(resident(server))
+        sizes.append(resident(server))
+        tally.report("requests that follow the description", *sizes)
+        assert sizes[-1] - sizes[1] < GROWTH_MAX, "memory grows"
         assert http.get("/healthz").status_code == 200
 
 
 def test_raw_bytes_on_the_socket(server: ServerProcess) -> None:
-    fuzzer, draw = Fuzzer(seed=2), random.Random(2)
+    fuzzer, draw, tally = Fuzzer(seed=2), random.Random(2), Tally()
+    before = resident(server)
     host, _, port = server.url.partition("://")[2].partition(":")
     for at in range(max(200, REQUESTS // 5)):
         method, url, _, body = fuzzer.request()
@@ -154,9 +183,10 @@ def test_raw_bytes_on_the_socket(server: ServerProcess) -> None:
             while piece := peer.recv(65536):
                 answer += piece
         if answer:
-            status = int(answer.split(b" ", 2)[1])
-            assert status < 500 or status == 501, f"seed 2, {at}: {data!r} gave {answer[:500]!r}"
-            assert status < 400 or b"problem+json" in answer, f"{data!r} gave {answer[:500]!r}"
+            about = f"seed 2, {at}: {data!r} gave {answer[:500]!r}"
+            tally.check(int(answer.split(b" ", 2)[1]), b"problem+json" in answer, about)
+    tally.report("answers to raw bytes", before, resident(server))
+    assert resident(server) - before < GROWTH_MAX, "memory grows"
     with httpx.Client(base_url=server.url) as http:
         assert http.get("/healthz").status_code == 200
 
@@ -168,8 +198,7 @@ def test_schemathesis_finds_nothing(secured: Secured) -> None:
 
     schema = schemathesis.openapi.from_dict(document())
     headers = {"Authorization": f"Bearer {secured.token_of['root']}"}
-    failed: list[str] = []
-    lock = threading.Lock()
+    tally = Tally()
     with httpx.Client(base_url=secured.thread.base, timeout=60) as http:
         for found in schema.get_all_operations():
             operation: Any = found.ok()  # type: ignore[union-attr]
@@ -188,9 +217,9 @@ def test_schemathesis_finds_nothing(secured: Secured) -> None:
                     headers={k: str(v) for k, v in sent["headers"].items()},
                     json=sent.get("json"),
                 )
-                with lock:
-                    if response.status_code >= 500 and response.status_code != 501:
-                        failed.append(f"{sent} gave {response.text}")
+                tally.check(
+                    response.status_code, is_problem(response), f"{sent} gave {response.text}"
+                )
 
             check()
-    assert failed == []
+    tally.report("requests by schemathesis")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import os
+import signal
 import ssl
 import threading
 import time
@@ -20,16 +22,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 import lockfast
-from lockfast.errors import LimitError, StoreMisconfiguredError
+from lockfast.errors import AccessDeniedError, LimitError, StoreMisconfiguredError
 from lockfast.server.config import Config, Jwt, Policy, Tls, read_config
 from lockfast.server.identity import Authentication, Refusal
-from lockfast.server.jwt import JwtVerifier
-from lockfast.server.listening import tls_context
+from lockfast.server.jwt import JwtVerifier, _usable
+from lockfast.server.listening import parse_place, peer_of, tls_context
 from lockfast.server.quotas import Quotas
 from lockfast.server.rights import ADMIN, Grant, RightsTable
 from lockfast.server.tokens import PREFIX, TokenFile, TokenVerifier
 from tests.server.conftest import Secured, take
-from tests.servers.lockserver import ServerThread
+from tests.server.waiting import until
+from tests.servers.lockserver import ServerProcess, ServerThread
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +93,31 @@ def test_two_tokens_live_for_rotation(tmp_path: Path) -> None:
     assert not file.revoke("nothing")
 
 
+def test_writers_of_the_token_file_do_not_undo_each_other(tmp_path: Path) -> None:
+    """A lost update would bring a revoked token back."""
+    path = str(tmp_path / "tokens.json")
+    TokenFile(path).create("old")
+    (old,) = TokenFile(path).all()
+    start = threading.Barrier(9)
+
+    def create(principal: str) -> None:
+        start.wait()
+        TokenFile(path).create(principal)
+
+    def revoke() -> None:
+        start.wait()
+        assert TokenFile(path).revoke(old.id)
+
+    writers = [threading.Thread(target=create, args=(f"p{at}",)) for at in range(8)]
+    writers.append(threading.Thread(target=revoke))
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(30)
+    found = {token.principal for token in TokenFile(path).all()}
+    assert found == {f"p{at}" for at in range(8)}
+
+
 def test_an_expired_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = TokenFile(str(tmp_path / "tokens.json"))
     token = file.create("alice", 60)
@@ -109,7 +137,7 @@ def test_a_python_client_uses_a_token_file(secured: Secured, tmp_path: Path) -> 
         with client.lock("orders/1") as lease:
             assert lease.token > 0
             assert client.inspect("orders/1").holders[0].owner.endswith("[alice]")
-        with pytest.raises(StoreMisconfiguredError, match="no right to acquire"):
+        with pytest.raises(AccessDeniedError, match="no right to acquire"):
             client.lock("billing/1").acquire(timeout=5)
         assert secured.token_of["alice"] not in repr(client)
 
@@ -173,7 +201,7 @@ def test_a_certificate_of_our_authority_is_an_identity(
     with lockfast.connect(url) as client, client.lock("a"):
         assert client.inspect("a").holders[0].owner.endswith("[cert:alice.example]")
     with lockfast.connect(tls_server.url(ca=ca)) as nobody:
-        with pytest.raises(StoreMisconfiguredError, match="credentials"):
+        with pytest.raises(AccessDeniedError, match="credentials"):
             nobody.lock("a").acquire(timeout=5)
 
 
@@ -192,6 +220,85 @@ def test_old_tls_is_refused(tls_server: ServerThread, tmp_path: Path) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1
     with pytest.raises(httpx.ConnectError):
         httpx.get(tls_server.base + "/healthz", verify=context)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "principal"),
+    [
+        ({"subject": ((("commonName", "alice.example"),),)}, ""),
+        ({"subjectAltName": (("DNS", "a.example"), ("URI", "spiffe://x/a"))}, "cert:spiffe://x/a"),
+        ({"subjectAltName": (("DNS", "a.example"), ("DNS", "b.example"))}, "cert:a.example"),
+        ({"subjectAltName": (("DNS", "x [root]"),)}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_only_the_alternative_names_are_an_identity(certificate: Any, principal: str) -> None:
+    class Tls:
+        def getpeercert(self) -> Any:
+            return certificate
+
+    class Transport(asyncio.BaseTransport):
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return Tls()
+
+    assert peer_of(Transport()) == principal
+
+
+def write_tls(directory: Path, authority: trustme.CA, trusted: trustme.CA) -> None:
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    trusted.cert_pem.write_to_path(directory / "clients.pem")
+
+
+def test_certificates_are_read_again(authority: trustme.CA, tmp_path: Path) -> None:
+    """A CA that was removed is no longer trusted, and files that do not fit change nothing."""
+    former, newer = trustme.CA(), trustme.CA()
+    write_tls(tmp_path, authority, former)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    config = tmp_path / "server.toml"
+    config.write_text(
+        f'[tls]\ncert = "{tmp_path}/cert.pem"\nkey = "{tmp_path}/key.pem"\n'
+        f'client_ca = "{tmp_path}/clients.pem"\n'
+        '[[rights]]\nprincipal = "*"\nallow = ["admin"]\n'
+    )
+    identities = {
+        ca: identified(tmp_path, ca, f"{at}.example") for at, ca in enumerate([former, newer])
+    }
+    with ServerProcess("memory://", tmp_path, "--config", str(config)) as server:
+
+        def principal(ca: trustme.CA) -> str | None:
+            trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            trust.load_cert_chain(*identities[ca])
+            try:
+                response = httpx.get(server.url + "/v1/whoami", verify=trust)
+            except httpx.TransportError:
+                return None
+            return str(response.json()["principal"])
+
+        def reload(expected: str) -> None:
+            seen = len(server.lines)
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: len(server.lines) > seen, "an answer to SIGHUP")
+            assert server.lines[-1].startswith(expected)
+
+        assert principal(former) == "cert:0.example"
+        assert principal(newer) is None
+        config.write_text(
+            config.read_text() + "[quotas.default]\nrequests_per_second = 0\nburst = 0\n"
+        )
+        (tmp_path / "key.pem").write_bytes(
+            trustme.CA().issue_cert("x.example").private_key_pem.bytes()
+        )
+        reload("not reloaded")
+        assert principal(former) == "cert:0.example", "neither certificates nor quotas changed"
+        config.write_text(config.read_text().partition("[quotas")[0])
+        write_tls(tmp_path, authority, newer)
+        reload("reloaded")
+        assert principal(newer) == "cert:1.example"
+        assert principal(former) is None
+        assert server.stop() == 0
 
 
 # ── JWT ──────────────────────────────────────────────────────────────────────────────
@@ -249,7 +356,7 @@ def public_pem() -> bytes:
 
 
 def hs256_with_the_public_key() -> str:
-    """Forged by hand, because PyJWT refuses to make one."""
+    """Return a token forged by hand, because PyJWT refuses to make one."""
     import base64
     import hashlib
     import hmac
@@ -290,6 +397,20 @@ def test_a_forged_jwt_is_refused(provider: JwtVerifier, forgery: str) -> None:
         provider.principal_of(FORGERIES[forgery]())
 
 
+def test_a_key_that_cannot_be_read_does_not_disable_the_others() -> None:
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
+    strange: list[Any] = [
+        {"kty": "EC", "crv": "P-999", "kid": "curve"},
+        {"kty": "RSA", "kid": "empty"},
+        {**public},
+        "text",
+        None,
+        {"kty": "oct", "kid": "symmetric", "k": "c2VjcmV0"},
+        {**public, "kid": "encryption", "use": "enc"},
+    ]
+    assert list(dict(_usable([*strange, {**public, "kid": "one"}]))) == ["one"]
+
+
 def test_a_jwt_names_a_principal_of_its_own_kind(provider: JwtVerifier) -> None:
     assert provider.principal_of(signed(claims())) == "oidc:alice"
 
@@ -325,6 +446,18 @@ def test_keep_alives_have_a_rate_of_their_own(secured: Secured) -> None:
             assert bob.get("/v1/locks").status_code == 200, "others are not concerned"
 
 
+@pytest.mark.parametrize("secured", [Quotas(requests_per_second=0.001, burst=5)], indirect=True)
+@pytest.mark.parametrize(
+    "path", ["/v1/wait-graph", "/v1/deadlocks", "/metrics", "/dashboard/session"]
+)
+def test_reads_do_not_use_the_rate_of_keep_alives(secured: Secured, path: str) -> None:
+    with secured.http("alice") as alice:
+        take(alice, "orders/1", "a")
+        statuses = [alice.get(path).status_code for _ in range(8)]
+        assert statuses == [200] * 4 + [429] * 4
+        assert alice.post("/v1/sessions/a/renewals", json={}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "secured", [Quotas(sessions=2, claims=3, waiters=1, streams=1)], indirect=True
 )
@@ -349,6 +482,29 @@ def test_counts_are_limited(secured: Secured) -> None:
                 assert again.get("/v1/sessions/b/wakes", headers=accept).status_code == 429
 
 
+# ── addresses ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "is_private"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.8.8:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("/run/lockfast.sock", True),
+        ("127.evil.example:1", False),
+        ("localhost.evil.example:1", False),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        (":1", False),
+        ("10.0.0.1:1", False),
+    ],
+)
+def test_which_addresses_are_private(text: str, is_private: bool) -> None:
+    assert parse_place(text).is_private is is_private
+
+
 # ── configuration ────────────────────────────────────────────────────────────────────
 
 
@@ -367,7 +523,7 @@ def test_counts_are_limited(secured: Secured) -> None:
     ],
 )
 def test_a_mistake_in_the_file_is_an_error(tmp_path: Path, text: str) -> None:
-    """A misspelt right must not become none, or all."""
+    """A misspelt right must not grant nothing, or everything."""
     path = tmp_path / "server.toml"
     path.write_text(text)
     with pytest.raises(StoreMisconfiguredError):

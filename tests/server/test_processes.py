@@ -1,7 +1,8 @@
-"""Real servers: killed under clients, two over one store, systemd, reload, shutdown."""
+"""Real servers: killed under load, two over one store, systemd, reload, shutdown."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,31 +12,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
 import lockfast
+from tests.server.waiting import WAIT_S, until
 from tests.servers.lockserver import ServerProcess
 from tests.servers.redis import RedisServer, binaries
 
 CLIENTS = 50
 TTL_S = 60.0
-WAIT_S = 60.0
 SERVE = (sys.executable, "-m", "lockfast", "serve")
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < give_up, f"{what} has not happened after {WAIT_S} s"
-        time.sleep(0.02)
-
-
 def killed_under_clients(store_url: str, directory: Path) -> None:
-    """Half of the clients hold a lock each; the others take turns at one."""
+    """Half of the clients hold one lock each; the others contend for one."""
     with ServerProcess(store_url, directory) as server:
         clients = [
             # A server takes seconds to start on a busy machine.
@@ -119,7 +112,7 @@ def test_two_servers_over_one_store(tmp_path: Path) -> None:
                 waiter.join(WAIT_S)
                 spans.append(taken[0] - released)
             assert min(spans) < 10, "woken, and not found by a keep-alive after 20 s"
-            # One server goes; its clients go on at the other.
+            # One server ends; its clients continue at the other.
             both = f"{one.url},{two.url.partition('://')[2]}?token_file={one.directory}/state/token"
             roaming = lockfast.connect(both, ttl=60)
             with roaming.lock("b") as held:
@@ -138,7 +131,7 @@ def test_one_server_per_embedded_file(tmp_path: Path) -> None:
 
 
 def test_shutdown_is_graceful(tmp_path: Path) -> None:
-    """Readiness goes first, streams are told to reconnect, and sessions stay alive."""
+    """Readiness ends first, streams are told to reconnect, and sessions stay alive."""
     url = f"sqlite://{tmp_path}/locks.db"
     with ServerProcess(url, tmp_path, "--drain", "3") as server:
         headers = {"Authorization": f"Bearer {server.token}"}
@@ -244,3 +237,133 @@ def test_systemd_opens_the_socket_and_is_notified(tmp_path: Path) -> None:
             process.wait()
         listening.close()
         notified.close()
+
+
+def test_the_first_token_is_printed_once(tmp_path: Path) -> None:
+    """Loopback needs a token, too."""
+    with ServerProcess("memory://", tmp_path) as server:
+        until(lambda: any(server.token in line for line in server.lines), "the token is printed")
+        path = tmp_path / "state" / "token"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert httpx.get(server.url + "/v1/locks").status_code == 401
+        headers = {"Authorization": f"Bearer {server.token}"}
+        assert httpx.get(server.url + "/v1/locks", headers=headers).status_code == 200
+        server.stop()
+        server.lines.clear()
+        server.start()
+        assert httpx.get(server.url + "/v1/locks", headers=headers).status_code == 200
+        server.stop()
+        assert not any("lf_" in line for line in server.lines)
+
+
+def test_a_password_is_not_accepted_on_the_command_line(tmp_path: Path) -> None:
+    url = "redis://:secret@127.0.0.1:1"
+    arguments = ["--state-dir", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*SERVE, "--store", url, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--store-file" in done.stderr
+    assert "secret" not in done.stderr
+    file = tmp_path / "url"
+    file.write_text("memory://\n")
+    with ServerProcess("", tmp_path, store=("--store-file", str(file))) as server:
+        assert httpx.get(server.url + "/readyz").status_code == 200
+        server.stop()
+
+
+def test_changes_of_tokens_are_audited(tmp_path: Path) -> None:
+    audit, state = tmp_path / "audit.jsonl", tmp_path / "state"
+    command = [sys.executable, "-m", "lockfast", "token"]
+    options = ["--state-dir", str(state), "--audit-log", str(audit)]
+    made = subprocess.run(
+        [*command, "create", "alice", *options], capture_output=True, text=True, timeout=60
+    )
+    listed = subprocess.run(
+        [*command, "list", "--json", *options], capture_output=True, text=True, timeout=60
+    )
+    token_id = json.loads(listed.stdout)[0]["id"]
+    subprocess.run([*command, "revoke", token_id, *options], check=True, timeout=60)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["token created", "token revoked"]
+    assert made.stdout.strip() not in audit.read_text()
+
+
+def test_a_store_that_hangs_is_not_ready(tmp_path: Path) -> None:
+    """A probe gets a problem document in time, and not an internal error."""
+    with RedisServer(binaries()["wheel"]) as redis:
+        with ServerProcess(redis.url(), tmp_path) as server:
+            assert httpx.get(server.url + "/readyz").status_code == 200
+            with redis.stopped():
+                response = httpx.get(server.url + "/readyz", timeout=WAIT_S)
+            assert response.status_code == 503
+            assert response.json()["type"] == "urn:lockfast:problem:store-unavailable"
+            server.stop()
+
+
+def test_more_connections_than_the_soft_limit(tmp_path: Path) -> None:
+    """A waiting client is a connection; shells often start programs with few descriptors."""
+    few = ["sh", "-c", 'ulimit -Sn 64; exec "$0" "$@"', sys.executable]
+    with ServerProcess("memory://", tmp_path, launcher=few) as server:
+        host, _, port = server.url.partition("://")[2].partition(":")
+        with contextlib.ExitStack() as stack:
+            peers = [
+                stack.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+                for _ in range(150)
+            ]
+            for peer in peers:
+                peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for peer in peers:
+                assert peer.recv(100).startswith(b"HTTP/1.1 200 ")
+        server.stop()
+
+
+def test_a_store_that_does_not_answer_is_reported(tmp_path: Path) -> None:
+    """The server starts before its store may; its operator must not have to guess."""
+    with ServerProcess("redis://127.0.0.1:1", tmp_path) as server:
+        until(lambda: any("cannot be used" in line for line in server.lines), "the warning")
+        assert any("cannot be reached" in line for line in server.lines)
+        assert httpx.get(server.url + "/readyz", timeout=WAIT_S).status_code == 503
+        server.stop()
+
+
+def test_what_is_not_http_is_not_logged(tmp_path: Path) -> None:
+    """Noise on the port is not logged, and the error for a wrong scheme names the cause."""
+    with ServerProcess("memory://", tmp_path) as server:
+        url = server.url.replace("http://", "https://")
+        command = [sys.executable, "-m", "lockfast", "ls", "--url", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+        assert done.returncode == 2
+        assert "does not use TLS at this address" in done.stderr
+        server.stop()
+        assert not any("Invalid" in line for line in server.lines)
+
+
+@pytest.mark.parametrize("store", ["nothing://", "redis://127.0.0.1:port", "sqlite:///dev/null/x"])
+def test_a_wrong_store_prevents_the_start(tmp_path: Path, store: str) -> None:
+    arguments = ["--state-dir", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    command = [*SERVE, "--store", store, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 2
+    assert "serving" not in done.stderr
+    assert "password" not in done.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = str(tmp_path / "file" / "state")
+    command = [*SERVE, "--store", "memory://", "--state-dir", place, "--listen", "127.0.0.1:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 2
+    assert f"{place}: cannot be used" in done.stderr
+
+
+def test_a_server_serves_the_address_at_which_it_listens(tmp_path: Path) -> None:
+    with ServerProcess("memory://", tmp_path, listen="127.0.0.2:0") as server:
+        assert server.url.startswith("http://127.0.0.2:")
+        with lockfast.connect(server.client_url()) as client, client.lock("a"):
+            pass
+        other = httpx.get(server.url + "/healthz", headers={"Host": "127.0.0.3"})
+        assert other.status_code == 421
+        server.stop()

@@ -1,4 +1,4 @@
-"""Commands through HTTP do what the lock table does, step by step, on random commands."""
+"""Commands through HTTP behave like the lock table, step by step, on random commands."""
 
 from __future__ import annotations
 
@@ -61,7 +61,20 @@ class TableSteps:
         self._table = Table(MemoryRows())
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        return self._table.apply(command, now_ms, wall_us)
+        return self._table.apply(_without_process(command), now_ms, wall_us)
+
+
+def _without_process(command: c.Command) -> c.Command:
+    """The server does not accept a client's process."""
+    if isinstance(command, c.Open):
+        return command._replace(process="")
+    if isinstance(command, c.Enter) and command.open is not None:
+        return command._replace(open=command.open._replace(process=""))
+    if isinstance(command, c.Contend):
+        enter = _without_process(command.enter)
+        assert isinstance(enter, c.Enter)
+        return command._replace(enter=enter)
+    return command
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rights: each test tries to get at what belongs to another principal."""
+"""Rights: each test tries to reach what belongs to another principal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import threading
 import httpx
 import pytest
 
+from lockfast.core.commands import Wake
 from lockfast.server import streams
 from lockfast.server.config import Policy
+from lockfast.server.problems import forbidden
+from lockfast.server.quotas import Quotas, Usage
 from lockfast.server.rights import Grant, Rights, RightsTable
+from lockfast.server.service import Caller
 from tests.server.conftest import GRANTS, USE, Secured, take
 
 
@@ -64,7 +68,7 @@ def test_what_one_may_not_read_does_not_exist(secured: Secured) -> None:
         sessions = bob.get("/v1/sessions").json()["SessionsReply"]["sessions"]
         assert [view["session"] for view in sessions] == ["b1"]
         assert bob.get("/v1/sessions/a1/claims").json()["ClaimsReply"]["claims"] == []
-        assert bob.get("/v1/wait-graph").json()["nodes"] == []
+        assert bob.get("/v1/wait-graph").json() == {"waiters": [], "edges": []}
         everything = root.get("/v1/sessions").json()["SessionsReply"]["sessions"]
         assert [view["session"] for view in everything] == ["a1", "b1"]
         assert everything[0]["owner"] == "test [alice]"
@@ -109,7 +113,7 @@ def test_who_may_acquire_but_not_read_is_not_told_who_is_ahead(secured: Secured)
 def test_the_session_of_another_principal_is_over(
     secured: Secured, method: str, path: str, body: object
 ) -> None:
-    """The answer to a foreign session is that to one which never was; nothing happens to it."""
+    """A foreign session gets the same reply as one that never existed; nothing happens to it."""
     with secured.http("alice") as alice, secured.http("bob") as bob:
         assert take(alice, "orders/1", "a").status_code == 200
         foreign = bob.request(method, path.format(s="a"), json=body)
@@ -120,7 +124,7 @@ def test_the_session_of_another_principal_is_over(
 
 
 def test_another_server_over_the_store_knows_whose_a_session_is(secured: Secured) -> None:
-    """The binding is in the store: a server that never saw the session refuses it too."""
+    """The owner is stored: a server that never saw the session refuses it too."""
     with secured.http("alice") as alice, secured.http("bob") as bob:
         take(alice, "orders/1", "a")
         service = secured.thread.server.service("")
@@ -216,7 +220,7 @@ def test_a_stream_ends_when_its_right_is_gone(
 
 
 def test_wakes_of_a_session_go_to_its_principal_only(secured: Secured) -> None:
-    """A stream may be opened before its session: whoever guesses the id must hear nothing."""
+    """A stream may be opened before its session: guessing the id must not reveal its wakes."""
     thread = secured.thread
     heard: list[dict[str, object]] = []
 
@@ -260,3 +264,129 @@ def test_wakes_of_a_session_go_to_its_principal_only(secured: Secured) -> None:
         assert alice.get("/v1/sessions/a/claims/1").status_code == 200
     spying.result(20)
     assert heard == []
+
+
+def claim(name: str, actor: str, **fields: object) -> dict[str, object]:
+    place = {"kind": "lock", "name": name, "mode": "exclusive"}
+    return {
+        "places": [place],
+        "actor": actor,
+        "open": {"ttl_ms": 60_000, "owner": "test"},
+        **fields,
+    }
+
+
+def test_a_refused_revocation_names_no_hidden_lock(secured: Secured) -> None:
+    """A claim for several locks may be visible through one of them only."""
+    names = ("orders/1", "billing/secret")
+    places = [{"kind": "lock", "name": name, "mode": "exclusive"} for name in names]
+    with secured.http("root") as root, secured.http("alice") as alice:
+        body = {"places": places, "open": {"ttl_ms": 60_000, "owner": "x"}}
+        assert root.put("/v1/sessions/r/claims/1", json=body).status_code == 200
+        (seen,) = alice.get("/v1/locks/lock/orders/1").json()["ResourceView"]["holders"]
+        assert [place["name"] for place in seen["places"]] == ["orders/1"]
+        for refused in (
+            alice.post("/v1/sessions/r/claims/1/revocation", json={"by": "", "reason": "x"}),
+            alice.post("/v1/revocations", json={"name": "orders/1", "reason": "x"}),
+        ):
+            assert (refused.status_code, kind_of(refused)) == (403, "forbidden")
+            assert "secret" not in refused.text
+        assert root.get("/v1/sessions/r/claims/1").status_code == 200
+
+
+@pytest.mark.parametrize("what", ["revocation", "expulsion"])
+def test_a_session_of_another_cannot_be_told_from_none(secured: Secured, what: str) -> None:
+    with secured.http("alice") as alice, secured.http("bob") as bob:
+        take(alice, "orders/1", "a")
+        body = {"by": "", "reason": "x"} if what == "revocation" else {"reason": "x"}
+        answers = {bob.post(f"/v1/sessions/{one}/{what}", json=body).text for one in ("a", "none")}
+        assert len(answers) == 1
+        assert alice.get("/v1/sessions/a/claims/1").status_code == 200
+
+
+def test_deadlocks_show_only_what_may_be_read(secured: Secured) -> None:
+    """Bob is in a cycle that leads through orders/1, which he may not read."""
+    with secured.http("bob") as bob, secured.http("root") as root:
+
+        def put(http: httpx.Client, session: str, n: int, name: str, actor: str) -> int:
+            path = f"/v1/sessions/{session}/claims/{n}"
+            return http.put(path, json=claim(name, actor)).status_code
+
+        assert put(bob, "b", 1, "billing/1", "bob's") == 200
+        assert put(root, "r", 1, "billing/2", "first") == 200
+        assert put(root, "r", 2, "orders/1", "second") == 200
+        assert put(bob, "b", 2, "billing/2", "bob's") == 202
+        assert put(root, "r", 3, "orders/1", "first") == 202
+        assert put(root, "r", 4, "billing/1", "second") == 202
+        (found,) = root.get("/v1/deadlocks").json()["deadlocks"]
+        assert sorted(found["actors"]) == ["bob's", "first", "second"]
+        assert bob.get("/v1/deadlocks").json()["deadlocks"] == []
+        graph = bob.get("/v1/wait-graph").text
+        assert "billing/1" in graph
+        assert "orders" not in graph
+        assert not any(edge["deadlocked"] for edge in json.loads(graph)["edges"])
+        witnesses = [
+            {"session": session, "n": n, "held": n in held}
+            for session, held, last in (("b", (1,), 2), ("r", (1, 2), 4))
+            for n in range(1, last + 1)
+        ]
+        body = {"witnesses": witnesses, "detail": "root waits for orders/1"}
+        broken = root.post("/v1/sessions/b/claims/2/break", json=body)
+        assert broken.json()["Done"] == {}
+        told = bob.get("/v1/sessions/b/claims/2")
+        assert told.json()["reply"]["Gone"]["reason"] == "deadlock"
+        assert "orders" not in told.text
+
+
+def test_a_refused_upgrade_does_not_name_the_other(secured: Secured) -> None:
+    with secured.http("alice") as alice, secured.http("blind") as blind:
+        for http, session in ((alice, "a"), (blind, "x")):
+            assert take(http, "orders/1", session, mode="shared").status_code == 200
+        upgrade = {"step": 1, "mode": "exclusive"}
+        assert alice.put("/v1/sessions/a/claims/1/mode", json=upgrade).status_code == 202
+        refused = blind.put("/v1/sessions/x/claims/1/mode", json=upgrade)
+        assert refused.json()["reply"]["Refused"]["why"] == "deadlock"
+        assert "alice" not in refused.text
+
+
+def test_a_busy_stream_checks_its_right_too(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wakes that never pause must not postpone the check."""
+    monkeypatch.setattr(streams, "CHECK_S", 0.0)
+    thread = secured.thread
+    checks: list[int] = []
+
+    async def scenario() -> int:
+        service = thread.server.service("")
+        caller = Caller("bob", Rights([]), Usage(Quotas()))
+
+        def recheck() -> Caller:
+            checks.append(1)
+            if len(checks) > 3:
+                raise forbidden("no longer")
+            return caller
+
+        lines = streams.wakes(service, "b", streams.as_line, recheck, thread.server.draining)
+        count = 0
+        async for _ in lines:
+            count += 1
+            for hear in service.wakes._hearers.get("b", ()):
+                hear(Wake("", "b", 1, "granted"))
+            assert count < 100
+        return count
+
+    ended = asyncio.run_coroutine_threadsafe(scenario(), thread.loop).result(30)
+    assert ended == 3, "the first line, and one per passed check"
+
+
+def test_rights_and_quotas_can_be_replaced_while_in_use(secured: Secured) -> None:
+    """A reload must not forget what a principal uses."""
+    policy = Policy(RightsTable(GRANTS), Quotas(sessions=1))
+    with secured.http("alice") as alice:
+        assert take(alice, "orders/1", "a").status_code == 200
+        call = secured.thread.loop.call_soon_threadsafe
+        call(secured.thread.server.set_policy, policy)
+        assert take(alice, "orders/2", "b").status_code == 429, "it has a session already"
+        alice.delete("/v1/sessions/a")
+        assert take(alice, "orders/2", "b").status_code == 200

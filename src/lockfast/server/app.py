@@ -87,7 +87,7 @@ class LockServer:
         self.dashboard = Dashboard(self, panels)
         routes = [self._route(route, endpoints) for route in ROUTES]
         routes += [
-            StarletteRoute(path, self._guarded(endpoint, method in ("GET",)), methods=[method])
+            StarletteRoute(path, self._guarded(endpoint, False), methods=[method])
             for method, path, endpoint in (*endpoints.others(), *self.dashboard.guarded())
         ]
         routes += [
@@ -103,6 +103,8 @@ class LockServer:
             exception_handlers={HTTPException: self._not_found, Exception: self._failed},
             lifespan=self._lifespan,
         )
+        # A redirect would name our scheme: behind a proxy with TLS, plain HTTP.
+        app.router.redirect_slashes = False
         hosts = (*LOOPBACK_HOSTS, *config.hosts)
         self.app: ASGIApp = Border(
             app, hosts, self._note_refusal, insecure=authentication.anonymous
@@ -176,7 +178,7 @@ class LockServer:
     def set_policy(self, policy: Policy) -> None:
         """Replace rights and quotas."""
         self._policy = policy
-        self._usages = UsageTable(policy.quotas_of)
+        self._usages.set_quotas()
         self.audit.write("rights reloaded")
 
     # ── requests ─────────────────────────────────────────────────────────────────────

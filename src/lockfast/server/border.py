@@ -80,7 +80,9 @@ class Border:
         host = hosts[0].lower() if len(hosts) == 1 else ""
         name = host.rpartition(":")[0] if _has_port(host) else host
         if not {host, name} & self._hosts:
-            raise Problem(421, MISDIRECTED, "add it to the allowed hosts of the server")
+            raise Problem(
+                421, MISDIRECTED, "its operator lists the names it serves: hosts in [server]"
+            )
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY_MAX:
             raise Problem(413, TOO_LARGE, f"a body has at most {BODY_MAX} bytes")

@@ -82,7 +82,6 @@ class Config(NamedTuple):
     jwt: Jwt | None = None
     proxies: Proxies = Proxies()
     audit_log: str = ""
-    anonymous: bool = False
 
 
 FULL: Final = frozenset(VERBS)

@@ -15,16 +15,17 @@ from lockfast.core import commands as c
 from lockfast.core.codec import CodecError, command_of, encode_fields
 from lockfast.flow import deadlock
 from lockfast.flow.admin import deadlock_info
+from lockfast.flow.wait_graph import wait_graph
 from lockfast.runtimes.platform import now_ms
 from lockfast.server import streams
 from lockfast.server.openapi import document
 from lockfast.server.problems import DRAINING, INVALID, Problem
 from lockfast.server.replies import response_to
 from lockfast.server.requests import json_body, json_response, stream_response
-from lockfast.server.rights import READ
 from lockfast.server.service import Caller, Service
-from lockfast.server.wait_graph import wait_graph
+from lockfast.stores.lockserver.errors import UNAVAILABLE
 from lockfast.stores.lockserver.routes import ROOT, Route, command_from
+from lockfast.telemetry.graphs import as_plain
 
 if TYPE_CHECKING:
     from lockfast.server.app import LockServer
@@ -192,26 +193,17 @@ class Endpoints:
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     async def _deadlocks(self, request: Request, caller: Caller) -> Response:
-        service = self._service(request)
-        cycles = await deadlock.all_deadlocks(service.send, now_ms)
-        shown = [
-            deadlock_info(cycle)._asdict()
-            for cycle in cycles
-            if caller.rights.everything
-            or all(caller.rights.allow(READ, place.name) for place in cycle.victim.places)
-        ]
-        if not caller.rights.everything:
-            for found in shown:
-                found["lines"] = ()  # they name other locks
-        return json_response({"deadlocks": shown})
+        send = self._reading_as(request, caller)
+        cycles = await deadlock.all_deadlocks(send, now_ms)
+        return json_response({"deadlocks": [deadlock_info(cycle)._asdict() for cycle in cycles]})
 
     async def _wait_graph(self, request: Request, caller: Caller) -> Response:
+        return json_response(as_plain(await wait_graph(self._reading_as(request, caller))))
+
+    def _reading_as(self, request: Request, caller: Caller) -> deadlock.Send:
+        """Return a way to read the store that shows what the caller may read, and no more."""
         service = self._service(request)
-
-        async def send(command: c.Command) -> c.Reply:
-            return await service.execute(caller, command)
-
-        return json_response(await wait_graph(send))
+        return lambda command: service.execute(caller, command)
 
     async def _whoami(self, request: Request, caller: Caller) -> Response:
         return json_response({"principal": caller.principal or None, "version": __version__})
@@ -223,8 +215,11 @@ class Endpoints:
         """Report ready if the store answers and the server is not shutting down."""
         if self._server.draining.is_set():
             raise Problem(503, DRAINING)
-        async with asyncio.timeout(READY_S):
-            await self._server.service("").send(c.Sessions("", 1))
+        try:
+            async with asyncio.timeout(READY_S):
+                await self._server.service("").send(c.Sessions("", 1))
+        except TimeoutError:
+            raise Problem(503, UNAVAILABLE, f"no answer within {READY_S:g} s") from None
         return json_response({"status": "ready"})
 
     async def _openapi(self, request: Request) -> Response:

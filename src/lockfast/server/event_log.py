@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from lockfast.core.commands import Events, EventsReply
+from lockfast.core.names import INTERNAL
 from lockfast.errors import LockfastError, WatchGapError
 from lockfast.flow.admin import WatchEvent, watch_event
 from lockfast.flow.client import Core
@@ -49,9 +50,12 @@ class EventLog:
         """The position up to which `_recent` is complete; -1 before the log was read."""
         self._begin = 0
         """`_recent` has everything after this position."""
+        self._gaps = 0
+        """How often the reader has missed events; followers continue only within one count."""
         self._followers: set[asyncio.Event] = set()
         self._reading: asyncio.Task[None] | None = None
         self._core: Core | None = None
+        self._watcher: Watcher | None = None
 
     async def follow(self, after: int | None) -> AsyncIterator[tuple[WatchEvent, ...]]:
         """Yield the events after a position as they arrive. Raises Gap."""
@@ -63,13 +67,21 @@ class EventLog:
             while self._end < 0:
                 changed.clear()
                 await changed.wait()
+            gaps = self._gaps
             position = self._end if after is None else after
+            if position > self._end:
+                # From a server that has read further, or from a log that the store has lost.
+                await self._check_end(position)
             while True:
                 changed.clear()
+                if self._gaps != gaps:
+                    raise Gap(self._end)
                 found = await self._after(position)
                 if found:
                     position = found[-1].position
-                    yield found
+                    shown = tuple(event for event in found if INTERNAL not in event.name)
+                    if shown:
+                        yield shown
                 else:
                     await changed.wait()
         finally:
@@ -86,6 +98,13 @@ class EventLog:
             raise Gap(reply.oldest - 1)
         return tuple(map(watch_event, reply.events))
 
+    async def _check_end(self, position: int) -> None:
+        """Raise Gap if the log ends before a position."""
+        assert self._core is not None
+        reply = await self._core.ask(Events(None), EventsReply)
+        if reply.end < position:
+            raise Gap(reply.end)
+
     async def _read(self) -> None:
         """Follow the store's log while there are followers."""
         try:
@@ -95,6 +114,7 @@ class EventLog:
                 except WatchGapError as gap:
                     self._recent.clear()
                     self._begin = self._end = gap.resume_at
+                    self._gaps += 1
                     self._notify()
                 except LockfastError as error:
                     logger.warning("the event log cannot be read: %s", error)
@@ -102,13 +122,13 @@ class EventLog:
         finally:
             self._end = -1
             self._recent.clear()
-            core, self._core = self._core, None
+            core, self._core, self._watcher = self._core, None, None
             if core is not None:
                 with contextlib.suppress(LockfastError):
                     await core.close()
 
     async def _read_on(self) -> None:
-        if self._core is None:
+        if self._core is None or self._watcher is None:
             self._core = Core(
                 self._open_store(),
                 AsyncioRuntime(),
@@ -116,7 +136,8 @@ class EventLog:
                 ttl_ms=TTL_MS,
                 owner=self._owner,
             )
-        watcher = Watcher(self._core, None, "", self._end if self._end >= 0 else None)
+            self._watcher = Watcher(self._core, None, "", None)
+        watcher = self._watcher
         await watcher.start()
         assert watcher.position is not None
         if self._end < 0:

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from typing import Any, Final
 
 import jwt
@@ -91,18 +92,23 @@ class JwtVerifier:
         try:
             with self._opener.open(self._settings.jwks_url, timeout=FETCH_S) as response:
                 found = json.loads(response.read(KEYS_MAX))
-            keys = {}
-            for entry in found["keys"]:
-                if entry.get("kty") in ("RSA", "EC", "OKP") and entry.get("use", "sig") == "sig":
-                    key = jwt.PyJWK(entry)
-                    keys[entry["kid"]] = key
-            self._keys = keys
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+            self._keys = dict(_usable(found["keys"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s: the keys cannot be read: %s", self._settings.jwks_url, error)
 
     def close(self) -> None:
         self._closed = True
         self._wanted.set()
+
+
+def _usable(entries: list[Any]) -> Iterator[tuple[str, jwt.PyJWK]]:
+    """Yield the signature keys by id. Skip others, so that one key cannot disable the rest."""
+    for entry in entries:
+        try:
+            if entry["kty"] in ("RSA", "EC", "OKP") and entry.get("use", "sig") == "sig":
+                yield entry["kid"], jwt.PyJWK(entry)
+        except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+            logger.warning("a key of the provider is not usable: %s", error)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

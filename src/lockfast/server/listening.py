@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
 import ssl
 import stat
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import h11
@@ -46,7 +48,12 @@ class Place(NamedTuple):
     @property
     def is_private(self) -> bool:
         """Whether only this machine can reach it."""
-        return bool(self.path) or self.host in ("localhost", "::1") or self.host.startswith("127.")
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # a name, which may mean any address
 
 
 def parse_place(text: str) -> Place:
@@ -126,22 +133,45 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     """Return the server's TLS context. Raises StoreMisconfiguredError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    load_certificates(context, tls)
-    if tls.client_ca:
-        context.verify_mode = ssl.CERT_REQUIRED if tls.require_client else ssl.CERT_OPTIONAL
-    return context
-
-
-def load_certificates(context: ssl.SSLContext, tls: Tls) -> None:
-    """Load the certificate files; new connections use them. Raises StoreMisconfiguredError."""
     try:
         context.load_cert_chain(tls.cert, tls.key, password="")
         if tls.client_ca:
             context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED if tls.require_client else ssl.CERT_OPTIONAL
+            # A resumed session would skip the check of its certificate.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
     except (OSError, ssl.SSLError) as error:
         raise StoreMisconfiguredError(
             tls.cert, f"cannot be loaded ({error})", "check cert, key and client_ca"
         ) from None
+    return context
+
+
+class ServerTls:
+    """The TLS of a server whose certificate files can be read again.
+
+    A context in use cannot be changed for that: loading only adds to the trusted CAs, so one that
+    was removed would stay trusted, and a failed load leaves half of the new files behind. So each
+    handshake in the listening context switches to the newest one.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self.context = self._newest = tls_context(tls)
+        self.context.sni_callback = self._switch
+
+    def _switch(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+    def read_again(self) -> Callable[[], None]:
+        """Read the files; return how to use them. Raises StoreMisconfiguredError."""
+        context = tls_context(self._tls)
+
+        def use() -> None:
+            self._newest = context
+
+        return use
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
@@ -194,6 +224,12 @@ class Protocol(H11Protocol):
         super().data_received(data)
         if not self._is_idle():
             self._drop_timer()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The beginning of the next head may have arrived already, behind this request.
+        if self._is_idle() and self._head_timer is None and self.conn.trailing_data[0]:
+            self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_timer()

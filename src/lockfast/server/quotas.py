@@ -65,14 +65,18 @@ class Usage:
     """The current usage of one principal."""
 
     def __init__(self, quotas: Quotas, clock: Callable[[], float] = monotonic) -> None:
-        self.quotas = quotas
-        rate, burst = quotas.requests_per_second, quotas.burst
-        self._requests = _Bucket(rate, burst, clock)
-        self._upkeep = _Bucket(rate, burst, clock)
         self._clock = clock
+        self.set_quotas(quotas)
         self._sessions: dict[str, _SessionUse] = {}
         self._claim_count = self._waiter_count = 0
         self._streams = self._under_way = 0
+
+    def set_quotas(self, quotas: Quotas) -> None:
+        """Replace the limits; what is in use stays counted."""
+        self.quotas = quotas
+        rate, burst = quotas.requests_per_second, quotas.burst
+        self._requests = _Bucket(rate, burst, self._clock)
+        self._upkeep = _Bucket(rate, burst, self._clock)
 
     @contextmanager
     def request(self, is_upkeep: bool) -> Iterator[None]:
@@ -180,3 +184,8 @@ class UsageTable:
             if len(self._usages) > PRINCIPALS_MAX:
                 self._usages.popitem(last=False)
         return found
+
+    def set_quotas(self) -> None:
+        """Apply changed quotas."""
+        for principal, usage in self._usages.items():
+            usage.set_quotas(self._quotas_of(principal))

@@ -7,16 +7,17 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import uvicorn
 
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.core import commands as c
+from lockfast.errors import LockfastError, StoreMisconfiguredError
 from lockfast.server.app import LockServer
 from lockfast.server.config import LOCAL, LOCAL_ONLY, Config, read_config
 from lockfast.server.dashboard.panels import Panel
@@ -26,12 +27,11 @@ from lockfast.server.listening import (
     HEADERS_MAX,
     Place,
     Protocol,
+    ServerTls,
     bind,
     inherited,
-    load_certificates,
     notify,
     place_of,
-    tls_context,
 )
 from lockfast.server.logins import Logins, read_key
 from lockfast.server.tokens import TokenFile, TokenVerifier, write_private
@@ -45,6 +45,8 @@ DRAIN_S: Final = 1.0
 GRACE_S: Final = 10
 """How long requests in progress may take after that."""
 KEEP_ALIVE_S: Final = 75
+STORE_S: Final = 5.0
+"""How long the store may take to answer at the start before the operator is told."""
 
 
 class Options(NamedTuple):
@@ -68,6 +70,7 @@ def serve(options: Options) -> None:
     places = [place_of(bound) for bound in sockets] or list(options.places)
     _refuse_unsafe(options, config, places)
     _prepare(options.state_directory)
+    _allow_many_connections()
     with _only_server(options.store_url):
         sockets = sockets or [bind(place) for place in places]
         try:
@@ -88,8 +91,27 @@ def token_file(state_directory: str) -> TokenFile:
 
 
 def _prepare(directory: str) -> None:
-    make_directories(directory)
+    with _explained(directory):
+        make_directories(directory)
     check_directory(directory, directory)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turn an error of the file system into one that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreMisconfiguredError(
+            path, f"cannot be used ({error.strerror})", "choose another place, or allow access"
+        ) from error
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit on open files to the hard one: each waiting client is a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses an unlimited number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _refuse_unsafe(options: Options, config: Config, places: Sequence[Place]) -> None:
@@ -109,6 +131,13 @@ def _refuse_unsafe(options: Options, config: Config, places: Sequence[Place]) ->
         )
 
 
+def _hosts_of(sockets: Sequence[socket.socket]) -> Iterator[str]:
+    """Yield the addresses where clients reach these sockets, as they stand in a Host header."""
+    for place in map(place_of, sockets):
+        if not place.path and place.host not in ("0.0.0.0", "::"):
+            yield str(place).rpartition(":")[0]
+
+
 @contextlib.contextmanager
 def _only_server(store_url: str) -> Iterator[None]:
     """Hold a lock file, so that only one server serves an embedded file."""
@@ -117,8 +146,9 @@ def _only_server(store_url: str) -> Iterator[None]:
         yield
         return
     path = f"{url.location}-server"
-    make_directories(os.path.dirname(os.path.abspath(path)))
-    descriptor = open_private(path, os.O_RDWR | os.O_CREAT, url.label)
+    with _explained(url.label):
+        make_directories(os.path.dirname(os.path.abspath(path)))
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT, url.label)
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,12 +168,14 @@ class _Process:
         self._options = options
         self._config = config
         self._sockets = list(sockets)
-        self._tls: ssl.SSLContext | None = tls_context(config.tls) if config.tls else None
+        self._tls = ServerTls(config.tls) if config.tls is not None else None
 
     async def run(self) -> None:
-        options, config = self._options, self._config
+        options = self._options
         fresh = self._first_token()
+        config = self._config._replace(hosts=(*self._config.hosts, *_hosts_of(self._sockets)))
         self.server = LockServer(options.store_url, config, self._authentication(), options.panels)
+        self.server.service("")  # a wrong URL or a missing driver must prevent the start
         self._uvicorn = _Uvicorn(self._settings(), self._say_ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,7 +200,10 @@ class _Process:
             timeout_graceful_shutdown=GRACE_S,
         )
         settings.load()
-        settings.ssl = self._tls
+        # Its warning for each request that is not HTTP names neither peer nor reason, and anyone
+        # who can connect could fill the log with it.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        settings.ssl = self._tls.context if self._tls is not None else None
         return settings
 
     def _authentication(self) -> Authentication:
@@ -214,6 +249,16 @@ class _Process:
                 _say(f"created a token, also in {self._fresh}: {file.read().strip()}")
         if self._options.insecure_dev:
             _say("--insecure-dev: anyone on this machine can use every lock")
+        self._checking = asyncio.ensure_future(self._check_store())
+
+    async def _check_store(self) -> None:
+        """Tell the operator if the store does not answer; the server serves on and retries."""
+        try:
+            async with asyncio.timeout(STORE_S):
+                await self.server.service("").send(c.Sessions("", 1))
+        except (LockfastError, TimeoutError) as error:
+            why = str(error) or f"{self.server.label}: did not answer within {STORE_S:g} s"
+            _say(f"the store cannot be used: {why}; /readyz fails until it answers")
 
     def _stop(self) -> None:
         if self.server.draining.is_set():
@@ -228,14 +273,18 @@ class _Process:
     def _reload(self) -> None:
         """Reload rights, quotas and certificates; keep the old ones if the new ones are invalid."""
         try:
+            policy = self._config.policy
             if self._options.config_file:
-                self.server.set_policy(read_config(self._options.config_file).policy)
-            if self._tls is not None and self._config.tls is not None:
-                load_certificates(self._tls, self._config.tls)
+                policy = read_config(self._options.config_file).policy
+            use_certificates = self._tls.read_again() if self._tls is not None else None
             self.server.audit.reopen()
-            _say("reloaded rights, quotas and certificates")
-        except StoreMisconfiguredError as error:
+        except (StoreMisconfiguredError, OSError) as error:
             _say(f"not reloaded: {error}")
+            return
+        self.server.set_policy(policy)
+        if use_certificates is not None:
+            use_certificates()
+        _say("reloaded rights, quotas and certificates")
 
 
 class _Uvicorn(uvicorn.Server):

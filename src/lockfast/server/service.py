@@ -12,8 +12,14 @@ from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.codec import TOKEN_MAX
-from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.names import check_name, check_prefix, has_controls
+from lockfast.core.modes import MODES_OF_KIND, ONCE
+from lockfast.core.names import (
+    INTERNAL,
+    check_name,
+    check_prefix,
+    check_stored_name,
+    has_controls,
+)
 from lockfast.core.reasons import UNKNOWN_SESSION
 from lockfast.flow import deadlock
 from lockfast.flow.capabilities import require_supported
@@ -37,6 +43,9 @@ PAGE_MAX: Final = 1000
 BLOCK_MAX: Final = 1 << 40
 BOUND_MAX: Final = 100_000
 """How many sessions are cached with their principals; the store knows the others."""
+
+DETAIL_HIDDEN: Final = "through claims of other principals, which are not shown"
+"""What the victim of a deadlock is told, unless it has found the deadlock itself."""
 
 _PRINCIPAL: Final = re.compile(r" \[([^\[\]]*)\]$")
 
@@ -111,6 +120,7 @@ class Service:
         session: str = command.session  # type: ignore[union-attr]
         if await self.is_foreign(caller, session):
             return c.Ended(UNKNOWN_SESSION)
+        self.wakes.is_used(session)
         reply = await self.send(command)
         if isinstance(command, c.Leave):
             caller.usage.left(session, command.n)
@@ -131,11 +141,12 @@ class Service:
 
     def _completed(self, caller: Caller, command: c.Open) -> c.Open:
         """Replace the fields that no client may choose."""
-        command = command._replace(inbox=self.wakes.inbox_of(command.session))
+        inbox = self.wakes.inbox_of(command.session, command.ttl_ms / 1000)
+        command = command._replace(inbox=inbox, process="")
         if not caller.principal:
             return command
         owner = f"{_PRINCIPAL.sub('', command.owner)} [{caller.principal}]"
-        return command._replace(owner=owner, process="")
+        return command._replace(owner=owner)
 
     async def _open(self, caller: Caller, command: c.Open) -> c.Reply:
         caller.usage.may_open(command.session)
@@ -203,25 +214,33 @@ class Service:
             claim = await self._claim(command.session, command.n)
             if claim is None or not _sees(caller, claim.places):
                 return c.Done(found=False)
-            for place in claim.places:
-                _need(caller, REVOKE, place.name)
+            if not all(caller.rights.allow(REVOKE, place.name) for place in claim.places):
+                # Do not name the place: it may be one that the caller may not read.
+                raise forbidden(f"{caller.principal} has no right to revoke this claim")
         return await self.send(command._replace(by=caller.principal or command.by))
 
     async def _revoke_session(self, caller: Caller, command: c.RevokeSession) -> c.Reply:
-        if not caller.rights.everything and await self.is_foreign(caller, command.session):
-            raise forbidden("only an administrator ends sessions of others")
+        await self._need_own(caller, command.session)
         self.wakes.forget(command.session)
         return await self.send(command._replace(by=caller.principal or command.by))
 
     async def _expel(self, caller: Caller, command: c.Expel) -> c.Reply:
-        if not caller.rights.everything and await self.is_foreign(caller, command.session):
-            raise forbidden("only an administrator expels sessions of others")
+        await self._need_own(caller, command.session)
         return await self.send(command)
+
+    async def _need_own(self, caller: Caller, session: str) -> None:
+        """Raise Problem unless the caller may end a session; unknown and foreign ones are alike."""
+        if caller.rights.everything:
+            return
+        if await self.principal_of(session) != caller.principal:
+            raise forbidden("only an administrator ends sessions of others")
 
     async def _break(self, caller: Caller, command: c.Break) -> c.Reply:
         """Break a deadlock; of other principals only one that the server finds, too."""
-        if caller.rights.everything or not await self.is_foreign(caller, command.session):
+        if not await self.is_foreign(caller, command.session):
             return await self.send(command)
+        if caller.rights.everything:
+            return await self.send(command._replace(detail=DETAIL_HIDDEN))
         claim = await self._claim(command.session, command.n)
         if claim is None or not _sees(caller, claim.places):
             return c.Done(found=False)
@@ -230,7 +249,7 @@ class Service:
             if cycle.victim[:2] == command[:2] or (
                 cycle.passing is not None and cycle.passing[0][:2] == command[:2]
             ):
-                await deadlock.end(self.send, cycle)
+                await deadlock.end(self.send, cycle._replace(lines=(DETAIL_HIDDEN,)))
                 return c.Done()
         return c.Done(found=False)
 
@@ -255,45 +274,48 @@ class Service:
             return c.ResourceView(command.kind, command.name, (), (), 0, 0, 0, 0)
         return _seen_resource(caller, await self.send(command))
 
+    # Pages may be short: a client continues after the last entry that it got. A page without
+    # visible entries is skipped, and the next ones are read in the largest size, so that a request
+    # with a small `limit` cannot cost thousands.
+
     async def _listing(self, caller: Caller, command: c.Listing) -> c.Reply:
         reply = await self.send(command)
-        if caller.rights.everything or not isinstance(reply, c.ListingReply):
-            return reply
-        # Pages may be short or empty: `after` continues after the last name of the store's page, so
-        # read on until there is something to show or no more pages.
-        while True:
+        while isinstance(reply, c.ListingReply):
             shown = tuple(
                 _seen_resource(caller, view)
                 for view in reply.resources
-                if caller.rights.allow(READ, view.name)
+                if INTERNAL not in view.name and caller.rights.allow(READ, view.name)
             )
-            if not reply.more or (shown and shown[-1].name == reply.resources[-1].name):
-                return c.ListingReply(shown, reply.more)
-            if shown:
-                return c.ListingReply(shown, True)
-            command = command._replace(after=reply.resources[-1].name)
-            following = await self.send(command)
-            if not isinstance(following, c.ListingReply):
-                return following
-            reply = following
+            if shown or not reply.more:
+                more = reply.more or len(shown) > command.limit
+                return c.ListingReply(shown[: command.limit], more)
+            last = reply.resources[-1].name
+            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
+        return reply
 
     async def _sessions(self, caller: Caller, command: c.Sessions) -> c.Reply:
         reply = await self.send(command)
-        while not caller.rights.everything and isinstance(reply, c.SessionsReply):
+        while isinstance(reply, c.SessionsReply) and not caller.rights.everything:
             shown = tuple(
                 view for view in reply.sessions if principal_in(view.owner) == caller.principal
             )
             if shown or not reply.more:
-                return c.SessionsReply(shown, reply.more)
-            reply = await self.send(command._replace(after=reply.sessions[-1].session))
+                more = reply.more or len(shown) > command.limit
+                return c.SessionsReply(shown[: command.limit], more)
+            last = reply.sessions[-1].session
+            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
         return reply
 
     async def _events(self, caller: Caller, command: c.Events) -> c.Reply:
         reply = await self.send(command)
-        if caller.rights.everything or not isinstance(reply, c.EventsReply):
-            return reply
-        shown = tuple(event for event in reply.events if caller.rights.allow(READ, event.name))
-        return reply._replace(events=shown)
+        while isinstance(reply, c.EventsReply) and not caller.rights.everything:
+            shown = tuple(event for event in reply.events if caller.rights.allow(READ, event.name))
+            if shown or not reply.more:
+                more = reply.more or len(shown) > command.limit
+                return reply._replace(events=shown[: command.limit], more=more)
+            last = reply.events[-1].position
+            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
+        return reply
 
     def _filtered(self, caller: Caller, command: c.Command, reply: c.Reply) -> c.Reply:
         """Hide who is ahead from a principal that may acquire but not read."""
@@ -309,6 +331,9 @@ class Service:
                 assert isinstance(entering, c.Look | c.Convert)
                 names = caller.usage.names_of(entering.session, entering.n)
             return reply if _reads(caller, names) else reply._replace(ahead=())
+        if isinstance(reply, c.Refused) and isinstance(command, c.Convert):
+            names = caller.usage.names_of(command.session, command.n)
+            return reply if _reads(caller, names) else reply._replace(detail="")
         if isinstance(reply, c.Renewed):
             assert isinstance(command, c.Renew)
             session, looks = command.session, []
@@ -378,7 +403,7 @@ def _validate(command: c.Command) -> None:
         _range("n", command.n, 0, TOKEN_MAX)
         _range("close_ms", command.close_ms, 0, BOUNDS_MAX_MS)
     elif isinstance(command, c.Inspect | c.Resize):
-        check_name(command.name)
+        _name(command.kind, command.name)
         _kind(command.kind)
         if isinstance(command, c.Inspect):
             _range("waiting_max", command.waiting_max, 0, PAGE_MAX)
@@ -403,9 +428,16 @@ def _validate_enter(command: c.Enter) -> None:
     for name in ("head_start_ms", "max_hold_ms", "lock_delay_ms", "window_ms"):
         _range(name, getattr(command, name), -BOUNDS_MAX_MS, BOUNDS_MAX_MS)
     for place in command.places:
-        check_name(place.name)  # the store checks kinds, modes and weights itself
+        _name(place.kind, place.name)  # the store checks kinds, modes and weights itself
     if command.open is not None:
         _validate(command.open)
+
+
+def _name(kind: str, name: str) -> None:
+    if kind == ONCE:
+        check_stored_name(name)
+    else:
+        check_name(name)
 
 
 def _kind(kind: str) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from lockfast.core.commands import Wake
+from lockfast.errors import LockfastError
 from lockfast.ports import WAKE_MISSED
 from lockfast.server.event_log import EventLog, Gap
 from lockfast.server.problems import Problem
 from lockfast.server.rights import READ
 from lockfast.server.service import Caller, Service
 from lockfast.stores.lockserver.wake_listener import LINES, PING_S
+
+logger = logging.getLogger(__name__)
 
 SSE: Final = "text/event-stream"
 CHECK_S: Final = 30.0
@@ -96,18 +100,17 @@ async def wakes(
         check_at = loop.time() + CHECK_S
         yield write({"what": WAKE_MISSED})
         while not draining.is_set():
-            messages = pending.take()
-            if messages:
-                yield b"".join(map(write, messages))
-                continue
-            if not await first_of(pending.arrived, draining, PING_S):
-                yield write(PING)
             if loop.time() >= check_at:
                 check_at = loop.time() + CHECK_S
                 try:
                     recheck()
                 except Problem:
                     return
+            messages = pending.take()
+            if messages:
+                yield b"".join(map(write, messages))
+            elif not await first_of(pending.arrived, draining, PING_S):
+                yield write(PING)
         yield write(RECONNECT)
 
 
@@ -151,6 +154,9 @@ async def events(
                 except Gap as gap:
                     yield write({"what": "gap", "resume_at": gap.resume_at})
                     return
+                except LockfastError as error:
+                    logger.warning("a stream of events ends: %s", error)
+                    return
                 shown = [
                     write(event._asdict())
                     for event in found
@@ -162,7 +168,9 @@ async def events(
         finally:
             if reading is not None:
                 reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Gap):
+                with contextlib.suppress(
+                    asyncio.CancelledError, StopAsyncIteration, Gap, LockfastError
+                ):
                     await reading
             await follower.aclose()  # type: ignore[attr-defined]  # it is a generator
 

@@ -5,12 +5,15 @@ A principal has at most two live tokens, so that one can be replaced without int
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from lockfast.errors import LimitError, StoreMisconfiguredError
@@ -60,31 +63,43 @@ class TokenFile:
 
     def create(self, principal: str, lifetime_s: int | None = None) -> str:
         """Create a token and return it; it cannot be read again later. Raises LimitError."""
-        now = int(time.time())
-        live = [token for token in self.all() if token.is_live(now)]
-        count = sum(token.principal == principal for token in live)
-        if count >= LIVE_MAX:
-            raise LimitError(
-                f"live tokens of {principal}", count + 1, LIVE_MAX, "revoke one of them first"
-            )
-        token = PREFIX + secrets.token_urlsafe(32)
-        expires = None if lifetime_s is None else now + lifetime_s
-        kept = Token(secrets.token_hex(4), principal, _hash(token), now, expires)
-        self._write((*live, kept))
+        with self._changing():
+            now = int(time.time())
+            live = [token for token in self.all() if token.is_live(now)]
+            count = sum(token.principal == principal for token in live)
+            if count >= LIVE_MAX:
+                raise LimitError(
+                    f"live tokens of {principal}", count + 1, LIVE_MAX, "revoke one of them first"
+                )
+            token = PREFIX + secrets.token_urlsafe(32)
+            expires = None if lifetime_s is None else now + lifetime_s
+            kept = Token(secrets.token_hex(4), principal, _hash(token), now, expires)
+            self._write((*live, kept))
         return token
 
     def revoke(self, token_id: str) -> bool:
         """Delete a token; return whether it existed."""
-        kept = tuple(token for token in self.all() if token.id != token_id)
-        found = len(kept) < len(self.all())
-        if found:
-            self._write(kept)
+        with self._changing():
+            kept = tuple(token for token in self.all() if token.id != token_id)
+            found = len(kept) < len(self.all())
+            if found:
+                self._write(kept)
         return found
 
-    def _write(self, tokens: tuple[Token, ...]) -> None:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Lock the file against other writers: one must not undo what another revoked."""
         directory = os.path.dirname(os.path.abspath(self.path))
         make_directories(directory)
         check_directory(directory, self.path)
+        descriptor = open_private(f"{self.path}-lock", os.O_RDWR | os.O_CREAT, self.path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, tokens: tuple[Token, ...]) -> None:
         text = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
         write_private(self.path, text + "\n")
 

@@ -1,5 +1,9 @@
 """Wakes from the store for the streams and waiting requests of this server.
 
+On a store without a listener for all sessions, each session has a listener with its own thread. It
+is closed when its session ends, or when nothing has been asked of the session for a TTL and no
+stream is open: clients that died do not say so.
+
 A store calls `deliver` on its own thread. Wakes are passed to the event loop in batches: one call
 of the loop for all that have arrived since the last one.
 """
@@ -10,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -23,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 LISTEN_MS: Final = 60_000
 RETRY_S: Final = 0.5
+UNOPENED_S: Final = 60.0
+"""How long to keep the listener of a session that was not opened here."""
+SWEEP_S: Final = 1.0
 
 Hear = Callable[[Wake], None]
 MISSED: Final = Wake("", "", 0, WAKE_MISSED)
@@ -40,6 +48,7 @@ class Wakes:
         self._closed = False
         self._shared: _Listening | None = None
         self._separate: dict[str, _Listening] = {}
+        self._sweep_at_s = 0.0
         if getattr(store, "listens_for_all", False):
             self._shared = _Listening(store, "", self._deliver)
 
@@ -47,17 +56,37 @@ class Wakes:
         """Return the number of sessions with listeners."""
         return len(self._hearers)
 
-    def inbox_of(self, session: str) -> str:
+    def inbox_of(self, session: str, ttl_s: float) -> str:
         """Return the inbox to open a session with."""
-        return self._listening(session).listener.inbox
+        listening = self._listening(session)
+        listening.ttl_s = max(listening.ttl_s, ttl_s)
+        return listening.listener.inbox
 
     def _listening(self, session: str) -> _Listening:
         if self._shared is not None:
             return self._shared
+        self._sweep()
         found = self._separate.get(session)
         if found is None:
             found = self._separate[session] = _Listening(self._store, session, self._deliver)
+        found.used_s = time.monotonic()
         return found
+
+    def is_used(self, session: str) -> None:
+        """Note that a client has used its session."""
+        found = self._separate.get(session)
+        if found is not None:
+            found.used_s = time.monotonic()
+
+    def _sweep(self) -> None:
+        """Close the listeners of sessions that nobody uses."""
+        now_s = time.monotonic()
+        if now_s < self._sweep_at_s:
+            return
+        self._sweep_at_s = now_s + SWEEP_S
+        for session, one in list(self._separate.items()):
+            if session not in self._hearers and now_s - one.used_s > one.ttl_s:
+                self.forget(session)
 
     @contextlib.contextmanager
     def hearing(self, session: str, hear: Hear) -> Iterator[None]:
@@ -118,6 +147,8 @@ class _Listening:
         self._session = session
         self._deliver = deliver
         self._closed = threading.Event()
+        self.ttl_s = UNOPENED_S
+        self.used_s = 0.0
         self.listener: WakeListener = store.wake_listener(session, deliver)
         name = f"lockfast-wakes-{session}" if session else "lockfast-wakes"
         threading.Thread(target=self._run, name=name, daemon=True).start()

@@ -18,6 +18,7 @@ from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.names import INTERNAL
 from lockfast.errors import LockfastError, UnsupportedError
 from lockfast.flow.admin import watch_event
 from lockfast.flow.capabilities import require_supported
@@ -197,7 +198,8 @@ class Reader:
             if not isinstance(reply, c.EventsReply) or not reply.events:
                 break
             for event in reply.events:
-                if event.wall_ms > _wall_ms() - HISTORY_S * 1000:
+                is_recent = event.wall_ms > _wall_ms() - HISTORY_S * 1000
+                if is_recent and INTERNAL not in event.name:
                     self.history.add(watch_event(event))
             self._position = reply.events[-1].position
             if not reply.more:
@@ -249,7 +251,8 @@ class Reader:
         now_ms = _wall_ms()
         found = {view.name for view in reply.resources}
         for view in reply.resources:
-            self.picture.put_view(view, now_ms, asked)
+            if INTERNAL not in view.name:
+                self.picture.put_view(view, now_ms, asked)
         last = reply.resources[-1].name if reply.more and reply.resources else None
         missing = [
             key

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lockfast.errors import (
+    AccessDeniedError,
     LockfastError,
     OutcomeUnknownError,
     StoreError,
@@ -38,18 +39,20 @@ def error_of(label: str, status: int, problem: Any) -> LockfastError:
         what, _, why = detail.partition(": ")
         return UnsupportedError(what, why or "the server's store cannot do this")
     if kind == UNAUTHORIZED or status == 401:
-        return StoreMisconfiguredError(
+        return AccessDeniedError(
             label,
             f"did not accept our credentials ({detail})",
             "check ?token_file= or LOCKFAST_TOKEN",
         )
     if kind == FORBIDDEN or status == 403:
-        return StoreMisconfiguredError(
+        return AccessDeniedError(
             label, f"refused: {detail}", "ask the server's operator for the right"
         )
     if status == 421:
         return StoreMisconfiguredError(
-            label, f"refused: {detail}", "add the host to its allowed hosts"
+            label,
+            f"does not serve this host name ({detail})",
+            "use a name that it serves, or add this one there",
         )
     if kind == QUOTA or status == 429:
         return StoreUnavailableError(label, f"refused for now: {detail}", "send fewer requests")

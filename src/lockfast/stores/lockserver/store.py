@@ -8,9 +8,10 @@ from lockfast.stores.lockserver.network import HttpNetwork
 from lockfast.stores.lockserver.transport import Network, Transport
 from lockfast.stores.lockserver.wake_listener import ServerWakeListener
 from lockfast.stores.lockserver.wire import ServerWire
+from lockfast.stores.wires import WireOwner
 
 
-class ServerStore:
+class ServerStore(WireOwner):
     """A client's connections to one namespace of a server."""
 
     capabilities = Capabilities()
@@ -18,10 +19,10 @@ class ServerStore:
     """
 
     def __init__(self, address: Address, network: Network | None = None) -> None:
+        super().__init__()
         self.label = address.label
         self._address = address
         self._network = network if network is not None else HttpNetwork(address)
-        self._wires: set[ServerWire] = set()
 
     def caller_wire(self) -> Wire:
         return self._wire(self._network.caller_transport())
@@ -33,11 +34,5 @@ class ServerStore:
         stream, now_ms = self._network.wake_stream(), self._network.now_ms
         return ServerWakeListener(self._address, stream, now_ms, session, deliver)
 
-    def close(self) -> None:
-        for wire in list(self._wires):
-            wire.close()
-
     def _wire(self, transport: Transport) -> Wire:
-        wire = ServerWire(self._address, transport, self._wires.discard)
-        self._wires.add(wire)
-        return wire
+        return self._owned(ServerWire(self._address, transport, self._wires.discard))

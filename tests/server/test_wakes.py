@@ -1,0 +1,66 @@
+"""Listeners of sessions, on a store that has no listener for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockfast.core.commands import Blocker, Wake
+from lockfast.server import wakes
+from lockfast.server.wakes import Wakes
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.inbox = "here"
+        self._interrupted = threading.Event()
+        self.closed = threading.Event()
+
+    async def listen(self, timeout_ms: int) -> Sequence[Wake]:
+        self._interrupted.wait(30)
+        return ()
+
+    def watch_over(self, n: int, ahead: Sequence[Blocker]) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_listeners_of_abandoned_sessions_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each client that dies, and each id that a client invents, costs a thread."""
+    now_s = 100.0
+    monkeypatch.setattr(wakes, "time", SimpleNamespace(monotonic=lambda: now_s))
+    made: dict[str, Listener] = {}
+
+    def listener(session: str, deliver: Any) -> Listener:
+        return made.setdefault(session, Listener())
+
+    async def scenario() -> None:
+        nonlocal now_s
+        store: Any = SimpleNamespace(wake_listener=listener)
+        heard = Wakes(store)
+        for session in ("dead", "renewed", "streaming"):
+            heard.inbox_of(session, 300)
+        with heard.hearing("invented", lambda wake: None):
+            pass
+        with heard.hearing("streaming", lambda wake: None):
+            now_s += 200
+            heard.is_used("renewed")
+            now_s += 200
+            heard.inbox_of("another", 300)
+            for session in ("dead", "invented"):
+                assert made[session].closed.wait(30)
+            assert heard._separate.keys() == {"renewed", "streaming", "another"}
+        heard.close()
+
+    asyncio.run(scenario())
+    assert all(one.closed.wait(30) for one in made.values())
