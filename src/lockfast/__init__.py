@@ -25,6 +25,7 @@ from lockfast.api.blocking import (
 from lockfast.api.exit_signals import release_on_exit_signals
 from lockfast.api.observing import Subscription, observe
 from lockfast.errors import (
+    AccessDeniedError,
     AcquireTimeoutError,
     DeadlockError,
     InvalidNameError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDeniedError",
     "AcquireTimeoutError",
     "Changes",
     "ClaimInfo",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AccessDeniedError",
     "AcquireTimeoutError",
     "DeadlockError",
     "InvalidNameError",
@@ -210,6 +211,10 @@ class OutcomeUnknownError(StoreError):
 
 class StoreMisconfiguredError(StoreError):
     """The store's configuration is unsafe for locks; nothing was written."""
+
+
+class AccessDeniedError(StoreMisconfiguredError):
+    """The store refused our credentials, or our user lacks a right; nothing was written."""
 
 
 SURELY_NOT_DONE = (StoreUnavailableError, StoreMisconfiguredError)

@@ -2,7 +2,7 @@
 
     python job_shell.py [--background] ARGUMENT ...
 
-Says `[pid N]`, `[stopped SIGNAL]` and `[exit N]`; a stopped job goes on after `fg`.
+Prints `[pid N]`, `[stopped SIGNAL]` and `[exit N]`; `fg` continues a stopped job.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_a_process_stopped_past_its_ttl(cli: Cli, tmp_path: Path) -> None:
     until(lambda: keep_alives(history) > 2, "keep-alives")
     holder.signal(signal.SIGSTOP)
     with lockfast.connect(cli.url, death_watch=False) as client:
-        with client.lock("a").acquire(timeout=60):  # granted when the lease has expired
+        with client.lock("a").acquire(timeout=60):  # granted once the lease has expired
             holder.signal(signal.SIGCONT)
         holder.write("go on")
         assert holder.popen.wait(60) == 1  # the block ended with LeaseLostError
@@ -72,7 +72,8 @@ def test_a_process_stopped_past_its_ttl(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_outage_of_the_store_longer_than_the_ttl(cli: Cli, tmp_path: Path) -> None:
-    """The client gave up: how long the outage lasted is not on record, and the output says so."""
+    """The client gave up: the history does not show how long the outage lasted, and the output says
+    so."""
     history = tmp_path / "history.jsonl"
     with RedisServer() as redis:
         cli.environment["LOCKFAST_URL"] = redis.url()

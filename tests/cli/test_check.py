@@ -1,4 +1,4 @@
-"""lockfast check of files that are no history, or hostile ones: one line and exit code 2."""
+"""lockfast check on invalid or hostile files: one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""doctor and reset: the CLI asks the store, whatever it is, and asks before it deletes."""
+"""doctor and reset: the CLI asks the store, whatever its kind, and confirms before it deletes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_findings_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_store_that_does_not_offer_it_says_so(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anybody is asked to confirm."""
+    """The error comes before the confirmation."""
     monkeypatch.setitem(registry._BUILT_IN, "memory", "tests.cli.processes:none")
     assert main(arguments) == 2
     assert "is not available for this kind of store" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""ls, show and sessions: for people and for programs."""
+"""ls, show and sessions: output for people and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.terminals import open_terminal, start_job
 
 
 def columns(text: str, *names: str) -> list[list[str]]:
-    """The cells below these headings, row by row."""
+    """Return the cells below these headings, row by row."""
     header, *rows = text.splitlines()
     starts = [header.index(name) for name in names]
     return [[row[start:].split("  ")[0].strip() for start in starts] for row in rows]
@@ -93,7 +93,7 @@ def test_show_of_a_free_lock_says_so_and_gives_1(cli: Cli) -> None:
 
 
 def test_a_holder_that_expired_does_not_count_as_one(cli: Cli) -> None:
-    """Nobody clears it away before somebody else asks for the lock."""
+    """Its claim is removed only when another client requests the lock."""
     with lockfast.connect(cli.url) as observer:
         holder = cli.hold("a", "--ttl", "4")
         holder.popen.kill()
@@ -144,7 +144,7 @@ def test_a_name_in_use_as_another_kind_is_pointed_out(cli: Cli) -> None:
 
 
 def test_a_name_that_looks_like_an_option_is_not_taken_for_one(cli: Cli) -> None:
-    """The suggested command revokes the lock of that name, and no session."""
+    """The suggested command revokes the lock of that name, not a session."""
     with lockfast.connect(cli.url) as client:
         bystander = client.lock("bystander").acquire()
         (session,) = (each.session for each in client.sessions())
@@ -160,7 +160,7 @@ def test_a_name_that_looks_like_an_option_is_not_taken_for_one(cli: Cli) -> None
 
 
 def test_text_of_others_cannot_take_over_the_terminal(cli: Cli) -> None:
-    """A bidirectional override is legal in names and labels, and hides what follows it."""
+    """A bidirectional override is legal in names and labels, and would hide what follows it."""
     evil = "evil\u202ename"
     with lockfast.connect(cli.url, owner=evil, metadata=evil) as client:
         lease = client.lock(evil).acquire()
@@ -252,7 +252,7 @@ def test_reading_commands_give_the_same_codes_for_a_store_that_fails(
 
 
 def test_an_interrupt_is_answered_without_a_traceback(cli: Cli) -> None:
-    """`ls` waits here for a writer that never opens the gate of a new file."""
+    """`ls` waits here for a writer that never unlocks the gate of a new database."""
     script = (
         "import fcntl, sys; gate = open(sys.argv[1], 'w'); fcntl.lockf(gate, fcntl.LOCK_EX, 1);"
         "print('shut', flush=True); sys.stdin.readline()"

@@ -46,7 +46,7 @@ def test_deadlocks_are_shown_and_the_exit_code_says_so(cli: Cli, client: lockfas
     both_hold = threading.Barrier(2)
 
     def cross(first: str, second: str) -> None:
-        with pytest.raises(lockfast.LockfastError):  # the client is closed in the end
+        with pytest.raises(lockfast.LockfastError):  # the client is closed at the end
             with client.lock(first):
                 both_hold.wait(30)
                 client.lock(second).acquire()

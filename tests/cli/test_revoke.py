@@ -1,4 +1,4 @@
-"""revoke: asks at a terminal, needs --yes elsewhere, and tells whom it took the lock from."""
+"""revoke: confirms at a terminal, needs --yes elsewhere, and names the former holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REVOKE = (*LOCKFAST, "revoke", "a", "--reason", "stuck")
 
 
 def ask(cli: Cli, terminal: Terminal, *argv: str) -> str:
-    """Revoke at a terminal; returns the question."""
+    """Revoke at a terminal; return the question."""
     start_job(cli, terminal, *argv)
     assert terminal.line().startswith("[pid ")
     return terminal.prompt("[y/N] ")

@@ -24,7 +24,7 @@ def test_a_command_killed_by_a_signal_gives_128_and_its_number(
 
 
 def test_the_command_is_told_its_lock_token_and_session(cli: Cli) -> None:
-    """The values are those that others see at the lock."""
+    """The values are those that other clients see."""
     script = 'echo "$LOCKFAST_LOCK $LOCKFAST_FENCE $LOCKFAST_SESSION $KEPT"; exec "$@"'
     done = cli.run(
         *("run", "orders/42", "--", "sh", "-c", script, "sh"),
@@ -75,7 +75,7 @@ def test_the_command_has_no_descriptors_but_the_standard_ones(cli: Cli) -> None:
 
 
 def test_the_command_begins_with_default_signals(cli: Cli) -> None:
-    """Python ignores SIGPIPE for itself; `yes | head` under a lock must still end."""
+    """Python ignores SIGPIPE; `yes | head` under a lock must still end."""
     done = cli.run("run", "a", "--", "grep", "SigIgn\\|SigBlk", "/proc/self/status")
     assert [line.split()[1].strip("0") for line in done.stdout.splitlines()] == ["", ""]
 

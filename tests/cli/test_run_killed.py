@@ -1,4 +1,4 @@
-"""`lockfast run` is killed with -9: nothing that its command started works on without the lock."""
+"""`lockfast run` is killed with -9: nothing that its command started keeps working unlocked."""
 
 from __future__ import annotations
 

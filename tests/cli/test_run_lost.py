@@ -1,4 +1,4 @@
-"""What becomes of the command when the lease is lost, for real."""
+"""What happens to the command when the lease is really lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def revoke(cli: Cli, name: str) -> None:
 
 
 def shut_gate(cli: Cli) -> Process:
-    """Somebody who keeps the store from every write, as one that hangs would."""
+    """A process that blocks every write to the store, as a hanging one would."""
     script = (
         "import fcntl, sys; gate = open(sys.argv[1], 'r+'); fcntl.lockf(gate, fcntl.LOCK_EX, 1);"
         "print('shut', flush=True); sys.stdin.readline()"
@@ -88,12 +88,12 @@ def test_who_ignores_sigterm_is_killed_after_the_grace_with_the_whole_group(cli:
     holder = cli.start("run", "a", "--grace", "0.3", "--", *python(STUBBORN_FAMILY))
     assert holder.line() == "ready"
     revoke(cli, "a")
-    assert holder.rest() == "no\nno\n"  # both were told, and both are gone
+    assert holder.rest() == "no\nno\n"  # both got the signal, and both have ended
     assert holder.exit_code() == 76
 
 
 def test_run_ends_only_when_the_last_of_the_group_is_gone(cli: Cli) -> None:
-    """The command itself obeys; what it has started does not."""
+    """The command itself ends; a process that it started does not."""
     holder = cli.start("run", "a", "--grace", "0.5", "--", *python(ONE_STUBBORN_CHILD))
     assert holder.line() == "ready"
     revoke(cli, "a")
@@ -106,7 +106,7 @@ def test_run_ends_only_when_the_last_of_the_group_is_gone(cli: Cli) -> None:
 
 
 def test_a_run_stopped_past_its_ttl_ends_its_command_when_it_wakes(cli: Cli) -> None:
-    """Another has the lock by then, with a greater token."""
+    """Another client has the lock by then, with a greater token."""
     say_token = ("sh", "-c", "echo $LOCKFAST_FENCE; read line")
     holder = cli.start("run", "a", "--ttl", "5", "--", *say_token)
     old = int(holder.line())
@@ -123,7 +123,7 @@ def test_a_run_stopped_past_its_ttl_ends_its_command_when_it_wakes(cli: Cli) -> 
 def test_a_lease_that_cannot_be_renewed_ends_the_command_before_its_deadline(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """When the last of a stubborn group is dead, the store has not yet ended the lease."""
+    """The last process of a stubborn group is dead before the store ends the lease."""
     fifo = tmp_path / "words"
     os.mkfifo(fifo)
     into_fifo = ("sh", "-c", 'exec "$@" >"$0"', str(fifo))
@@ -142,7 +142,7 @@ def test_a_lease_that_cannot_be_renewed_ends_the_command_before_its_deadline(
 
 
 def test_keep_alives_that_succeed_never_stop_the_command(cli: Cli) -> None:
-    """Not even with the shortest TTL's worth of grace there may be."""
+    """Not even with the shortest grace period that a TTL allows."""
     holder = cli.hold("a", "--ttl", "6", "--grace", "3")
     until(lambda: cli.live_sessions()[0]["renewals"] >= 4, "four keep-alives")
     holder.write("go")
@@ -186,7 +186,7 @@ def test_a_waiter_whose_session_was_revoked_stands_in_line_again(cli: Cli) -> No
 
 
 def test_a_lock_file_that_is_deleted_stops_the_command(cli: Cli) -> None:
-    """Its locks are gone with it, and somebody may have made it anew."""
+    """Its locks are gone with it, and it may have been created again."""
     holder = cli.start("run", "a", "--ttl", "6", "--", *python(POLITE))
     assert holder.line() == "ready"
     for path in Path(cli.path.parent).glob("locks.db*"):

@@ -1,4 +1,4 @@
-"""Signals to `lockfast run` are the command's; its death is, too."""
+"""Signals to `lockfast run` go to the command, and its death does, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.logs import begin_log
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "WINCH"])
 def test_a_signal_reaches_the_command_exactly_once(cli: Cli, name: str) -> None:
-    """Also one to our whole group, as `kill %1` and the terminal send it."""
+    """Also one to the whole group, as `kill %1` and the terminal send it."""
     number = signal.Signals[f"SIG{name}"]
     holder = cli.start("run", "a", "--", *python(NAMING))
     assert holder.line() == "ready"
@@ -23,7 +23,7 @@ def test_a_signal_reaches_the_command_exactly_once(cli: Cli, name: str) -> None:
     assert holder.line() == number.name
     os.killpg(holder.pid, number)
     assert holder.line() == number.name
-    holder.signal(signal.SIGUSR2)  # what comes after it shows that nothing came between
+    holder.signal(signal.SIGUSR2)  # the next line shows that nothing came in between
     assert holder.line() == "SIGUSR2"
     holder.write("go")
     assert (holder.exit_code(), holder.rest()) == (9, "")
@@ -33,7 +33,7 @@ def test_a_signal_reaches_the_command_exactly_once(cli: Cli, name: str) -> None:
 def test_a_command_that_dies_of_it_is_reported_so_and_the_lock_is_free(cli: Cli, name: str) -> None:
     number = signal.Signals[f"SIG{name}"]
     holder = cli.start("run", "a", "--", *python("print('ready', flush=True); input()"))
-    if number == signal.SIGINT:  # of which Python would make an exception
+    if number == signal.SIGINT:  # which Python would turn into an exception
         holder = cli.start("run", "b", "--", *READ)
     assert holder.line() == "ready"
     holder.signal(number)
@@ -42,7 +42,7 @@ def test_a_command_that_dies_of_it_is_reported_so_and_the_lock_is_free(cli: Cli,
 
 
 def test_a_signal_reaches_what_the_command_has_started(cli: Cli) -> None:
-    """A shell that dies of it must not leave its work running without the lock."""
+    """A shell that dies of it must not leave its children running without the lock."""
     holder = cli.start("run", "a", "--", "sh", "-c", "sh -c 'echo $$; read line'; echo after")
     worker = int(holder.line())
     holder.signal(signal.SIGTERM)
@@ -52,7 +52,7 @@ def test_a_signal_reaches_what_the_command_has_started(cli: Cli) -> None:
 
 
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored(cli: Cli) -> None:
-    """As under nohup, for us and for the command."""
+    """As under nohup, for `run` and for the command."""
     ignoring = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
     holder = cli.start_program(*ignoring, *LOCKFAST, "run", "a", "--", *READ)
     assert holder.line() == "ready"
@@ -89,7 +89,7 @@ def test_a_signal_while_waiting_ends_the_wait_and_leaves_no_claim(cli: Cli, name
 
 
 def test_a_stopped_command_keeps_its_lock_until_it_is_continued(cli: Cli) -> None:
-    """Without a terminal nobody waits for the job to stop, so the lease is renewed."""
+    """Without a terminal the stop is not job control, so the lease is renewed."""
     holder = cli.hold("a", "--ttl", "4")
     command, _guardian = sorted(children_of(holder.pid))
     holder.signal(signal.SIGTSTP)
@@ -117,15 +117,15 @@ print("survived", flush=True)
 
 
 def test_killing_run_kills_the_command_and_the_lock_stays_for_its_ttl(cli: Cli) -> None:
-    """Nobody may begin before the command is surely gone: the store goes by the TTL."""
+    """No client may start before the command is certainly gone: the store waits for the TTL."""
     with lockfast.connect(cli.url) as client:
         beginning = begin_log(client)
-    # Long enough to start two programs in, however busy the machine is.
+    # Long enough to start two programs, however busy the machine is.
     holder = cli.start("run", "a", "--ttl", "12", "--", *python(STUBBORN))
     assert holder.line() == "ready"
     before = cli.show("a")["holders"][0]
     holder.signal(signal.SIGKILL)
-    assert holder.rest() == ""  # the end of its output: the command is gone, too
+    assert holder.rest() == ""  # the end of its output: the command has ended, too
     assert cli.show("a")["holders"][0]["token"] == before["token"]
     assert cli.run("run", "a", "--no-wait", "--", "true").returncode == 75
     heir = cli.run("run", "a", "--timeout", "60", "--", "sh", "-c", "echo $LOCKFAST_FENCE")
@@ -150,7 +150,7 @@ def test_killing_run_while_it_waits_leaves_no_process(cli: Cli) -> None:
     waiter = cli.start("run", "a", "--", "echo", "ran")
     cli.wait_for_queue("a", 1)
     standing_by = children_of(waiter.pid)
-    assert len(standing_by) == 2  # the command to be, and the guardian
+    assert len(standing_by) == 2  # the future command, and the guardian
     waiter.signal(signal.SIGKILL)
     assert waiter.rest() == ""
     for pid in standing_by:

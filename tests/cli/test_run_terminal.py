@@ -1,4 +1,4 @@
-"""`lockfast run` at a terminal: keys, Ctrl-C, Ctrl-Z, pipes and scripts, as without it."""
+"""`lockfast run` at a terminal: keys, Ctrl-C, Ctrl-Z, pipes and scripts work as without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pid_of(terminal: Terminal) -> int:
 
 
 def quoted(*argv: str) -> str:
-    """For a line of shell script."""
+    """Quote for a line of shell script."""
     return " ".join("'" + part.replace("'", "'\\''") + "'" for part in argv)
 
 
@@ -60,7 +60,7 @@ def test_ctrl_c_reaches_the_command_exactly_once(cli: Cli, terminal: Terminal) -
 
 
 def test_in_a_pipe_ctrl_c_reaches_the_command_exactly_once(cli: Cli, terminal: Terminal) -> None:
-    """There it is we who get it from the terminal, and pass it on."""
+    """In a pipe `run` gets it from the terminal and forwards it."""
     pipe = quoted(*LOCKFAST, "run", "a", "--", *python(NAMING)) + " | (trap '' INT; cat)"
     start_job(cli, terminal, "sh", "-c", f"trap '' USR2; trap : INT; {pipe}")
     job = pid_of(terminal)
@@ -84,7 +84,7 @@ def test_ctrl_c_that_ends_the_command_gives_130(cli: Cli, terminal: Terminal) ->
 
 
 def test_ctrl_c_ends_the_script_around_us(cli: Cli, terminal: Terminal) -> None:
-    """The command alone got it from the terminal, and a script goes on after exit 130."""
+    """Only the command got it from the terminal, and a script continues after exit 130."""
     script = f"{quoted(*LOCKFAST, 'run', 'a', '--', *PAUSE)}; echo survived"
     start_job(cli, terminal, "sh", "-c", script)
     pid_of(terminal)
@@ -117,7 +117,7 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(cli: Cli, terminal: Terminal) 
 
 
 def test_a_job_stopped_past_its_ttl_does_not_go_on(cli: Cli, terminal: Terminal) -> None:
-    """Stopped, nobody renews the lease; continued, the command must not touch anything."""
+    """While stopped, the lease is not renewed; once continued, the command must do nothing more."""
     script = "echo ready; read line; echo touched"
     start_job(cli, terminal, *LOCKFAST, "run", "a", "--ttl", "6", "--", "sh", "-c", script)
     run = pid_of(terminal)
@@ -160,7 +160,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 print("page", flush=True)
 time.sleep(1000)
 """
-"""Not a shell that sleeps: a Ctrl-C between its fork and its exec is lost."""
+"""Not a shell that sleeps: a Ctrl-C between its fork and its exec would be lost."""
 
 
 def test_a_pager_behind_us_reads_the_keys(cli: Cli, terminal: Terminal) -> None:
@@ -197,7 +197,7 @@ os.tcsetpgrp(0, pid)
 os.close(gone)
 os.waitpid(pid, 0)
 """
-"""What a shell does that is killed before it takes the terminal back from its job."""
+"""The effect of a shell that is killed before it takes the terminal back from its job."""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def arguments_of(pid: int) -> str:
 
 
 def test_ps_does_not_show_a_password_in_url(cli: Cli) -> None:
-    """Neither of `lockfast run` nor of the process that becomes its command."""
+    """Neither for `lockfast run` nor for the process that becomes its command."""
     directory = cli.path.parent / f"u:{SECRET}@x"  # the only store here that needs no server
     directory.mkdir(mode=0o700)
     secret_url = f"sqlite://{directory}/locks.db"

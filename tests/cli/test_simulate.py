@@ -1,4 +1,4 @@
-"""lockfast simulate and check, as processes: what is written, and the exit codes."""
+"""lockfast simulate and check, as processes: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HISTORY = [
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Two who believe to hold at once."""
+    """Two clients that believe to hold the lock at once."""
     path = tmp_path / "history.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in HISTORY), encoding="utf-8")
     return path
@@ -87,7 +87,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_check_does_not_need_the_extra(history: Path) -> None:
-    # In a process of its own: here, other tests have imported the simulator, and will need it.
+    # In its own process: other tests here have imported the simulator, and will need it.
     script = f"""
 import sys
 from lockfast.cli import main

@@ -1,4 +1,4 @@
-"""What starting the command line costs, and that nobody else pays for it."""
+"""What starting the command line costs, and that nothing else pays for it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_a_clean_line(cli: Cli, terminal: Terminal) -> None:
 
 
 def test_a_terminal_that_does_not_know_its_width(cli: Cli, terminal: Terminal) -> None:
-    """It reports 0 columns, and the line once looked for a text shorter than nothing for ever."""
+    """It reports 0 columns, for which shortening the line once never ended."""
     cli.environment["TERM"] = "xterm"
     terminal.resize(0)
     holder = cli.hold("a", "--owner", "alice")

@@ -1,4 +1,4 @@
-"""watch: every event, in order, as it happens; and what was missed is said."""
+"""watch: every event, in order, as it happens; gaps are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.processes import Cli, Process, until
 
 
 def start_watch(cli: Cli, *arguments: str) -> Process:
-    """A watch that is listening."""
+    """Return a watch that is listening."""
     watcher = cli.start("watch", *arguments)
     owner = f":{watcher.pid}:"
     until(lambda: any(owner in each["owner"] for each in cli.live_sessions()), "it to listen")

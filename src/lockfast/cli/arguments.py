@@ -57,66 +57,143 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser() -> Parser:
-    formatter = argparse.RawDescriptionHelpFormatter
     parser = Parser(
         prog="lockfast",
         description=help_texts.DESCRIPTION,
         epilog=help_texts.LOCKFAST,
-        formatter_class=formatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"lockfast {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = _Commands(parser)
+    run = commands.on_store(
+        "run",
+        "run a command while holding a lock",
+        help_texts.RUN,
+        "lockfast run NAME [options] -- CMD [ARGUMENT ...]",
+    )
+    _add_run_options(run)
+    _add_views(commands)
+    _add_interventions(commands)
+    _add_judges(commands)
+    _add_services(commands)
+    completion = commands.tool(
+        "completion", "print a completion script for a shell", help_texts.COMPLETION
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return parser
 
-    def tool(name: str, about: str, epilog: str, usage: str | None = None) -> Parser:
-        made: Parser = commands.add_parser(
+
+class _Commands:
+    """The subcommands of a parser, in the order in which `--help` lists them."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def tool(self, name: str, about: str, epilog: str, usage: str | None = None) -> Parser:
+        """Add a command that needs no store."""
+        made: Parser = self._subparsers.add_parser(
             name,
             help=about,
             description=about[:1].upper() + about[1:] + ".",
             epilog=epilog,
             usage=usage,
-            formatter_class=formatter,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         made.set_defaults(parser=made)
         return made
 
-    def command(name: str, about: str, epilog: str, usage: str | None = None) -> Parser:
-        made = tool(name, about, epilog, usage)
+    def on_store(self, name: str, about: str, epilog: str, usage: str | None = None) -> Parser:
+        """Add a command that uses a store."""
+        made = self.tool(name, about, epilog, usage)
         store = made.add_mutually_exclusive_group()
         store.add_argument("--url", help="the store (default: LOCKFAST_URL, else a local file)")
         store.add_argument("--url-file", metavar="FILE", help="a file that holds the store's URL")
         made.add_argument("--owner", type=types.owner, help="the label that others see")
         return made
 
-    _add_run_options(
-        command(
-            "run",
-            "run a command while holding a lock",
-            help_texts.RUN,
-            "lockfast run NAME [options] -- CMD [ARGUMENT ...]",
-        )
+
+# ── options that several commands have ───────────────────────────────────────────────
+
+
+def _add_prefix(parser: Parser) -> None:
+    parser.add_argument(
+        "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
     )
-    ls = command("ls", "list the locks in use", help_texts.LS)
-    show = command("show", "show who holds a lock and who waits for it", help_texts.SHOW)
+
+
+def _add_kind_of_name(parser: Parser) -> None:
+    parser.add_argument(
+        "--kind", choices=KINDS, default=LOCK, help="the kind of NAME (default: lock)"
+    )
+
+
+def _add_kind_filter(parser: Parser) -> None:
+    parser.add_argument("--kind", choices=KINDS, help="only this kind (default: every kind)")
+
+
+def _add_watch_for(parser: Parser) -> None:
+    parser.add_argument(
+        "--for",
+        dest="watch_for",
+        type=types.seconds,
+        default=5.0,
+        metavar="S",
+        help="also watch for S (default: 5s)",
+    )
+
+
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_yes(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+# ── groups of commands ───────────────────────────────────────────────────────────────
+
+
+def _add_views(commands: _Commands) -> None:
+    ls = commands.on_store("ls", "list the locks in use", help_texts.LS)
+    _add_prefix(ls)
+    _add_kind_filter(ls)
+    ls.add_argument("--tree", action="store_true", help="only tree locks, indented")
+    _add_json(ls)
+    show = commands.on_store("show", "show who holds a lock and who waits for it", help_texts.SHOW)
     show.add_argument("name", metavar="NAME")
-    sessions = command("sessions", "list the clients of the store", help_texts.SESSIONS)
+    _add_kind_of_name(show)
+    _add_json(show)
+    sessions = commands.on_store("sessions", "list the clients of the store", help_texts.SESSIONS)
     sessions.add_argument("--all", action="store_true", help="also those that ended recently")
-    deadlocks = command("deadlocks", "show claims that wait for each other", help_texts.DEADLOCKS)
+    _add_json(sessions)
+    deadlocks = commands.on_store(
+        "deadlocks", "show claims that wait for each other", help_texts.DEADLOCKS
+    )
     deadlocks.add_argument(
         "--graph",
         choices=("text", "dot", "mermaid", "json", "html"),
         help="print who waits for whom instead, deadlocked or not",
     )
-    watch = command("watch", "follow the events of locks", help_texts.WATCH)
+    _add_json(deadlocks)
+    watch = commands.on_store("watch", "follow the events of locks", help_texts.WATCH)
     watch.add_argument(
         "--after",
         type=types.position,
         metavar="POSITION",
         help="start after this position of the event log (default: now)",
     )
-    stats = command("stats", "show waits, holds, contention and losses", help_texts.STATS)
-    report = command("report", "write an HTML page about what happened", help_texts.REPORT)
+    _add_prefix(watch)
+    _add_kind_filter(watch)
+    _add_json(watch)
+    stats = commands.on_store("stats", "show waits, holds, contention and losses", help_texts.STATS)
+    _add_watch_for(stats)
+    _add_prefix(stats)
+    _add_json(stats)
+    report = commands.on_store(
+        "report", "write an HTML page about what happened", help_texts.REPORT
+    )
     report.add_argument("--html", type=Path, metavar="FILE", required=True, help="where to write")
     report.add_argument(
         "--from",
@@ -125,76 +202,72 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="a history, or the output of `lockfast watch --json` (default: the store's log)",
     )
-    for reader in (stats, report):
-        reader.add_argument(
-            "--for",
-            dest="watch_for",
-            type=types.seconds,
-            default=5.0,
-            metavar="S",
-            help="also watch for S (default: 5s)",
-        )
-        reader.add_argument(
-            "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
-        )
-    top = command("top", "watch locks, queues and sessions live", help_texts.TOP)
-    top.add_argument(
-        "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
-    )
+    _add_watch_for(report)
+    _add_prefix(report)
+    top = commands.on_store("top", "watch locks, queues and sessions live", help_texts.TOP)
+    _add_prefix(top)
     top.add_argument(
         "--every", type=types.seconds, default=1.0, metavar="S", help="refresh (default: 1s)"
     )
-    for lister in (ls, watch):
-        lister.add_argument(
-            "prefix", nargs="?", default="", metavar="PREFIX", help="the beginning of their names"
-        )
-        lister.add_argument("--kind", choices=KINDS, help="only this kind (default: every kind)")
-    ls.add_argument("--tree", action="store_true", help="only tree locks, indented")
-    revoke = command("revoke", "take a lock from its holders, or end a session", help_texts.REVOKE)
+
+
+def _add_interventions(commands: _Commands) -> None:
+    revoke = commands.on_store(
+        "revoke", "take a lock from its holders, or end a session", help_texts.REVOKE
+    )
     what = revoke.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", metavar="NAME")
     what.add_argument("--session", metavar="ID", help="end this session and release its locks")
     revoke.add_argument(
         "--reason", required=True, type=types.reason, help="why; the holder receives it"
     )
-    for chooser in (show, revoke):
-        chooser.add_argument(
-            "--kind", choices=KINDS, default=LOCK, help="the kind of NAME (default: lock)"
-        )
-    doctor = command("doctor", "check whether a store is safe for locks", help_texts.DOCTOR)
+    _add_kind_of_name(revoke)
+    _add_yes(revoke)
+    doctor = commands.on_store(
+        "doctor", "check whether a store is safe for locks", help_texts.DOCTOR
+    )
     _add_doctor_options(doctor)
-    reset = command("reset", "delete every session and lock of a namespace", help_texts.RESET)
+    _add_json(doctor)
+    reset = commands.on_store(
+        "reset", "delete every session and lock of a namespace", help_texts.RESET
+    )
     reset.add_argument("namespace", metavar="NAMESPACE", help="its name; there is no default")
-    for asker in (revoke, reset):
-        asker.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    _add_simulate_options(tool("simulate", "play a scenario in virtual time", help_texts.SIMULATE))
-    check = tool("check", "judge a history that clients recorded", help_texts.CHECK)
+    _add_yes(reset)
+    _add_json(reset)
+
+
+def _add_judges(commands: _Commands) -> None:
+    simulate = commands.tool("simulate", "play a scenario in virtual time", help_texts.SIMULATE)
+    _add_simulate_options(simulate)
+    check = commands.tool("check", "judge a history that clients recorded", help_texts.CHECK)
     check.add_argument("history", type=Path, metavar="FILE")
     check.add_argument(
         "--forgets", action="store_true", help="the store may lose data: judge the tokens only"
     )
     check.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline")
-    advise_ttl = command(
+    _add_json(check)
+    advise_ttl = commands.on_store(
         "advise-ttl", "say which TTL would have lost leases", help_texts.ADVISE_TTL
     )
     _add_advise_ttl_options(advise_ttl)
-    for reader in (ls, show, sessions, deadlocks, watch, stats, doctor, reset, check, advise_ttl):
-        reader.add_argument("--json", action="store_true", help="print JSON")
-    schema = tool("schema", "print the SQL that a database needs for Lockfast", help_texts.SCHEMA)
+    _add_json(advise_ttl)
+
+
+def _add_services(commands: _Commands) -> None:
+    schema = commands.tool(
+        "schema", "print the SQL that a database needs for Lockfast", help_texts.SCHEMA
+    )
     schema.add_argument("store", choices=("postgresql",))
     schema.add_argument("--schema", default="lockfast", metavar="NAME", help="instead of lockfast")
     schema.add_argument("--guards", action="store_true", help="only what guards need")
     schema.add_argument(
         "--since", type=int, default=0, metavar="VERSION", help="migrate from an older version"
     )
-    _add_serve_options(tool("serve", "serve a store over HTTP", help_texts.SERVE))
-    _add_token_options(tool("token", "manage the tokens of a server", help_texts.TOKEN))
+    _add_serve_options(commands.tool("serve", "serve a store over HTTP", help_texts.SERVE))
+    _add_token_options(commands.tool("token", "manage the tokens of a server", help_texts.TOKEN))
     _add_playground_options(
-        tool("playground", "see locks, faults and fencing at work", help_texts.PLAYGROUND)
+        commands.tool("playground", "see locks, faults and fencing at work", help_texts.PLAYGROUND)
     )
-    completion = tool("completion", "print a completion script for a shell", help_texts.COMPLETION)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    return parser
 
 
 def _add_serve_options(parser: Parser) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
 import socket
+from collections.abc import Iterator
 
 from lockfast.api import settings
 from lockfast.api.blocking import Client, connect
@@ -12,10 +15,19 @@ from lockfast.cli import exit_codes
 from lockfast.errors import LimitError
 
 
+@contextlib.contextmanager
 def open_client(
     arguments: argparse.Namespace, default_owner: str, *, death_watch: bool = True
-) -> Client:
-    """Return a client for the store that the arguments and the environment name."""
+) -> Iterator[Client]:
+    """Yield a client for the store that the arguments and the environment name."""
+    with (
+        _connect(arguments, default_owner, death_watch) as client,
+        _outages_logged_once_connected(client),
+    ):
+        yield client
+
+
+def _connect(arguments: argparse.Namespace, default_owner: str, death_watch: bool) -> Client:
     owner = arguments.owner or os.environ.get("LOCKFAST_OWNER") or default_owner
     try:
         return connect(
@@ -26,6 +38,25 @@ def open_client(
         )
     except (ValueError, LimitError) as error:  # a variable of the environment is wrong
         raise exit_codes.CommandError(exit_codes.USAGE, str(error)) from error
+
+
+@contextlib.contextmanager
+def _outages_logged_once_connected(client: Client) -> Iterator[None]:
+    """Log no outage before the store has answered: the error that follows says the same."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        if getattr(record, "event", "") != "StoreUnreachable":
+            return True
+        return any(session.snapshot.opened for session in client._core.sessions())
+
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(is_news)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_news)
 
 
 def url_of(arguments: argparse.Namespace) -> str:

@@ -6,6 +6,7 @@ import errno
 from typing import Final
 
 from lockfast.errors import (
+    AccessDeniedError,
     AcquireTimeoutError,
     DeadlockError,
     LeaseLostError,
@@ -46,7 +47,7 @@ def exit_code_of(error: LockfastError) -> int:
     if isinstance(error, AcquireTimeoutError | DeadlockError | LimitError):
         return NOT_OBTAINED
     if isinstance(error, StoreError):
-        if _is_denial(error):
+        if isinstance(error, AccessDeniedError) or _is_denial(error):
             return DENIED
         return USAGE if isinstance(error, StoreMisconfiguredError) else UNAVAILABLE
     return USAGE
@@ -56,7 +57,9 @@ def _is_denial(error: BaseException) -> bool:
     cause: BaseException | None = error
     while cause is not None:
         denials = (errno.EACCES, errno.EPERM, errno.EROFS)
-        if isinstance(cause, OSError) and cause.errno in denials:
+        # The number of an ssl.SSLError is OpenSSL's, not the system's.
+        is_system = isinstance(cause, OSError) and type(cause).__module__ != "ssl"
+        if is_system and getattr(cause, "errno", None) in denials:
             return True
         cause = cause.__cause__
     return False

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from lockfast.api.blocking import Client, Lease, Once
@@ -40,10 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         owner = program_label(arguments.argv[0])
         # No death watch: if this process dies, its child may still be running.
-        with (
-            open_client(arguments, owner, death_watch=False) as client,
-            _outages_logged_once_connected(client),
-        ):
+        with open_client(arguments, owner, death_watch=False) as client:
             once = _once(client, arguments)
             lease = once._take() if once is not None else _acquire(client, arguments, terminal)
             if not isinstance(lease, Lease):
@@ -74,25 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
         write_error(_loss_message(supervisor.loss or lost, on_lost.how, bool(supervisor.loss)))
     _interrupt_script(code, terminal)
     return code
-
-
-@contextlib.contextmanager
-def _outages_logged_once_connected(client: Client) -> Iterator[None]:
-    """Log no outage before the store has answered: the error that follows says the same."""
-
-    def is_news(record: logging.LogRecord) -> bool:
-        if getattr(record, "event", "") != "StoreUnreachable":
-            return True
-        return any(session.snapshot.opened for session in client._core.sessions())
-
-    handlers = list(logging.getLogger().handlers)
-    for handler in handlers:
-        handler.addFilter(is_news)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(is_news)
 
 
 def _once(client: Client, arguments: argparse.Namespace) -> Once | None:

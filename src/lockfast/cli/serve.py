@@ -7,6 +7,7 @@ import importlib.util
 
 from lockfast.api import settings
 from lockfast.cli import exit_codes
+from lockfast.stores.registry import label_of
 
 NEEDED = ("starlette", "uvicorn", "jwt")
 
@@ -17,6 +18,12 @@ def check_packages(what: str) -> None:
         raise exit_codes.CommandError(
             exit_codes.USAGE, f"{what} needs more packages: pip install 'lockfast[server]'"
         )
+
+
+def _has_password(url: str) -> bool:
+    # A label also hides what is merely malformed, such as a port that is no number.
+    is_hidden = label_of(url) != url
+    return is_hidden and any(mark in url.lower() for mark in ("@", "%40", "?"))
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -33,6 +40,12 @@ def serve(arguments: argparse.Namespace) -> int:
         store_url = settings.read_url_file(arguments.store_file, "--store-file")
     else:
         store_url = arguments.store or settings.default_url()
+        if _has_password(arguments.store or ""):
+            raise exit_codes.CommandError(
+                exit_codes.USAGE,
+                "--store contains a password, which every user of this machine can read in the "
+                "process list; write the URL to a file and use --store-file, or set LOCKFAST_URL",
+            )
     run(
         Options(
             store_url,

@@ -7,13 +7,16 @@ A guard for another resource needs two steps that nothing may come between: read
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lockfast import process_observer
 from lockfast.core.names import ancestors, check_name
-from lockfast.errors import LockfastError, StaleTokenError, UnsupportedError
+from lockfast.errors import LockfastError, StaleTokenError, StoreError, UnsupportedError
 
 TOKEN_MAX = 2**53 - 1
+ATTEMPTS: Final = 50
+"""How often a guard that reads its floors first tries to write; each failed attempt means that
+another admission has changed one of the floors."""
 
 
 class InvalidTokenError(LockfastError, ValueError):
@@ -60,6 +63,11 @@ class Mark(NamedTuple):
     `below`: those admitted on any name beneath it."""
     resource: str
 
+    @property
+    def key(self) -> str:
+        """One text for both, for guards that keep floors under text keys."""
+        return f"{self.scope}:{self.resource}"
+
 
 class Admission(NamedTuple):
     """A request for admission, validated but not yet decided."""
@@ -71,6 +79,20 @@ class Admission(NamedTuple):
     raised: tuple[Mark, ...]
     guard: str = "custom"
     """The kind of guard, for observers."""
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """All floors that the token concerns, each once."""
+        return tuple(dict.fromkeys([*self.compared, *self.raised]))
+
+    def gave_up(self, advice: str = "retry") -> StoreError:
+        """Return the error of a guard whose ATTEMPTS have all failed."""
+        return StoreError(
+            self.guard,
+            f"the floors of {self.resource!r} changed {ATTEMPTS} times while token {self.token} "
+            "was admitted",
+            advice,
+        )
 
 
 def plan_admission(

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from lockfast.errors import StoreError, StoreUnavailableError, UnsupportedError
 from lockfast.guards.admission import (
+    ATTEMPTS,
     Admission,
     Mark,
     admitted,
@@ -31,8 +32,6 @@ Send: TypeAlias = Callable[[Json], Json]
 
 DIGITS: Final = 16
 TIMEOUT_S: Final = 5.0
-ATTEMPTS: Final = 20
-"""Floors may rise or be deleted between reading and comparing them."""
 
 
 class EtcdGuard:
@@ -117,11 +116,7 @@ class EtcdGuard:
             if found == floors:
                 # The caller's own comparisons failed, not the floors.
                 return {**answer, "responses": responses[len(reads) :]}
-        raise StoreError(
-            "etcd",
-            f"the floors of {resource!r} changed {ATTEMPTS} times while token {token} was admitted",
-            "retry",
-        )
+        raise admission.gave_up()
 
     def put(self, resource: str, token: int, key: str, value: str, **how: bool) -> None:
         """Write one key if the token is admissible; otherwise raise StaleTokenError."""
@@ -174,15 +169,12 @@ class EtcdGuard:
     def _raising(self, marks: Iterable[Mark], token: int) -> list[Json]:
         return [{"request_put": {"key": self._key(mark), "value": _value(token)}} for mark in marks]
 
-    def _marks(self, admission: Admission) -> list[Mark]:
-        return list(dict.fromkeys([*admission.compared, *admission.raised]))
-
     def _reads(self, admission: Admission) -> list[Json]:
-        return [{"request_range": {"key": self._key(mark)}} for mark in self._marks(admission)]
+        return [{"request_range": {"key": self._key(mark)}} for mark in admission.marks]
 
     def _found(self, admission: Admission, responses: list[Json]) -> dict[Mark, int]:
         """Return the floors that exist."""
-        floors = zip(self._marks(admission), map(_found, responses), strict=True)
+        floors = zip(admission.marks, map(_found, responses), strict=True)
         return {mark: floor for mark, floor in floors if floor is not None}
 
     def _floors(self, admission: Admission) -> dict[Mark, int]:
@@ -190,7 +182,7 @@ class EtcdGuard:
         while True:
             answer = self._send({"success": self._reads(admission)})
             found = self._found(admission, answer["responses"])
-            absent = [mark for mark in self._marks(admission) if mark not in found]
+            absent = [mark for mark in admission.marks if mark not in found]
             if not absent:
                 return found
             for mark in absent:
@@ -200,7 +192,7 @@ class EtcdGuard:
                 self._send({"compare": [is_absent], "success": [first]})
 
     def _key(self, mark: Mark) -> str:
-        return _coded(f"{self._prefix}{mark.scope}:{mark.resource}")
+        return _coded(self._prefix + mark.key)
 
 
 def put(key: str, value: str) -> Json:

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from lockfast.errors import StoreError, UnsupportedError
 from lockfast.guards.admission import (
+    ATTEMPTS,
     Admission,
-    Mark,
     admitted,
     compared_marks,
     judge,
@@ -27,8 +27,6 @@ Value: TypeAlias = str | bytes | int | float
 SET: Final = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 HSET: Final = "return redis.call('HSET', KEYS[1], unpack(ARGV))"
 DELETE: Final = "return redis.call('DEL', unpack(KEYS))"
-ATTEMPTS: Final = 50
-"""Each failed one means that another write under the same key of floors has succeeded."""
 _PLACE: Final = "--[[ the caller's script ]]"
 
 
@@ -69,19 +67,17 @@ class _Watched(NamedTuple):
     """An admission inside a transaction of the caller's commands, under WATCH."""
 
     admission: Admission
-    marks: tuple[Mark, ...]
 
     @property
     def fields(self) -> list[str]:
-        return list(map(_field, self.marks))
+        return [mark.key for mark in self.admission.marks]
 
     def rising(self, found: Sequence[Any]) -> dict[str, int]:
         """The floors to be raised, by field; raises StaleTokenError if the token may not pass."""
-        token, floors = self.admission.token, dict(zip(self.marks, found, strict=True))
-        judge(self.admission, _highest([floors[mark] for mark in self.admission.compared]))
-        return {
-            _field(mark): token for mark in self.admission.raised if int(floors[mark] or 0) < token
-        }
+        admission = self.admission
+        token, floors = admission.token, dict(zip(admission.marks, found, strict=True))
+        judge(admission, _highest([floors[mark] for mark in admission.compared]))
+        return {mark.key: token for mark in admission.raised if int(floors[mark] or 0) < token}
 
     def replies(self, received: list[Any], rising: Mapping[str, int]) -> list[Any]:
         """Those of the caller's own commands."""
@@ -89,11 +85,8 @@ class _Watched(NamedTuple):
         return received[:-1] if rising else received
 
     def gave_up(self) -> StoreError:
-        resource, token = self.admission[:2]
-        return StoreError(
-            "redis",
-            f"the floors changed {ATTEMPTS} times while token {token} was admitted to {resource!r}",
-            "retry, use set(), hset() or run(), or give this resource a guard with another key",
+        return self.admission.gave_up(
+            "retry, use set(), hset() or run(), or give this resource a guard with another key"
         )
 
 
@@ -125,9 +118,7 @@ class _Base:
         shared: bool = False,
         once: bool = False,
     ) -> _Call:
-        admission = plan_admission(
-            resource, token, shared=shared, once=once, tree=self.tree, guard="redis"
-        )
+        admission = self._planned(resource, token, shared, once)
         marks = (*admission.compared, *admission.raised)
         body, sha = _wrapped(script)
         return _Call(
@@ -142,19 +133,22 @@ class _Base:
                 int(once),
                 len(admission.compared),
                 len(admission.raised),
-                *map(_field, marks),
+                *(mark.key for mark in marks),
                 *arguments,
             ),
         )
 
     def _watched(self, resource: str, token: int, shared: bool, once: bool) -> _Watched:
-        admission = plan_admission(
+        return _Watched(self._planned(resource, token, shared, once))
+
+    def _planned(self, resource: str, token: int, shared: bool, once: bool) -> Admission:
+        return plan_admission(
             resource, token, shared=shared, once=once, tree=self.tree, guard="redis"
         )
-        return _Watched(admission, tuple(dict.fromkeys([*admission.compared, *admission.raised])))
 
     def _floor_command(self, resource: str) -> tuple[Value, ...]:
-        return ("HMGET", self._key, *map(_field, compared_marks(resource, tree=self.tree)))
+        marks = compared_marks(resource, tree=self.tree)
+        return ("HMGET", self._key, *(mark.key for mark in marks))
 
     def _admission(self, resource: str, token: int, shared: bool, once: bool) -> _Call:
         return self._call(resource, token, "", shared=shared, once=once)
@@ -181,10 +175,6 @@ class _Base:
 
     def _deletion(self, resource: str, token: int, keys: Sequence[str], once: bool) -> _Call:
         return self._call(resource, token, DELETE, keys, once=once)
-
-
-def _field(mark: Mark) -> str:
-    return f"{mark.scope}:{mark.resource}"
 
 
 def _highest(floors: Sequence[Any]) -> int:

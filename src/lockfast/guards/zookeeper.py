@@ -24,6 +24,7 @@ from lockfast.errors import (
     UnsupportedError,
 )
 from lockfast.guards.admission import (
+    ATTEMPTS,
     Admission,
     FenceDamagedError,
     Mark,
@@ -33,8 +34,6 @@ from lockfast.guards.admission import (
     plan_admission,
 )
 
-ATTEMPTS: Final = 50
-"""Each failed one means that another admission has changed one of the floors."""
 TIMEOUT_S: Final = 10.0
 """For one request. kazoo itself would wait for ever while it is disconnected."""
 
@@ -159,17 +158,11 @@ class ZooKeeperGuard:
                 return list(results[floor_count:])
             if type(failed).__name__ not in _CHANGED or failed not in results[:floor_count]:
                 raise failed
-        raise StoreError(
-            "zookeeper",
-            f"the floors of {admission.resource!r} changed {ATTEMPTS} times while token "
-            f"{admission.token} was admitted",
-            "retry",
-        )
+        raise admission.gave_up()
 
     def _check(self, transaction: Any, admission: Admission) -> None:
         """Judge the token; add to `transaction` what fails if a floor has changed since."""
-        marks = dict.fromkeys([*admission.compared, *admission.raised])
-        floors = [self._existing(mark) for mark in marks]
+        floors = [self._existing(mark) for mark in admission.marks]
         judge(admission, max(one.token for one in floors if one.mark in admission.compared))
         for mark, token, version in floors:
             # Never lower a floor: those above the token are left alone.

@@ -44,6 +44,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "quorum+memory": "lockfast.stores.quorum.opening:open_store",
     "quorum+redis": "lockfast.stores.quorum.opening:open_store",
     "quorum+rediss": "lockfast.stores.quorum.opening:open_store",
+    "quorum+sqlite": "lockfast.stores.quorum.opening:open_store",
     "quorum+unix": "lockfast.stores.quorum.opening:open_store",
     "quorum+valkey": "lockfast.stores.quorum.opening:open_store",
     "quorum+valkeys": "lockfast.stores.quorum.opening:open_store",

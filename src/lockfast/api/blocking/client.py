@@ -132,15 +132,14 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
     def deadlocks(self) -> builtins.list[DeadlockInfo]:
         """Find the deadlocks in the whole store."""
         core = self._core
-        spread = core.placement is not None
-        cycles = run(deadlock.all_deadlocks(core.request, core.runtime.now_ms, is_spread=spread))
+        cycles = run(deadlock.all_deadlocks(core.request, core.runtime.now_ms))
         return [admin.deadlock_info(cycle) for cycle in cycles]
 
     def wait_graph(self, prefix: str = "") -> WaitGraph:
         """Return who waits for whom, for locks of every kind whose names begin with `prefix`."""
         from lockfast.flow.wait_graph import wait_graph
 
-        return run(wait_graph(self._core, check_prefix(prefix)))
+        return run(wait_graph(self._core.request, check_prefix(prefix)))
 
     def revoke(
         self,

@@ -22,7 +22,7 @@ class AsyncPostgresStore(PostgresStore):
     """A PostgresStore whose callers suspend while a transaction runs."""
 
     def caller_wire(self) -> Wire:
-        return self._noted(_WorkerWire(self))
+        return self._owned(_WorkerWire(self))
 
 
 class _WorkerWire:

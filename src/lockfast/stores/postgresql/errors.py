@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lockfast.errors import (
+    AccessDeniedError,
     OutcomeUnknownError,
     StoreError,
     StoreMisconfiguredError,
@@ -34,12 +35,16 @@ _UNAVAILABLE: Final = {
 }
 """Nothing was executed, and a retry may succeed."""
 
-_MISCONFIGURED: Final = {
+_DENIED: Final = {
     "28000": ("does not accept this user", "look at the URL and at pg_hba.conf"),
     "28P01": ("refused the user or password", "look at the URL"),
+    "42501": ("does not let this role do what is needed", _RIGHTS),
+}
+"""A retry helps only with other credentials or rights."""
+
+_MISCONFIGURED: Final = {
     "3D000": ("has no such database", "look at the name behind the last slash"),
     "3F000": ("does not have our schema", _SCHEMA),
-    "42501": ("does not let this role do what is needed", _RIGHTS),
     "42P01": ("does not have our tables", _SCHEMA),
     "42883": ("does not have our functions", _SCHEMA),
     "42704": ("does not have our tables", _SCHEMA),
@@ -60,6 +65,9 @@ def translate(code: str, message: str, label: str) -> StoreError:
     if code in _UNAVAILABLE:
         what, advice = _UNAVAILABLE[code]
         return StoreUnavailableError(label, f"{what} ({said})", advice)
+    if code in _DENIED:
+        what, advice = _DENIED[code]
+        return AccessDeniedError(label, f"{what} ({said})", advice)
     if code in _MISCONFIGURED:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Sequence
-from time import monotonic
 from typing import Final
 
 from lockfast.core.commands import (
@@ -19,11 +17,9 @@ from lockfast.core.commands import (
     WAKE_GRANTED,
     WAKE_LOOK,
     WAKE_WANTED,
-    Blocker,
     Wake,
 )
-from lockfast.errors import StoreError
-from lockfast.ports import WAKE_MISSED, Deliver
+from lockfast.ports import Deliver
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.wire import ALL_SESSIONS, Server
 from lockfast.stores.reconnecting import ReconnectingListener
@@ -36,68 +32,36 @@ _KNOWN: Final = frozenset({*_BELIEVED, WAKE_LOOK, WAKE_ENDED, WAKE_EVENTS})
 
 
 class PostgresWakeListener(ReconnectingListener[Connection]):
-    """One session's subscription. Only its keeper listens, on one thread."""
+    """Listens on the channel of the namespace."""
 
     def __init__(self, server: Server, session: str, deliver: Deliver) -> None:
-        super().__init__()
+        super().__init__(session)
         self._secret = secrets.token_hex(8)
         self.inbox = f"{server.channel} {self._secret}"
         self._server = server
-        self._session = session
         self._deliver = deliver
         self._is_off = server.address.listen == "off"
         server.attach(session, deliver)
 
-    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
-        if self._connection is None and self._start(until_s):
-            # Notifications sent before the connection was established are lost: check all claims.
-            return [Wake(self.inbox, self._session, 0, WAKE_MISSED)]
-        while True:
-            heard, interrupted = self._wait(until_s)
-            wakes = self._read() if heard else []
-            is_due = until_s is not None and monotonic() >= until_s
-            if wakes or interrupted or is_due or not heard or self._connection is None:
-                return wakes
+    def _connect(self, until_s: float) -> Connection:
+        return Connection(self._server.address.for_listening(), until_s)
 
-    # ── listening ────────────────────────────────────────────────────────────────────
-
-    def _start(self, until_s: float | None) -> bool:
-        give_up_s = self._connect_until_s(until_s)
-        if give_up_s is None:
+    def _subscribe(self, connection: Connection, until_s: float) -> bool:
+        if connection.is_pooled:
+            logger.warning(
+                "%s: a connection pooler stands in between, which cannot deliver "
+                "notifications; waiters are woken by keep-alives. Name the server itself "
+                "with ?listen=host:port, or silence this with ?listen=off",
+                self._server.address.label,
+            )
             return False
-        try:
-            connection = Connection(self._server.address.for_listening(), give_up_s)
-            try:
-                if connection.is_pooled:
-                    self._is_off = True
-                    logger.warning(
-                        "%s: a connection pooler stands in between, which cannot deliver "
-                        "notifications; waiters are woken by keep-alives. Name the server itself "
-                        "with ?listen=host:port, or silence this with ?listen=off",
-                        self._server.address.label,
-                    )
-                    connection.close()
-                    return False
-                connection.run(f'LISTEN "{self._server.channel}"', until_s=give_up_s)
-            except BaseException:
-                connection.close()
-                raise
-        except StoreError:
-            # Not reported here: the keeper's own requests fail too, and are retried.
-            self._connect_failed()
-            return False
-        self._connected(connection, connection.fileno())
+        connection.run(f'LISTEN "{self._server.channel}"', until_s=until_s)
         return True
 
-    # ── receiving ────────────────────────────────────────────────────────────────────
-
-    def _read(self) -> list[Wake]:
+    def _read(self, connection: Connection) -> list[Wake]:
         wakes: list[Wake] = []
-        if self._connection is None:
-            return wakes
         try:
-            for payload in self._connection.notifications():
+            for payload in connection.notifications():
                 self._take(payload, wakes)
         except OSError:
             self._disconnect()
@@ -116,9 +80,6 @@ class PostgresWakeListener(ReconnectingListener[Connection]):
             self._deliver(wake)
         elif what in _KNOWN:
             wakes.append(wake)
-
-    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Do nothing: processes on other machines cannot be watched."""
 
     def close(self) -> None:
         self._server.detach(self._session)

@@ -36,7 +36,7 @@ class AsyncRedisStore(RedisStore):
     """A client's connections to one namespace, for the asyncio API."""
 
     def caller_wire(self) -> Wire:
-        return self._noted(AsyncWire(self.protocol, self._wires.discard))
+        return self._owned(AsyncWire(self.protocol, self._wires.discard))
 
 
 class _Request(NamedTuple):

@@ -227,6 +227,9 @@ class Connection:
                 pass
         return None
 
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
     def close(self) -> None:
         self.stream.close()
 

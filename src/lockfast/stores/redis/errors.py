@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.errors import (
+    AccessDeniedError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
 
 _RIGHTS: Final = 'grant the rights listed in docs/stores/redis.md, "Permissions"'
 _NO_RIGHT: Final = ("does not allow this user a command that is needed", _RIGHTS)
@@ -31,7 +36,7 @@ _UNAVAILABLE: Final = {
 }
 """Nothing was executed, and a retry may succeed."""
 
-_MISCONFIGURED: Final = {
+_DENIED: Final = {
     "NOAUTH": ("requires a password", "write redis://user:password@host"),
     "WRONGPASS": ("refused the user or password", "correct them in the URL"),
     "invalid password": ("refused the password", "correct it in the URL"),
@@ -42,6 +47,10 @@ _MISCONFIGURED: Final = {
     "NOPERM": _NO_RIGHT,
     "The user executing the script": _NO_RIGHT,  # Redis 6
     "ACL failure in script": _NO_RIGHT,  # Redis 7, Valkey
+}
+"""Nothing was executed, and a retry helps only with other credentials or rights."""
+
+_MISCONFIGURED: Final = {
     "DB index": ("has no such database", "correct the number at the end of the URL"),
     "MOVED": _CLUSTER,
     "ASK": _CLUSTER,
@@ -68,7 +77,9 @@ _MISCONFIGURED: Final = {
 
 # A script's error arrives with the code in the middle (Redis 6) or in front (Redis 7).
 _CODES: Final = re.compile(
-    "|".join(rf"(?<![A-Za-z]){re.escape(code)}\b" for code in (*_MISCONFIGURED, *_UNAVAILABLE))
+    "|".join(
+        rf"(?<![A-Za-z]){re.escape(code)}\b" for code in (*_DENIED, *_MISCONFIGURED, *_UNAVAILABLE)
+    )
 )
 
 
@@ -80,6 +91,9 @@ def translate(message: str, label: str) -> StoreError:
     if code in _UNAVAILABLE:
         what, advice = _UNAVAILABLE[code]
         return StoreUnavailableError(label, f"{what} ({said})", advice)
+    if code in _DENIED:
+        what, advice = _DENIED[code]
+        return AccessDeniedError(label, f"{what} ({said})", advice)
     if code in _MISCONFIGURED:
         what, advice = _MISCONFIGURED[code]
         return StoreMisconfiguredError(label, f"{what} ({said})", advice)

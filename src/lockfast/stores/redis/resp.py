@@ -7,6 +7,7 @@ process. It resumes where it stopped, so a reply that arrives in many pieces is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lockfast.stores.stream import FRAME_BYTES_MAX
@@ -31,7 +32,12 @@ class ReplyError(Exception):
 
 def pack(*arguments: str | bytes | int) -> bytes:
     """Pack a command."""
-    parts = [b"*%d\r\n" % len(arguments)]
+    return b"*%d\r\n%b" % (len(arguments), pack_arguments(arguments))
+
+
+def pack_arguments(arguments: Iterable[str | bytes | int]) -> bytes:
+    """Pack a part of a command, without the count in front."""
+    parts = []
     for argument in arguments:
         if isinstance(argument, str):
             data = argument.encode()

@@ -28,20 +28,24 @@ def merged_events(
     if after is None:
         end = joined(reply.end for reply in replies)
         return c.EventsReply((), end, end + 1, False)
+    if any(reply.end < at for reply, at in zip(replies, after, strict=True)):
+        # A shard has lost its log. The reply must show a gap, whatever the others have gained.
+        oldest = max(joined(reply.oldest - 1 for reply in replies), joined(after) + 1) + 1
+        return c.EventsReply((), joined(reply.end for reply in replies), oldest, False)
     events = _in_order(replies)
     position = list(after)
     placed: list[c.Event] = []
     for shard, event in events[:limit]:
         position[shard] = event.position
         placed.append(event._replace(position=joined(position)))
-    # A shard whose log was lost counts from the start; the reader waits for it there.
-    ends = [max(reply.end, at) for reply, at in zip(replies, after, strict=True)]
     known = [
         max(at, reply.oldest - 1) if at < reply.end else at
         for reply, at in zip(replies, after, strict=True)
     ]
     more = len(events) > limit or any(reply.more for reply in replies)
-    return c.EventsReply(tuple(placed), joined(ends), joined(known) + 1, more)
+    return c.EventsReply(
+        tuple(placed), joined(reply.end for reply in replies), joined(known) + 1, more
+    )
 
 
 def _in_order(replies: Sequence[c.EventsReply]) -> list[tuple[int, c.Event]]:

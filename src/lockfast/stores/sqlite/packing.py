@@ -99,7 +99,6 @@ def _pack_claim(row: Claim) -> str:
 def _pack_resource(row: ResourceRow) -> str:
     if (
         not row.sole
-        or row.waiting
         or row.reservations
         or row.converting
         or row.limit
@@ -109,7 +108,10 @@ def _pack_resource(row: ResourceRow) -> str:
     ):
         return _pack_any_resource(row)
     ((mode, weight),) = row.held.items()
-    return f'["{row.kind}",{quote(row.name)},{{"{mode}":{weight}}},{{}},1,0,0,{quote(row.sole)}]'
+    return (
+        f'["{row.kind}",{quote(row.name)},{{"{mode}":{weight}}},{{}},1,{row.waiting},0,'
+        f"{quote(row.sole)}]"
+    )
 
 
 def _pack_text(row: str) -> str:

@@ -183,8 +183,12 @@ class SqliteRows:
             return self._fetch(key)
 
     def _fetch(self, key: str) -> Any:
+        return self._decode(key, None if key in self.hot.recent else self.spilled.get(key))
+
+    def _decode(self, key: str, spilled: str | None) -> Any:
+        """Put a row into the cache, from the hot row if it is there."""
         change = self.hot.recent.get(key)
-        text = self.spilled.get(key) if change is None else text_of(key, change)
+        text = spilled if change is None else text_of(key, change)
         row = self._cache[key] = None if text is None else unpack(key, text)
         return row
 
@@ -202,25 +206,19 @@ class SqliteRows:
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
-        # Rows newer than the table; for the rows that this step wrote, the cache is newer still.
-        newer = {
-            key: text_of(key, change)
-            for key, change in self.hot.recent.items()
-            if start <= key < stop
-        }
-        newer.update({key: None for key in self._writes if start <= key < stop})
-        found: Any = self.spilled.scan(start, stop, limit + len(newer), reverse)
-        if newer:
-            found = sorted({**dict(found), **newer}.items(), reverse=reverse)
-        cache = self._cache
+        # The keys that the table may not have yet: those of the hot row and of this step.
+        keys = {key for key in self.hot.recent if start <= key < stop}
+        keys.update([key for key in self._writes if start <= key < stop])
+        spilled = dict(self.spilled.scan(start, stop, limit + len(keys), reverse))
+        keys.update(spilled)
         rows: list[tuple[str, Any]] = []
-        for key, text in found:
+        for key in sorted(keys, reverse=reverse):
             if len(rows) == limit:
                 break
-            if key not in cache:
-                cache[key] = None if text is None else unpack(key, text)
-            if cache[key] is not None:
-                rows.append((key, cache[key]))
+            cached = key in self._cache
+            row = self._cache[key] if cached else self._decode(key, spilled.get(key))
+            if row is not None:
+                rows.append((key, row))
         return rows
 
     def append(self, event: Event) -> None:

@@ -9,7 +9,12 @@ from statistics import median
 from time import monotonic, time_ns
 from typing import Any, Final
 
-from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.errors import (
+    AccessDeniedError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
 from lockfast.stores.diagnosis import Diagnosis
 from lockfast.stores.http.members import Member
 from lockfast.stores.zookeeper import layout
@@ -94,7 +99,7 @@ def _client(address: Address) -> Iterator[Any]:
             "most members must run and reach each other; check user and certificates",
         ) from error
     except (AuthFailedError, NoAuthError) as error:
-        raise StoreMisconfiguredError(
+        raise AccessDeniedError(
             address.label, "refuses this user or password", "check the URL and the nodes' ACLs"
         ) from error
     except KazooException as error:

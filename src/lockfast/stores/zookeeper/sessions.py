@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Place, Reply, Wake
-from lockfast.core.reasons import CLOSED, EXPIRED, revoked
+from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.core.rows import Session
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.errors import StoreMisconfiguredError
+from lockfast.stores.endings import Ending
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.layout import Record
 from lockfast.stores.zookeeper.owned import OwnSession
@@ -54,24 +55,6 @@ def link_timeout_ms(ttl_ms: int) -> int:
     quarter of the shortest session timeout, so a third more than the TTL covers it.
     """
     return ttl_ms + -(-ttl_ms // 3)
-
-
-class Ending(NamedTuple):
-    """How to end a session."""
-
-    session: str
-    reason: str
-    what: str
-    by: str = ""
-    renewals: int | None = None
-
-
-def ending_of(command: c.Close | c.Expel | c.RevokeSession) -> Ending:
-    if isinstance(command, c.Close):
-        return Ending(command.session, CLOSED, "released")
-    if isinstance(command, c.Expel):
-        return Ending(command.session, command.reason, "expired", "", command.renewals)
-    return Ending(command.session, revoked(command.reason), "revoked", command.by)
 
 
 async def open_session(

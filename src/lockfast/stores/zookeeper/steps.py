@@ -18,7 +18,7 @@ from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.reasons import ALREADY_RELEASED, EXPIRED
 from lockfast.core.rows import Claim, Session, arrival_of, entered_of
 from lockfast.core.table import Limits, Table
-from lockfast.errors import StoreMisconfiguredError, StoreUnavailableError
+from lockfast.errors import AccessDeniedError, StoreUnavailableError
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.layout import Base, Entry, Paths
 from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession, OwnSessions
@@ -174,7 +174,7 @@ class Requests:
         found = await self.wait(flight, left_ms)
         for answer in found:
             if answer.error == NO_AUTH:
-                raise StoreMisconfiguredError(
+                raise AccessDeniedError(
                     self.context.label,
                     "denied access to a node",
                     "give the user all rights below the chroot, or name the right credentials",
@@ -287,6 +287,13 @@ class Step:
         if isinstance(command, c.Look | c.Claims) and (own is None or own.row is None):
             found = await read_session(self._requests, command.session, self._instant)
             self._sessions[command.session] = found
+            if isinstance(command, c.Claims):
+                # Of another client: only the resources say where it has claims.
+                names = [
+                    (one.kind, one.name)
+                    for one in await load_all(self._requests)
+                    if any(session == command.session for session, _ in one.document.entries)
+                ]
         is_known = own is not None and own.is_used(getattr(command, "n", 0))
         # Before anything is read: a read does not show an enter that is sent after it.
         n = getattr(command, "n", 0)

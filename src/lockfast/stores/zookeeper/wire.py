@@ -9,6 +9,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.core.reasons import EXPIRED, UNKNOWN_SESSION
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
+from lockfast.stores.endings import ending_of
 from lockfast.stores.zookeeper import sessions
 from lockfast.stores.zookeeper.layout import UnreadableError
 from lockfast.stores.zookeeper.links import Links
@@ -113,7 +114,7 @@ class ZooKeeperWire:
         if isinstance(command, c.Look | c.Claims):
             return await self._run(requests, command, instant)
         if isinstance(command, c.Close | c.Expel | c.RevokeSession):
-            return (await sessions.end(requests, [sessions.ending_of(command)], instant))[1]
+            return (await sessions.end(requests, [ending_of(command)], instant))[1]
         if isinstance(command, c.Sessions):
             return Outcome(await Reader(requests, instant).sessions(command))
         if isinstance(command, c.Listing):

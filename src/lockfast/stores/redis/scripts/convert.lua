@@ -20,16 +20,12 @@ local function owners_of_those_who_update(resource)
 end
 
 return step(function()
-  local _, over = live(ARGV[1])
-  if over then
+  local claim, over = held_claim(ARGV[1], ARGV[2])
+  if not claim then
     return over
   end
-  local claim = get_claim(ARGV[1] .. SEP .. ARGV[2])
-  if not claim then
-    return { 'X', $NOT_HELD, '' }
-  end
   local number, new, queue = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
-  if claim.state ~= HOLDING or number == claim.step then
+  if number == claim.step then
     return view(claim)
   elseif number < claim.step then
     return { 'R', 'finished', $LATER_CONVERSION, 0, 0 }

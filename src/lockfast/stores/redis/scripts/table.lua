@@ -242,6 +242,21 @@ local function live(session_id)
   return session
 end
 
+-- The held claim, or nil and the reply that says how it ended.
+local function held_claim(session_id, n)
+  local _, over = live(session_id)
+  if over then
+    return nil, over
+  end
+  local claim = get_claim(session_id .. SEP .. n)
+  if not claim then
+    return nil, { 'X', $NOT_HELD, '' }
+  elseif claim.state ~= HOLDING then
+    return nil, view(claim)
+  end
+  return claim
+end
+
 -- Ends a session by command. The last value of the reply is 1 if claims remain: repeat the command.
 local function end_by_command(session_id, reason, what, by)
   local session = get_session(session_id)
