@@ -1,4 +1,4 @@
-"""The checker: right histories pass, and every way of spoiling one is noticed."""
+"""The checker: correct histories pass, and every kind of violation is detected."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def never_over(entries: list[Entry]) -> str:
 
 
 def overtaken(entries: list[Entry]) -> str:
-    """One who asked while another stood in line is served before that."""
+    """A claim that entered while another waited is served before it."""
     asked = {e["op"]: e["at"] for e in entries if e.get("ask") == "acquire"}
     queued = {e["op"]: e["at"] for e in entries if e.get("got") == "queued"}
     found = granted(entries)

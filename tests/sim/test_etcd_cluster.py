@@ -1,4 +1,4 @@
-"""The modelled cluster in virtual time: leases, leaders, members that lag, watches that break."""
+"""The modelled cluster in virtual time: leases, leaders, lagging members, broken watches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Setting:
         return int(answer.get("count", 0))
 
     async def until(self, done: Callable[[], Coroutine[Any, Any, bool]]) -> int:
-        """When something has come about, to ten milliseconds."""
+        """Return when a condition became true, to ten milliseconds."""
         while not await done():
             await self.host.sleep(10)
         return self.host.now_ms()
@@ -99,7 +99,7 @@ def test_a_new_leader_lets_every_ttl_start_anew() -> None:
         setting.cluster.depose()
         await setting.host.sleep(600)
         setting.cluster.elect()
-        # Two seconds, the time of an election, and until the leader looks.
+        # Two seconds, the time of an election, and until the leader checks.
         assert 2400 + 3000 <= await setting.until(gone) <= 2400 + 3600
 
     setting.run(story())

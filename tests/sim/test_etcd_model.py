@@ -1,4 +1,4 @@
-"""The simulator's etcd answers as a real server does, on random requests."""
+"""The simulator's etcd answers like a real server, on random requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WATCHES = 15
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Server, Modelled]]:
-    """A real server and the model, both with all that earlier tests have done to them."""
+    """A real server and the model, both in the state that earlier tests left."""
     with EtcdCluster() as cluster:
         server = Server(cluster.members[0].port)
         yield server, Modelled()
@@ -46,7 +46,7 @@ class Server:
 
     @contextmanager
     def watch(self, *create: Json) -> Iterator[Iterator[Json]]:
-        """A stream with some watches; its lines as they come."""
+        """Return a stream with some watches; its lines as they arrive."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         asked = "\n".join(json.dumps({"create_request": one}) for one in create)
         try:
@@ -78,7 +78,7 @@ class Modelled:
 
 
 def plain(answer: Any, path: str) -> Any:
-    """What the model is to answer too: not who answered, nor how much time is left."""
+    """Return what the model must answer too: not who answered, nor how much time is left."""
     if "header" in answer.get("result", answer):
         for name in ("cluster_id", "member_id", "raft_term"):
             answer.get("result", answer)["header"].pop(name, None)
@@ -89,8 +89,11 @@ def plain(answer: Any, path: str) -> Any:
 
 
 def told(lines: list[Json]) -> dict[str, list[Json]]:
-    """By watch, all events in order and how it ended. How many lines they come in, and which
-    revision the header has, depends on when the server gets round to it."""
+    """Return all events by watch, in order, and how it ended.
+
+    How many lines they arrive in, and which revision the header has, depends on the server's
+    timing.
+    """
     found: dict[str, list[Json]] = {}
     for line in lines:
         result = line["result"]
@@ -103,7 +106,7 @@ def told(lines: list[Json]) -> dict[str, list[Json]]:
 
 
 def until_told(lines: Iterator[Json], expected: list[Json]) -> list[Json]:
-    """As many events and ends as are expected, or what the server says instead."""
+    """Return as many events and ends as expected, or what the server sends instead."""
     read: list[Json] = []
     lacking = sum(map(len, told(expected).values())) - 2
     while lacking > 0:
@@ -159,7 +162,7 @@ def test_its_watches_tell_what_the_servers_do(pair: tuple[Server, Modelled], see
             found += modelled.catch_up(now)
             for path, body in [requests.next() for _ in range(8)]:
                 if path.endswith("compaction"):
-                    continue  # the server may not have got round to the watch yet
+                    continue  # the server may not have processed the watch yet
                 assert server.call(path, body)[0] == model.call(path, body)[0]
                 found += modelled.tell(model.state.mvcc.revision)
             for side in (server, model):

@@ -1,4 +1,4 @@
-"""The search for an explanation: right histories have one, spoilt ones have none."""
+"""The search for an explanation: correct histories have one, wrong ones have none."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_what_happened_can_be_explained(workload: str, fault: str | None) -> Non
         names = dict.fromkeys(place[:2] for grant in grants_of(entries) for place in grant.places)
         verdicts = [check_name(entries, at) for at in names]
         assert Verdict.IMPOSSIBLE not in verdicts, seed
-        # Where sessions end all the time, claims enter again more often than is followed; a line
-        # of many waiters has more orders than are tried.
+        # Where sessions end constantly, claims enter again more often than is followed; a queue of
+        # many waiters has more orders than are tried.
         if fault is None and workload not in ("closing", "ending", "long_line"):
             assert set(verdicts) == {Verdict.EXPLAINED}
 
@@ -88,7 +88,7 @@ def test_busy_when_nobody_is_there_cannot() -> None:
 
 
 def test_readers_with_tokens_in_another_order_cannot() -> None:
-    """Of two who hold at once, the later has the higher token."""
+    """Of two concurrent holders, the later one has the higher token."""
     entries = history("readers")
     grants = [grant for grant in grants_of(entries) if grant.granted]
     early, late = next(
@@ -129,7 +129,7 @@ def test_too_large_a_search_is_open() -> None:
 
 @pytest.mark.parametrize("workload", ["readers", "upgrades", "priorities", "several", "kept"])
 def test_it_takes_few_steps_for_an_operation(workload: str) -> None:
-    """Counted and not timed: two hundred take half a millisecond on an idle machine."""
+    """Counted, not timed: two hundred take half a millisecond on an idle machine."""
     knobs = {"rounds": 40, "names": 1, "think_ms": [0, 30], "hold_ms": [1, 30]}
     entries = World(Mix({workload: knobs}, clients=6), 1).run().entries
     operations = sum("ask" in entry for entry in entries)

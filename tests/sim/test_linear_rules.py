@@ -1,4 +1,4 @@
-"""What the search knows of conversions, several at once, head starts and kept locks.
+"""What the search knows of conversions, several at once, head starts and retained locks.
 
 Each pair of histories differs in one point: the first can be explained, the second cannot.
 """
@@ -62,7 +62,7 @@ def test_nobody_reads_beside_who_became_the_writer(told_at: int, expected: str) 
 
 @pytest.mark.parametrize(("told_at", "expected"), [(145, "explained"), (45, "impossible")])
 def test_what_is_reserved_is_kept_from_those_behind(told_at: int, expected: str) -> None:
-    """c2 waits for `a` and `b`; `b` is free, and c3 asks for it after c2 stood in line."""
+    """c2 waits for `a` and `b`; `b` is free, and c3 requests it after c2 was queued."""
     told = Told()
     told.lease("c1", writes(A), 0, 2, 100, token=1)
     told.lease("c2", writes(A, B), 10, 102, 140, token=3 if told_at > 100 else 4, queued=20)
@@ -87,7 +87,7 @@ def test_several_are_held_when_each_is_free(told_at: int, expected: str) -> None
 
 
 def test_whoever_holds_one_lock_and_wants_several_leaves_it_open() -> None:
-    """The detector of deadlocks may let it pass a reservation, and nothing tells us."""
+    """The deadlock detector may let it pass a reservation, which the history does not show."""
     told = Told()
     told.lease("c1", writes(A), 0, 2, 100, token=1)
     told.lease("c1", writes(A, B), 10, 102, 140, token=2, queued=20)
@@ -194,7 +194,7 @@ def test_a_closed_name_opens_for_those_who_wait_in_their_order(
 
 @pytest.mark.parametrize(("limit", "expected"), [(4, "explained"), (3, "impossible")])
 def test_a_semaphore_has_no_more_permits_than_it_was_ever_given(limit: int, expected: str) -> None:
-    """c2 stood in line when the limit was raised."""
+    """c2 was queued when the limit was raised."""
     told = Told()
     told.lease("c1", permits(2, 2), 0, 2, 90, token=1)
     told.lease("c2", permits(2, 2), 5, 50, 80, token=2, queued=8)

@@ -1,4 +1,4 @@
-"""A majority of independent nodes: one holder and rising tokens, whatever a few of them forget."""
+"""A majority of independent nodes: one holder and rising tokens, whatever a minority forgets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACE = Place("lock", "a", "exclusive")
 
 
 def schedule(seed: int) -> tuple[Run, list[Problem]]:
-    """Clients take turns while messages, clients, nodes and clocks go wrong."""
+    """Clients contend while messages, clients, nodes and clocks fail."""
     rng = random.Random(seed)
     faults = {name: {} for name in rng.sample(FAULTS, 2)}  # type: dict[str, dict[str, object]]
     mix = Mix({"turns": {}}, faults, clients=CLIENTS, ttl_ms=400, chaos_ms=CHAOS_MS)
@@ -67,8 +67,8 @@ def schedule(seed: int) -> tuple[Run, list[Problem]]:
 
 
 def harm(world: World, rng: random.Random, nodes: list[Node]) -> Callable[[], None]:
-    """A node is down for a while, forgets or not, or is paused; a client does not reach it, or
-    somebody sets a client's clock."""
+    """Take a node down for a while, with or without its data, or pause it; cut a client off from
+    it, or change a client's clock."""
     node, client = rng.choice(nodes), rng.choice(world.clients).name
     ahead_us = rng.randrange(-30_000, 30_000) * MS
     lasts, way = rng.randrange(2 * MS, rng.choice((20, 500)) * MS), rng.randrange(5)

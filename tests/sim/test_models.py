@@ -1,4 +1,4 @@
-"""The models in examples/ show what they say."""
+"""The models in examples/ show what they claim."""
 
 from __future__ import annotations
 

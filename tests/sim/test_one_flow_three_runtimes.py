@@ -31,7 +31,7 @@ from tests.sim.stages import (
 Outcome = list[object]
 
 SHORT_MS = 600
-"""A TTL to be waited for in real time."""
+"""A TTL short enough to wait for in real time."""
 
 
 def state(holding: Holding) -> LeaseState:
@@ -157,7 +157,7 @@ async def lost_when_cut_off(stage: Stage) -> Outcome:
     seen.append(rivals.token > held.token)
     cut(core, False)
     await release(rival, rivals)
-    # The old session is over; a new one is opened by the next claim.
+    # The old session has ended; the next claim opens a new one.
     again = await must_take(core)
     seen += [again.session is held.session, again.token > rivals.token, state(again)]
     await core.close()
@@ -197,7 +197,7 @@ async def held_too_long(stage: Stage) -> Outcome:
     seen: Outcome = [await told.wait(5000), state(held), rivals.token > held.token]
     with pytest.raises(LeaseLostError, match="max_hold"):
         check(held)
-    # Only this lease is over, not its session.
+    # Only this lease has ended, not its session.
     other = await must_take(core, "b")
     seen += [other.session is held.session, state(other)]
     await core.close()
@@ -239,7 +239,7 @@ async def revoked_while_waiting(stage: Stage) -> Outcome:
 
 
 async def release_unheard(stage: Stage) -> Outcome:
-    """A release that is not answered is tried again in the background."""
+    """A release that is not answered is retried in the background."""
     core, rival = stage.core("core"), stage.core("rival")
     held = await must_take(core)
     cut(core, True)

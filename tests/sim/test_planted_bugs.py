@@ -1,4 +1,4 @@
-"""The search finds what is there: each planted bug, within what a core does in a minute."""
+"""The search finds each planted bug, within what one core runs in a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEDULES = {
     "postgresql": 200,
     "zookeeper": 400,
 }
-"""What a core does in a minute, or less; counted, for a busy machine does fewer."""
+"""At most what one core runs in a minute; counted, because a busy machine runs fewer."""
 ENOUGH = {"memory": 20, "redis": 6, "etcd": 8, "sqlite": 6, "postgresql": 6, "zookeeper": 6}
 
 
@@ -41,7 +41,7 @@ def test_it_is_found_by_its_promise(bug: Bug) -> None:
             seen.append(str(failure))
         else:
             pytest.fail(f"{bug.promise!r} was not broken; seen: {seen}")
-    # It was the bug, and not the schedule: without it the same seed is clean.
+    # It was the bug, and not the schedule: without the bug the same seed is clean.
     if failure.mixed:
         assert first_failure([failure.seed], bug.store) is None
 

@@ -1,4 +1,4 @@
-"""The simulator's Redis answers as a real server does, on random commands and scripts."""
+"""The simulator's Redis answers like a real server, on random commands and scripts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def answer(model: RedisServer, command: tuple[bytes, ...]) -> Any:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Of an error, that it is one: which of two mistakes is told first does not matter."""
+    """Compare errors only as errors: which of two mistakes is reported first does not matter."""
     return type(found) is type(expected) and (isinstance(found, ReplyError) or found == expected)
 
 
@@ -121,7 +121,7 @@ def random_command(rng: random.Random) -> tuple[bytes, ...]:
             (b"EXISTS", h, z, lst, b"none"),
             (b"TYPE", rng.choice(KEYS)),
             (b"DEL", rng.choice(KEYS)),
-            # All with one score, as these commands want it.
+            # All with one score, as these commands require.
             (b"ZADD", b"o", b"0", field),
             (b"ZREM", b"o", field),
             (b"ZRANGEBYLEX", b"o", bound, rng.choice(BOUNDS), *limit),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockfast.sim.runtime import (
+    EMPTY_WAITS_MAX,
     MS,
     Cancelled,
     Crashed,
@@ -232,6 +233,23 @@ def test_time_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     kernel.soon(one[0].set)
     with pytest.raises(LivelockError):
         kernel.run()
+
+
+def test_a_task_that_waits_for_no_time_over_and_over_is_busy() -> None:
+    kernel = Kernel()
+    host = Host(kernel, "h")
+
+    async def worker(waits: int) -> None:
+        for _ in range(waits):
+            await host.signal().wait(0)
+        await host.signal().wait(1)
+        for _ in range(waits):
+            await host.signal().wait(0)
+
+    host.start(worker(EMPTY_WAITS_MAX - 1), "in time")
+    host.start(worker(EMPTY_WAITS_MAX), "too often")
+    kernel.run()
+    assert list(kernel.busy) == ["too often on h"]
 
 
 def test_the_same_seed_gives_the_same_randomness_and_another_does_not() -> None:

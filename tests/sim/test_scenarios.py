@@ -1,4 +1,4 @@
-"""The stories end as they are told, and the zombie without its guard ends badly."""
+"""The scenarios end as described, and the zombie without its guard ends badly."""
 
 from __future__ import annotations
 

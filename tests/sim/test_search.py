@@ -16,7 +16,7 @@ from lockfast.sim.shrink import shrink
 from tests.sim.planted.bugs import planted
 
 SEEDS = sorted((Path(__file__).parents[1] / "regressions" / "seeds").glob("*.toml"))
-"""Runs that fail when a fix is taken back. The list only grows."""
+"""Runs that fail when a fix is reverted. The list only grows."""
 
 
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
@@ -55,7 +55,7 @@ def test_a_stretch_of_seeds_is_clean(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_default_search_covers_every_store(capsys: pytest.CaptureFixture[str]) -> None:
-    """And tells of each how many schedules a core runs in a minute."""
+    """And reports for each how many schedules a core runs per minute."""
     assert main(["--seeds", "60", "--first", "0", "--jobs", "1"]) == 0
     told = capsys.readouterr().out.splitlines()[-len(STORES) :]
     for store, line in zip(STORES, told, strict=True):
@@ -66,7 +66,7 @@ def test_the_default_search_covers_every_store(capsys: pytest.CaptureFixture[str
 def test_a_failure_prints_the_command_that_replays_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what it was made smaller to: a file, a picture, one command that shows it again."""
+    """And what it was reduced to: a file, a picture, and one command that shows it again."""
     search = ["--store", "memory", "--seeds", "200", "--first", "0", "--jobs", "1", "--findings"]
     with planted("more permits than there are"):
         assert main([*search, str(tmp_path / "found")]) == 1

@@ -1,4 +1,4 @@
-"""The simulated disk and processes below the embedded store do what real ones do."""
+"""The simulated disk and processes under the embedded store behave like real ones."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_each_workload_with_each_fault(workload: str) -> None:
 
 
 def test_faults_do_something() -> None:
-    """Each leaves a mark on the course of events."""
+    """Each changes the course of events."""
     quiet = set(OF_THE_TABLE)
     for seed in range(5, 9):
         calm, _ = try_seed(seed, Mix({"turns": {}}))
@@ -98,7 +98,7 @@ def test_a_wrong_mix_is_refused(text: str, why: str) -> None:
 
 
 def test_without_a_guard_a_paused_writer_spoils_the_register() -> None:
-    """The fault is real: what keeps the register right is the guard."""
+    """The fault is real: only the guard keeps the register correct."""
     faults = {"pause": {"times": 6}, "delay": {"times": 4, "late_ms": 2000}}
     spoilt = 0
     for seed in range(60):

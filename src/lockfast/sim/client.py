@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 DEADLOCK_AFTER_MS = 150
 """Short, so that a schedule contains several."""
+
+KEEP_ALIVES_MAX: Final = 40
+"""How many keep-alives of a session may succeed within a TTL. Three are regular; a claim ahead
+that should have expired causes more, with growing pauses."""
 
 _RELIED_ON: Final = (LeaseState.HELD, LeaseState.UNCERTAIN)
 _STANDS: Final[dict[type, str]] = {Queued: "queued", Granted: "entered"}
@@ -102,6 +107,8 @@ class SimClient:
         self.leases: dict[int, SimLease] = {}
         self._asking: dict[int, Holding | None] = {}
         """Operations without a reply yet, with their claims."""
+        self._keep_alives = Counter[tuple[str, int]]()
+        """By session and TTL since the beginning."""
         self.core: Core
         self.connect()
 
@@ -309,7 +316,16 @@ class SimClient:
                     self.history.got(self.host.kernel.now, op, what)
                     return
         elif type(command) is Renew and type(reply) is Renewed:
+            self._count_keep_alive(command.session)
             self.host.kernel.soon(partial(self._check_deadline, command.session))
+
+    def _count_keep_alive(self, session_id: str) -> None:
+        world = self.world
+        period = session_id, self.host.kernel.now // (world.ttl_ms * MS)
+        self._keep_alives[period] += 1
+        if self._keep_alives[period] == KEEP_ALIVES_MAX:
+            text = f"{self.name} sent {KEEP_ALIVES_MAX} keep-alives for session {session_id}"
+            world.problem("busy", f"{text} within {world.ttl_ms} ms")
 
     def _check_deadline(self, session_id: str) -> None:
         """Check that no client relies on a session for longer than the store does."""

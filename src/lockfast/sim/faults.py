@@ -152,15 +152,23 @@ def pause(world: World, rng: random.Random, knobs: Knobs) -> None:
 
 
 def crash(world: World, rng: random.Random, knobs: Knobs) -> None:
-    """Kill a client, and restart it later."""
+    """Kill a client, or all but one in the same instant, and restart them later."""
 
     def begin() -> Callable[[], None]:
-        client = some_client(world, rng)
-        if client.host.dead:
-            return lambda: None
-        world.note_fault("crash", client.name)
-        world.kill(client)
-        return lambda: world.revive(client)
+        chosen = some_client(world, rng)
+        killed = [chosen]
+        if knobs["together"] and rng.random() < knobs["together"]:
+            killed = [client for client in world.clients if client is not chosen]
+        killed = [client for client in killed if not client.host.dead]
+        for client in killed:
+            world.note_fault("crash", client.name)
+            world.kill(client)
+
+        def restart() -> None:
+            for client in killed:
+                world.revive(client)
+
+        return restart
 
     episodes(world, rng, knobs, begin)
 
@@ -365,7 +373,7 @@ def _free_clocks(world: World) -> list[Host]:
     Leave out the store if it may lose state: then only the wall clocks of the store and its replica
     keep tokens rising.
     """
-    if world.mix.loses_state or (world.forgets and world.mix.store != "postgresql"):
+    if world.mix.loses_state:
         return [client.host for client in world.clients]
     return list(world.hosts.values())
 
@@ -537,7 +545,7 @@ FAULTS: dict[str, Fault] = {
     "partition": Fault(partition, {"times": 3, "ms": (50, 2200)}, stores=_SERVERS),
     "one_way": Fault(one_way, {"times": 2, "ms": (50, 1800)}, stores=_SERVERS),
     "pause": Fault(pause, {"times": 3, "ms": (20, 2200)}),
-    "crash": Fault(crash, {"times": 2, "ms": (10, 1200)}),
+    "crash": Fault(crash, {"times": 2, "ms": (10, 1200), "together": 0.0}),
     "store_crash": Fault(store_crash, {"times": 2, "ms": (10, 1200)}, stores=_SERVERS),
     "amnesia": Fault(amnesia, {"times": 1, "ms": (10, 300)}, True, _EMPTIED),
     "power_loss": Fault(

@@ -22,6 +22,8 @@ TEXT_MAX = 1 << 20
 KNOB_MAX = 1_000_000
 QUORUM_DRIFT_PPM = 1000
 """The bound within which the clocks of nodes and clients stay, for example by NTP."""
+CRASH_TOGETHER = 0.3
+"""The share of crashes that kill all clients but one in the same instant."""
 BOUNDS = {
     "clients": (1, 1000),
     "ttl_ms": (10, 3_600_000),
@@ -92,9 +94,12 @@ class Mix:
     @property
     def forgets(self) -> bool:
         """Return True if its store may grant a lock that is still held."""
-        if self.store in ("redis", "postgresql") and "wall_jump" in self.faults:
-            return True  # a server counts TTLs by its wall clock
-        return self.loses_state
+        return self.moves_deadlines or self.loses_state
+
+    @property
+    def moves_deadlines(self) -> bool:
+        """Return True if its server counts TTLs by its wall clock, and that clock may jump."""
+        return self.store in ("redis", "postgresql") and "wall_jump" in self.faults
 
     @property
     def loses_state(self) -> bool:
@@ -229,6 +234,8 @@ def mix_of_seed(seed: int, store: str = "memory") -> Mix:
     chaos_ms = 2500 if "long_holds" in chosen else 800
     if store == "quorum" and "drift" in together:
         together["drift"] = {"ppm": QUORUM_DRIFT_PPM}
+    if "crash" in together:
+        together["crash"] = {"together": CRASH_TOGETHER}
     if "power_cut" in together:
         # Tokens of lost transactions are not granted again because the wall clock advances.
         together.pop("wall_jump", None)

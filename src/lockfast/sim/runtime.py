@@ -34,6 +34,9 @@ MS: Final = 1000
 EPOCH_US: Final = 1_700_000_000_000_000
 """The wall-clock time at tick 0, by default."""
 STEPS_PER_INSTANT_MAX: Final = 200_000
+EMPTY_WAITS_MAX: Final = 200
+"""A task that waits for no time this often in a row is busy: on a real machine it would occupy a
+core."""
 
 _MILLION: Final = 1_000_000
 _NEVER: Final = 1 << 62
@@ -86,6 +89,8 @@ class Kernel:
         self._runs = 0
         self.ready: deque[Callable[[], object]] = env._ready
         """The callbacks due at the current tick, in order."""
+        self.busy: dict[str, int] = {}
+        """Tasks that were busy instead of waiting, and since which tick."""
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call back at the current tick, after all callbacks already due."""
@@ -177,6 +182,7 @@ class Task(Generic[T]):
         "_callbacks",
         "_coroutine",
         "_due",
+        "_empty_waits",
         "_error",
         "_go",
         "_kernel",
@@ -198,6 +204,7 @@ class Task(Generic[T]):
         """The tick at which to continue at the latest."""
         self._armed: list[int] = []
         """The ticks at which the kernel checks whether that is due, the earliest last."""
+        self._empty_waits = 0
         self._coroutine = coroutine
         self._thrown: BaseException | None = None
         self._parked = True
@@ -229,7 +236,14 @@ class Task(Generic[T]):
         if clock.rate_ppm:
             span_us = clock.ticks_for(span_us)
         kernel = self._kernel
-        self._due = tick = kernel.now + (span_us if span_us > 0 else 1)
+        if span_us > 0:
+            self._empty_waits = 0
+        else:
+            span_us = 1
+            self._empty_waits += 1
+            if self._empty_waits == EMPTY_WAITS_MAX:
+                kernel.busy.setdefault(f"{self.name} on {self.host.name}", kernel.now)
+        self._due = tick = kernel.now + span_us
         if not armed or tick < armed[-1]:
             armed.append(tick)
             insort(kernel.queue, (tick, next(kernel.serial), None, self._look))

@@ -41,6 +41,8 @@ DEADLOCK_TTLS: Final = 3
 
 _CIRCULAR: Final = frozenset(("nested", "crossed_upgrades"))
 """Workloads whose clients deadlock."""
+_LONG_TTLS: Final = frozenset(("nested", "ttls"))
+"""Workloads with TTLs up to twice that of the world."""
 _PROMISE: Final = re.compile(r"PromiseBrokenError\(['\"]([^:]+):")
 
 
@@ -82,7 +84,7 @@ def alive_us(mix: Mix) -> int:
     if mix.store == "zookeeper":
         # ZooKeeper's timeout is a third longer than the TTL.
         ttl_ms += ttl_ms // 3 + 1
-    if "ttls" in mix.workloads:
+    if _LONG_TTLS & mix.workloads.keys():
         ttl_ms += mix.ttl_ms
     return int((ttls * ttl_ms + longest_ms + 50) * MS)
 

@@ -238,15 +238,21 @@ async def comings_and_goings(client: SimClient, rng: random.Random, knobs: Knobs
 
 
 async def nested(client: SimClient, rng: random.Random, knobs: Knobs) -> None:
-    """Acquire one lock and then another, in any order, so that some clients deadlock."""
+    """Acquire one lock and then another, in any order, so that some clients deadlock.
+
+    The second may have another TTL, and so belong to another session.
+    """
     for _ in rounds(client, knobs):
         await think(client, rng, knobs)
-        names = rng.sample("ab", 2)
+        names = rng.sample(rng.choice(("ab", "abc", "abc")), 2)
         outer = await client.acquire(Place("lock", names[0], "exclusive"))
         if outer is None:
             continue
         await client.host.sleep(rng.random() * 10)
-        inner = await client.acquire(Place("lock", names[1], rng.choice(("exclusive", "shared"))))
+        inner = await client.acquire(
+            Place("lock", names[1], rng.choice(("exclusive", "shared"))),
+            ttl_ms=rng.choice((1, 2, 2, 2)) * client.world.ttl_ms,
+        )
         if inner is not None:
             await hold(client, inner, rng, knobs)
             await client.release(inner)

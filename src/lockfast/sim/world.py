@@ -40,7 +40,7 @@ from lockfast.sim.mix import Mix, MixError
 from lockfast.sim.network import Network
 from lockfast.sim.quorum import QuorumService, SimNode
 from lockfast.sim.register import Register
-from lockfast.sim.runtime import MS, Crashed, Host, Kernel, Task
+from lockfast.sim.runtime import EMPTY_WAITS_MAX, MS, Crashed, Host, Kernel, Task
 from lockfast.sim.services import Embedded, Forgetful, Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
 from lockfast.sim.zookeeper.service import ZooKeeperService
@@ -218,6 +218,9 @@ class World:
         self.problem("error", f"{type(error).__name__}: {error}\n{where}")
 
     def _result(self) -> Run:
+        for task, at in self.kernel.busy.items():
+            text = f"{task} waited {EMPTY_WAITS_MAX} times in a row for no time at all"
+            self.problems.append(Problem("busy", text, at=at))
         entries = sorted(self.history.entries, key=itemgetter("at"))
         steps, self.service.steps = self.service.steps, []
         return Run(
@@ -299,8 +302,7 @@ class World:
 
         A waiter would expel a dead holder by its own clock; here nobody waits.
         """
-        jumps = self.mix.store == "postgresql" and "wall_jump" in self.mix.faults
-        return jumps and not resource.waiting_count
+        return self.mix.moves_deadlines and not resource.waiting_count
 
     # ── for faults ───────────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ _BUGS: dict[str, Bug] = {}
 
 
 def bug(name: str, *, promise: str, store: str = "memory") -> Callable[[Plant], Plant]:
-    """Enter a function that plants a bug, under a name."""
+    """Register a function that plants a bug, under a name."""
 
     def enter(plant: Plant) -> Plant:
         assert name not in _BUGS, f"there are two bugs called {name!r}"
@@ -46,7 +46,7 @@ def bug(name: str, *, promise: str, store: str = "memory") -> Callable[[Plant], 
 
 
 def bugs() -> list[Bug]:
-    """All of them."""
+    """Return all planted bugs."""
     from tests.sim.planted import (  # noqa: F401
         etcd,
         flow,
@@ -71,7 +71,7 @@ def planted(name: str) -> Iterator[None]:
 
 
 def replace(stack: ExitStack, owner: Any, name: str, wrong: object) -> None:
-    """Put `wrong` in the place of an attribute; of a function, it must take the same arguments."""
+    """Replace an attribute with `wrong`; a function must take the same arguments."""
     right = inspect.getattr_static(owner, name, None)
     if right is None:
         raise MisfitError(f"{owner.__name__} has no {name!r}")

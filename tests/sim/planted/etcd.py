@@ -13,7 +13,7 @@ from tests.sim.planted.bugs import bug, replace
 
 
 def _always(keys: Keys, key: str) -> str:
-    """A comparison that holds whatever is stored."""
+    """Return a comparison that always holds."""
     return f'{{"key":"{keys.coded(key)}","target":"VERSION","result":"GREATER","version":"-1"}}'
 
 

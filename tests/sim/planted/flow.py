@@ -7,9 +7,10 @@ from typing import Any
 from unittest import mock
 
 from lockfast.core import commands as c
-from lockfast.flow import acquire, retained, session_claims, session_life
+from lockfast.flow import acquire, deadlock, retained, session_claims, session_life
 from lockfast.flow.holding import Holding, LeaseState
 from lockfast.flow.keeper import Keeper
+from lockfast.flow.retry import Backoff
 from lockfast.flow.session import Session
 from lockfast.sim.runtime import Host
 from tests.sim.planted.bugs import bug, replace
@@ -46,7 +47,7 @@ def _(stack: ExitStack) -> None:
 
 @bug("retained lock kept past its deadline", promise="liveness")
 def _(stack: ExitStack) -> None:
-    # As if the local line looked at what it was told last, and not at the clock.
+    # As if the local queue used the last notification and not the clock.
     right = retained.RetainedLock._admits
 
     def wrong(self: retained.RetainedLock, arrival: int) -> bool:
@@ -144,3 +145,25 @@ def _(stack: ExitStack) -> None:
 @bug("a release that is not heard keeps the lock for long", promise="liveness")
 def _(stack: ExitStack) -> None:
     replace(stack, acquire, "RENEWALS_PER_TTL", 0.05)
+
+
+@bug("the search for deadlocks sees one session of a client", promise="liveness")
+def _(stack: ExitStack) -> None:
+    async def wrong(send: deadlock.Send, session: str) -> tuple[c.ClaimView, ...]:
+        reply = await send(c.Claims(session))
+        return reply.claims if isinstance(reply, c.ClaimsReply) else ()
+
+    replace(stack, deadlock, "_claims_around", wrong)
+
+
+@bug("the keeper does not pause after a failure", promise="busy", store="etcd")
+def _(stack: ExitStack) -> None:
+    replace(stack, Backoff, "failed", lambda self, now_ms: None)
+
+
+@bug("a session that fell silent is not expelled", promise="liveness", store="redis")
+def _(stack: ExitStack) -> None:
+    async def wrong(self: Keeper, reply: c.Renewed) -> None:
+        """Nothing, so a dead holder stays until a clock that was set back has caught up."""
+
+    replace(stack, Keeper, "_expel_the_silent", wrong)

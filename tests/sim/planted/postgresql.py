@@ -14,7 +14,7 @@ from tests.sim.planted.bugs import bug, replace
 
 
 def define(stack: ExitStack, name: str, wrong: Any) -> None:
-    """Have one of the SQL functions do something else."""
+    """Make one of the SQL functions do something else."""
     right = functions.FUNCTIONS[name]
     functions.FUNCTIONS[name] = wrong
     statements.prepare.cache_clear()
@@ -98,7 +98,7 @@ def _(stack: ExitStack) -> None:
 @bug("postgresql: a token without the epoch", promise="tokens", store="postgresql")
 def _(stack: ExitStack) -> None:
     def raise_epoch(call: Call, given_us: int | None) -> Run:
-        """Note the new timeline, and keep the epoch."""
+        """Store the new timeline, and keep the epoch."""
         yield from call.tx.update("meta", (True,), timeline=call.tx.database.timeline_text)
         return [(0,)]
 

@@ -10,7 +10,7 @@ from tests.sim.planted.bugs import MisfitError, bug, replace
 
 
 def edit(stack: ExitStack, part: str, right: str, wrong: str) -> None:
-    """Write something else in one part of the scripts."""
+    """Replace text in one part of the scripts."""
     source = (scripts.FOLDER / f"{part}.lua").read_text(encoding="utf-8")
     if source.count(right) != 1:
         raise MisfitError(f"{part}.lua has {right!r} {source.count(right)} times")
@@ -26,7 +26,7 @@ def edit(stack: ExitStack, part: str, right: str, wrong: str) -> None:
 
 
 def define(stack: ExitStack, name: str, wrong: str) -> None:
-    """Give one of the scripts' definitions another meaning."""
+    """Replace one of the scripts' definitions."""
     if name not in scripts._DEFINITIONS:
         raise MisfitError(f"the scripts define no {name}")
     right = scripts._DEFINITIONS[name]

@@ -1,4 +1,4 @@
-"""Bugs planted in the embedded store: rows that are not those of the database, steps half done."""
+"""Bugs planted in the embedded store: rows that differ from the database, half-done steps."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.sim.planted.bugs import bug, replace
 
 
 def _carry_out(stack: ExitStack, command: type, handler: Callable[[Table, Any], c.Reply]) -> None:
-    """Have the table carry out a command in another way."""
+    """Make the table execute a command differently."""
     assert command in table._WRITES, f"the table carries out no {command.__name__}"
     stack.enter_context(mock.patch.dict(table._WRITES, {command: handler}))
 

@@ -1,4 +1,4 @@
-"""Bugs planted in the ZooKeeper store: checks left out, answers forgotten, clocks trusted."""
+"""Bugs planted in the ZooKeeper store: omitted checks, forgotten replies, trusted clocks."""
 
 from __future__ import annotations
 
