@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lockfast.conformance.callers import expect
 from lockfast.conformance.faces import Watch
 from lockfast.conformance.harness import Contract, Stage, story
-from lockfast.core.commands import Events, Place
+from lockfast.core.commands import Events, EventsReply, Place
 from lockfast.core.reasons import CLOSED
 from lockfast.errors import WatchGapError
 from lockfast.flow.admin import WatchEvent
@@ -157,6 +158,21 @@ class WatchStories(Contract):
         await stage.until(started)
         watch.close()
         assert await following.result() == []
+
+    @story("watch")
+    async def test_a_position_after_the_end_is_an_error_with_a_snapshot(self, stage: Stage) -> None:
+        """Such a position is from a log that the store has lost: its events will not come."""
+        client = stage.client()
+        await begin_log(stage)
+        held = await client.lock("held").acquire()
+        (caller,) = stage.callers("another")
+        reply = expect(await caller.send(Events(None)), EventsReply)
+        watch = client.watch(after=reply.end + (1 << 30))
+        with pytest.raises(WatchGapError) as caught:
+            await watch.__anext__()
+        assert caught.value.resume_at <= reply.end + (1 << 29)
+        assert [info.name for info in caught.value.snapshot] == ["held"]
+        await held.release()
 
     @story("watch")
     async def test_a_position_too_long_ago_is_an_error_with_a_snapshot(self, stage: Stage) -> None:

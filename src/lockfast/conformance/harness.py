@@ -30,9 +30,12 @@ class Harness:
     """One store with one API, in a namespace that was never used before.
 
     `log_kept` is the minimum number of log entries that the store keeps; the suite writes
-    more, to check that the oldest are dropped. Override `pass_ms` if the test can set the
-    store's clock; the suite then hardly takes any time.
+    more, to check that the oldest are dropped. Set `keeps_process` to False if the
+    store does not accept the process that a client names. Override `pass_ms` if the test can set
+    the store's clock; the suite then hardly takes any time.
     """
+
+    keeps_process = True
 
     def __init__(
         self,
