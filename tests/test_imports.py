@@ -1,4 +1,4 @@
-"""What `import lockfast` loads, in an interpreter of its own."""
+"""What `import lockfast` loads, in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FORBIDDEN = {
-    # costly, and of no use to blocking code
+    # costly, and useless to blocking code
     "asyncio",
     "concurrent.futures",
     "inspect",
@@ -69,10 +69,10 @@ print(json.dumps([spent, sorted(set(sys.modules) - before)]))
 
 
 def loaded_by(statement: str) -> tuple[float, set[str]]:
-    """How long a statement took in a fresh interpreter, and which modules it loaded."""
+    """Return how long a statement took in a fresh interpreter, and which modules it loaded."""
     code = SCRIPT.format(statement=statement)
-    # -I: nothing from the environment; -S would hide installed extras, which must not be
-    # loaded even where they are there.
+    # -I: nothing from the environment; -S would hide installed extras, which must not be loaded
+    # even if they are installed.
     path = json.dumps(sys.path)
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path}\n{code}"],
@@ -86,7 +86,7 @@ def loaded_by(statement: str) -> tuple[float, set[str]]:
 
 
 def test_importing_lockfast_loads_little() -> None:
-    loaded_by("import lockfast")  # so that byte code is there
+    loaded_by("import lockfast")  # so that byte code exists
     best, modules = min(loaded_by("import lockfast") for _ in range(3))
     print(f"import lockfast: {best * 1000:.1f} ms, {len(modules)} modules")
     assert "lockfast.api.blocking" in modules
@@ -118,8 +118,8 @@ def test_a_blocking_client_of_a_file_needs_no_event_loop(tmp_path: object) -> No
 def test_guards_load_no_client_code() -> None:
     _, modules = loaded_by("import lockfast.guards")
     ours = {name for name in modules if name.startswith("lockfast.")}
-    # `lockfast` itself is loaded with any part of it; what matters is that guards need
-    # nothing that waits, opens or connects.
+    # `lockfast` itself is loaded with any part of it; what matters is that guards need nothing that
+    # waits, opens or connects.
     assert modules & {"asyncio", "sqlite3", "socket", "ssl"} == set()
     assert {"lockfast.guards", "lockfast.errors"} <= ours
 
@@ -133,7 +133,7 @@ def test_the_redis_guard_is_loaded_when_asked_for_and_without_the_driver() -> No
 
 @pytest.mark.parametrize("name", ["lockfast", "lockfast.aio", "lockfast.guards"])
 def test_names_are_there_to_be_found(name: str) -> None:
-    """Everything in `__all__` is there, and nothing public is left out of it."""
+    """Everything in `__all__` exists, and nothing public is missing from it."""
     module = __import__(name, fromlist=["x"])
     exported = set(module.__all__)
     assert exported == {n for n in exported if hasattr(module, n)}

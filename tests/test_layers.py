@@ -42,9 +42,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": {"api", "events", "flow"},
     "aio": {"api", "errors", "flow"},
     "": {"api", "errors", "flow", "telemetry"},
-    # Beside them. The resource's side knows nothing of clients:
+    # Beside them. Code on the resource's side knows nothing of clients:
     "guards": {"errors", "core", "events", "process_observer", "runtimes"},
-    # The public API, in a framework's clothes:
+    # The public API, for frameworks:
     "integrations": {"", "aio", "api", "errors", "guards"},
     "server": {"", "drawing", "errors", "core", "ports", "flow", "runtimes", "stores", "telemetry"},
     "cli": {
@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores"},
     "conformance": {"", "api", "errors", "core", "ports", "flow", "runtimes", "stores", "sim"},
 }
-"""Of each part of the package, which others it may import; "" is `lockfast` itself."""
+"""For each part of the package, which others it may import; "" is `lockfast` itself."""
 
 CLOCKS = {"time", "datetime"}
 RANDOM = {"random", "secrets", "uuid"}
@@ -94,13 +94,13 @@ NEVER: dict[str, set[str]] = {
     "ports": CLOCKS | RANDOM | CONCURRENCY | WORLD,
     "flow": CLOCKS | RANDOM | CONCURRENCY | WORLD,
 }
-"""What must not be imported from the standard library; the runtime gives it instead."""
+"""Modules of the standard library that must not be imported; the runtime provides them."""
 
 STANDARD_ONLY = set(MAY_IMPORT) - {
     *("stores", "integrations", "server", "sim", "cli", "conformance", "metrics", "otel"),
     "playground",
 }
-"""Parts that import nothing but the standard library, not even when used."""
+"""Parts that import only the standard library, even when used."""
 
 
 class Import(NamedTuple):
@@ -119,14 +119,14 @@ class Import(NamedTuple):
 
 
 def part_of(path: Path) -> str:
-    """Which part of the package a file belongs to."""
+    """Return the part of the package that a file belongs to."""
     inside = path.relative_to(ROOT)
     first = inside.parts[0]
     return first.removesuffix(".py").replace("__init__", "") if len(inside.parts) == 1 else first
 
 
 def part_of_module(module: str, names: tuple[str, ...]) -> set[str]:
-    """Which parts an import of `lockfast…` reaches."""
+    """Return the parts that an import of `lockfast…` reaches."""
     parts = module.split(".")[1:]
     if parts:
         return {parts[0]}
@@ -134,7 +134,7 @@ def part_of_module(module: str, names: tuple[str, ...]) -> set[str]:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Every import of a file, wherever in it: also those inside functions."""
+    """Return every import of a file, including those inside functions."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -190,7 +190,7 @@ def test_the_package_needs_nothing_but_the_standard_library(part: str) -> None:
 
 
 def test_promises_are_stated_without_the_table() -> None:
-    """A mistake in the table would be invisible if the model were made from it."""
+    """A mistake in the table would be invisible if the model were derived from it."""
     for name in ("model.py", "promises.py", "checker.py"):
         path = ROOT / "sim" / name
         reached = {found.module for found in imports_of(path)}

@@ -14,7 +14,7 @@ SYNONYMS = (
     "abandon|over|outlived?|forsake|forget|retire|withdraw|drop(ped)?|finish(ed)?|bury|"
     "(take|taken|give|given)_(back|away)|as_told"
 )
-"""Verbs that once named the end of a claim or session, or could."""
+"""Verbs that named the end of a claim or session before, or could."""
 ABOUT_OTHER_THINGS = {
     "forget_below": "numbers that a client will not use again",
     "dropped": "events that a slow observer missed",

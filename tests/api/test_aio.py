@@ -1,4 +1,4 @@
-"""The asyncio face: a task inside a block is cancelled on loss, and only then."""
+"""The asyncio API: a task inside a block is cancelled when its lease is lost, and only then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def connected(**settings: Any) -> AsyncIterator[aio.Client]:
 
 
 def run(story: Callable[[aio.Client], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    """Tell a story with a client, on a loop of its own; nothing may be left undone on it."""
+    """Run a test with a client, on its own loop; no task may be left on it."""
 
     async def told() -> None:
         async with asyncio.timeout(2 * PATIENCE), connected(**settings) as client:
@@ -38,7 +38,7 @@ def run(story: Callable[[aio.Client], Coroutine[Any, Any, None]], **settings: An
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        await asyncio.sleep(0)  # a cancellation left over would strike here
+        await asyncio.sleep(0)  # a left-over cancellation would be raised here
 
     asyncio.run(told(), debug=True)
 
@@ -147,7 +147,7 @@ def test_a_loss_after_the_block_cancels_nobody() -> None:
 
 
 def test_a_loss_seen_first_when_the_block_ends_cancels_nobody() -> None:
-    """The word that it is lost waits on a blocked loop, and comes when the block is over."""
+    """The notice of the loss waits for the blocked loop and arrives after the block has ended."""
 
     async def story(client: aio.Client) -> None:
         with pytest.raises(LeaseLostError):
@@ -223,7 +223,7 @@ def test_a_cancellation_from_outside_stays_one() -> None:
 
 
 def test_a_cancellation_from_outside_wins_over_a_loss() -> None:
-    """Both at once: whoever cancelled the task sees it cancelled."""
+    """If both happen at once, whoever cancelled the task sees it cancelled."""
 
     async def story(client: aio.Client) -> None:
         inside = asyncio.Event()
@@ -237,7 +237,7 @@ def test_a_cancellation_from_outside_wins_over_a_loss() -> None:
         task = asyncio.create_task(hold())
         await inside.wait()
         await client.revoke("a", reason="test")
-        # Both arrive in one turn of the loop.
+        # Both arrive in the same iteration of the loop.
         time.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -281,7 +281,7 @@ def test_a_timeout_that_is_not_over_does_not_hide_a_loss(where: str) -> None:
 
 
 def test_a_timeout_goes_on_counting_after_a_loss() -> None:
-    """What was cancelled for the loss is uncancelled, so a timeout around it still works."""
+    """The cancellation caused by the loss is undone, so an enclosing timeout still works."""
 
     async def story(client: aio.Client) -> None:
         with pytest.raises(TimeoutError):
@@ -328,7 +328,7 @@ def test_re_entered_blocks_raise_once_each_is_left() -> None:
 
 
 def test_a_block_inside_a_lease_that_was_acquired_raises() -> None:
-    """The inner release is not the last one, but must not hide that the lease is lost."""
+    """The inner release is not the last one, but it must still report the loss."""
 
     async def story(client: aio.Client) -> None:
         lock = client.lock("a", reentrant=True, max_hold=SHORT)
@@ -343,7 +343,7 @@ def test_a_block_inside_a_lease_that_was_acquired_raises() -> None:
 
 
 def test_a_task_already_being_cancelled_may_use_locks() -> None:
-    """As in a clean-up: what was cancelled before the block is none of its business."""
+    """As in clean-up code: a cancellation from before the block does not concern the block."""
 
     async def story(client: aio.Client) -> None:
         cleaned: list[str] = []
@@ -446,7 +446,7 @@ def test_a_client_serves_one_loop_after_another() -> None:
 
 
 def test_a_loop_that_is_gone_is_not_told() -> None:
-    """A lease outlives its loop and is lost: nobody is left to tell, and nothing breaks."""
+    """A lease outlives its loop and is lost: there is nothing to notify, and nothing fails."""
     client = aio.connect(fresh_url(), ttl=0.3)
     leases = []
 

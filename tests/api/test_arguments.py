@@ -1,7 +1,7 @@
-"""Every argument of the API arrives: at the store, in a command, or in what is called back.
+"""Every argument of the API takes effect: in the store, in a command, or in a callback.
 
-Each function is called with a value for every parameter that is not its default, in both
-faces. A parameter that no case looks at fails the last test.
+Each function is called in both APIs with a value other than the default for every parameter. A
+parameter that no case checks fails the last test.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _RecordingWire:
 
 
 class RecordingStore(MemoryStore):
-    """A memory store that writes down what its callers send."""
+    """A memory store that records what its callers send."""
 
     def __init__(self) -> None:
         super().__init__(MemoryTable(now_ms), ThreadsRuntime())
@@ -55,7 +55,7 @@ class RecordingStore(MemoryStore):
 
 
 class Scene:
-    """A face, and what became of the calls to it."""
+    """One of the two APIs, and the results of the calls to it."""
 
     def __init__(self, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.face: Any = FACES[face]
@@ -79,7 +79,7 @@ class Scene:
         monkeypatch.setattr(settings, "timeout_to_ms", timeout_to_ms)
 
     def do(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of this face, on its loop and awaited if it has one."""
+        """Call a function of this API, on its loop and awaited if it has one."""
 
         async def called() -> Any:
             result = call(*args, **kwargs)
@@ -120,7 +120,7 @@ def scene(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 class Case(NamedTuple):
-    """A call, and a look at where each of its arguments has come to."""
+    """A call, and a check of where each of its arguments arrived."""
 
     arguments: dict[str, Any]
     arrived: Callable[[Scene, dict[str, Any]], dict[str, Any]]
@@ -130,7 +130,7 @@ CASES: dict[str, list[Case]] = {}
 
 
 def case(*names: str, **arguments: Any) -> Callable[[Any], Any]:
-    """Call `names` with these arguments; the decorated function says what arrived."""
+    """Call `names` with these arguments; the decorated function reports what arrived."""
 
     def note(arrived: Callable[[Scene, dict[str, Any]], dict[str, Any]]) -> Any:
         for name in names:
@@ -223,7 +223,7 @@ def default_lock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def of_lock(scene: Scene, made: Any) -> dict[str, Any]:
     entered = scene.take(made)
-    # Twice by the same actor, which would wait for itself if it could not enter again.
+    # Twice by the same actor, which would wait for itself if the lock were not reentrant.
     again = scene.do(made.try_acquire)
     if again is not None:
         scene.do(again.release)
@@ -346,7 +346,7 @@ def once_run(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def held(scene: Scene) -> Any:
-    """A client, with locks of each kind held by another."""
+    """A client, with locks of each kind held by another client."""
     one, other = scene.client(), scene.client()
     scene.take(one.lock("a"))
     scene.take(one.semaphore("a", 1))
@@ -414,7 +414,7 @@ def campaign_in_vain(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait_until(true: Callable[[], bool]) -> Any:
-    """Wait, on a thread or on the loop, for what a callback does."""
+    """Wait, on a thread or on the loop, for the effect of a callback."""
 
     async def on_the_loop() -> None:
         async with asyncio.timeout(30):
@@ -486,7 +486,7 @@ def on_lost(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordingStorage:
-    """Returns what it was asked to execute."""
+    """Returns what it was told to execute."""
 
     def execute(
         self, resource: str, token: int, operation: str, *, shared: bool, once: bool
@@ -582,7 +582,7 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
         thing = getattr(thing, part)
     found = dict(inspect.signature(thing).parameters)
     found.pop("self", None)
-    found.pop("positional", None)  # refused, whatever it is
+    found.pop("positional", None)  # refused, whatever its value
     return found
 
 

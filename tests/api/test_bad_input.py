@@ -1,4 +1,4 @@
-"""What makes no sense is refused with a typed error, before anything is sent."""
+"""Invalid arguments are refused with a typed error before anything is sent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_span_is_finite_and_not_negative(
 @pytest.mark.parametrize("what", [what for what in SPANS if what != "timeout of acquire"])
 @pytest.mark.parametrize("span", [10**400, 1e300, timedelta.max], ids=["10**400", "1e300", "max"])
 def test_a_span_of_ages_is_refused(client: lockfast.Client, what: str, span: object) -> None:
-    """It would overflow somewhere: in a rank, in a store's number, in a wait."""
+    """It would overflow in a rank, in a store's number or in a wait."""
     with pytest.raises(ValueError, match=r"ttl|max_hold|lock_delay|_timeout|_step|_after|at_"):
         SPANS[what](client, span)
 
@@ -168,7 +168,7 @@ def test_a_bad_name_is_refused(client: lockfast.Client, what: str, name: object,
 @pytest.mark.parametrize(("name", "why"), BAD_NAMES, ids=lambda value: ascii(value)[:20])
 def test_a_bad_name_is_not_revoked(client: lockfast.Client, name: Any, why: str) -> None:
     if name is None:
-        return  # then it is about a session
+        return  # in that case the error is about a session
     with pytest.raises(InvalidNameError, match=why):
         client.revoke(name, reason="test")
 

@@ -1,4 +1,4 @@
-"""Connecting: a check at the start, passwords that change, and ready clients of other libraries."""
+"""Connecting: checks at the start, rotating passwords, and clients of other libraries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ping_raises_what_is_wrong(lockfast_store: ControlledStore) -> None:
 
 @pytest.mark.parametrize("connect", [lockfast.connect, lockfast.aio.connect])
 def test_check_fails_at_the_start(connect: Callable[..., Any], tmp_path: Path) -> None:
-    connect(NOWHERE)  # fails at its first use
+    connect(NOWHERE)  # fails when it is first used
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1"):
         connect(NOWHERE, check=True, connect_timeout=0.1)
     client = connect(f"sqlite://{tmp_path}/locks.db", check=True)
@@ -73,8 +73,8 @@ def test_check_fails_at_the_start(connect: Callable[..., Any], tmp_path: Path) -
 
 
 def test_a_check_in_asyncio_leaves_the_event_loop_to_others() -> None:
-    """A silent server costs the caller its connect_timeout, and other tasks nothing."""
-    silent = socket.create_server(("127.0.0.1", 0))  # accepts, and never answers
+    """A silent server costs the caller its connect_timeout and delays no other task."""
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts connections and never answers
     url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
     turns = 0
 
@@ -135,7 +135,7 @@ def address(server: RedisServer) -> Iterator[str]:
     for password in ("first", "second"):
         try:
             server.run("CONFIG", "SET", "requirepass", "first", password=password)
-        except Exception:  # the other one is right
+        except Exception:  # the other password is correct
             continue
 
 

@@ -1,4 +1,4 @@
-"""Errors cross process borders: multiprocessing, concurrent.futures and Celery pickle them."""
+"""Errors can be pickled, as multiprocessing, concurrent.futures and Celery require."""
 
 from __future__ import annotations
 

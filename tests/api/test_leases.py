@@ -1,4 +1,4 @@
-"""What a holder can rely on, whatever the store, the network or the body does."""
+"""What a holder can rely on, whatever the store, the network or the body of the block does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def client(store: CuttableStore) -> Iterator[lockfast.Client]:
 
 
 def until(true: Callable[[], object]) -> None:
-    """Wait for what another thread does."""
+    """Wait for the effect of another thread."""
     for _ in range(PATIENCE * 200):
         if true():
             return
@@ -63,7 +63,7 @@ def until(true: Callable[[], object]) -> None:
 def test_a_holder_cut_off_is_told_by_its_own_clock(
     client: lockfast.Client, store: CuttableStore
 ) -> None:
-    """Nothing answers, and the lease is lost no later than the store would end it."""
+    """With no replies, the lease is lost no later than the store expires it."""
     lease = client.lock("a").acquire()
     store.cut()
     deadline = lease.deadline
@@ -92,7 +92,7 @@ def test_the_end_of_max_hold_is_told_with_nothing_answering(
 def test_the_first_look_after_a_pause_tells_the_truth(
     client: lockfast.Client, store: CuttableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though no thread has run yet to notice."""
+    """Even if no thread has run yet that could have noticed."""
     lease = client.lock("a", ttl=60).acquire()
     runtime = client._core.runtime
     asleep_s = 100
@@ -137,7 +137,7 @@ def test_a_release_that_is_not_answered_says_so_and_goes_on(
 def test_a_block_whose_release_is_not_answered_ends_well(
     client: lockfast.Client, store: CuttableStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The work is done and was protected; that is no reason to raise."""
+    """The work was done under the lock, so there is no reason to raise."""
     with client.lock("a"):
         store.cut(c.Leave)
     assert "may not have arrived" in caplog.text
@@ -160,7 +160,7 @@ def test_a_timeout_is_kept_though_the_queue_cannot_be_left(
     client: lockfast.Client, store: CuttableStore
 ) -> None:
     holder = client.lock("a", ttl=20).acquire()
-    # What must not arrive is the leave of the one who gives up.
+    # Only the leave of the claim that gives up is dropped.
     store.cut(c.Leave)
     with pytest.raises(
         AcquireTimeoutError, match="removed from the queue in the background"
@@ -176,7 +176,7 @@ def test_a_timeout_is_kept_though_the_queue_cannot_be_left(
 def test_a_claim_already_queued_waits_through_an_outage(
     client: lockfast.Client, store: CuttableStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer than the connect_timeout, and longer than its session lives."""
+    """The outage is longer than connect_timeout and longer than the session's TTL."""
     use(monkeypatch, CuttableStore(table=store.table))
     with lockfast.connect("memory://", ttl=TTL) as other:
         holder = other.lock("a").acquire()
@@ -266,7 +266,7 @@ def test_what_is_shown_of_a_lease(client: lockfast.Client) -> None:
 
 
 def chain_of(error: BaseException) -> list[type[BaseException]]:
-    """An error and all behind it; fails on a ring."""
+    """Return an error and all its causes and contexts; fail on a cycle."""
     found: list[BaseException] = []
     link: BaseException | None = error
     while link is not None:
@@ -305,7 +305,7 @@ def test_a_lost_lease_cannot_be_entered(client: lockfast.Client) -> None:
 
 
 def test_blocks_of_one_recipe_may_be_nested_in_many_threads(client: lockfast.Client) -> None:
-    """`with` keeps its lease by thread: none leaves the block of another."""
+    """`with` keeps its lease per thread, so no thread ends the block of another."""
     outer, inner = client.lock("outer", reentrant=True), client.lock("inner", reentrant=True)
     problems: list[BaseException] = []
 
@@ -462,7 +462,7 @@ def test_what_a_store_has_not_declared_is_refused_before_anything_is_sent(
 
 
 def test_closing_ends_a_watch_at_once() -> None:
-    """Not when the next keep-alive would have been due."""
+    """It does not wait until the next keep-alive is due."""
     client = lockfast.connect(fresh_url(), ttl=3600)
     ended: list[Exception] = []
     watch = client.watch(after=0)

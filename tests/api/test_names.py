@@ -1,4 +1,4 @@
-"""A name is one lock: never two, never another's, never a file."""
+"""A name stands for exactly one lock, and never for a file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_ten_thousand_hostile_names(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A typed error or a lock of exactly that name; never an alias, never a stray file."""
+    """Each gives a typed error or a lock of exactly that name; never an alias or a stray file."""
     monkeypatch.chdir(tmp_path)
     seen = 0
     store = request.node.callspec.params["client"]
@@ -71,7 +71,7 @@ def test_ten_thousand_hostile_names(
                 lock = client.lock(name)
             except InvalidNameError:
                 continue
-            # All are held at the same time: an alias would find itself held already.
+            # All are held at the same time: an alias would find its lock held.
             lease = lock.try_acquire()
             assert lease is not None, f"{name!r} is taken for another of {list(leases)!r}"
             assert lease.name == lock.name == name
@@ -92,7 +92,7 @@ def test_ten_thousand_hostile_names(
 
 
 class Job(str, Enum):  # noqa: UP042 — a StrEnum prints its value
-    """Equal to its value, but printed as `Job.NIGHTLY`."""
+    """Equal to its value, but formatted as `Job.NIGHTLY`."""
 
     NIGHTLY = "nightly"
 
@@ -193,7 +193,7 @@ def test_names_from_arguments(template: str, arguments: tuple[Any, ...], name: s
     ],
 )
 def test_a_template_that_makes_no_sense_is_refused_at_once(template: str) -> None:
-    """When the function is decorated, not when it is called at night."""
+    """The error is raised when the function is decorated, not when it is called."""
     with lockfast.connect(fresh_url()) as client, pytest.raises(InvalidNameError):
         client.lock(template)(of_two)
 
@@ -223,7 +223,7 @@ NOT_BLOCKING: list[Callable[..., Any]] = [
 
 @pytest.mark.parametrize("function", NOT_BLOCKING)
 def test_a_body_that_would_run_without_the_lock_is_refused(function: Callable[..., Any]) -> None:
-    """Calling these only begins them; they would run after the lock is released."""
+    """Calling these only starts them; they would run after the lock is released."""
     with lockfast.connect(fresh_url()) as client:
         with pytest.raises(TypeError):
             client.lock("a")(function)

@@ -1,6 +1,6 @@
-"""The two faces are alike: the same names, parameters, defaults, annotations, docstrings.
+"""The two APIs are alike: the same names, parameters, defaults, annotations and docstrings.
 
-What may differ is written down here, word by word.
+Every permitted difference is listed here.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ NOT_AWAITED = {
     "default_client",
     "lock",
 }
-"""Functions of the asyncio face that are not coroutines, since they send nothing."""
+"""Functions of the asyncio API that are not coroutines, because they send nothing."""
 
 ACQUIRING = {"Election.campaign", "Lock.acquire", "Party.join", "Semaphore.acquire"}
-"""Those that return an `Acquiring`, to be awaited or entered with `async with`."""
+"""Functions that return an `Acquiring`, to be awaited or entered with `async with`."""
 
 WORDS: dict[str, list[tuple[str, str]]] = {
     "Client": [("of a `with` block", "of an `async with` block")],
@@ -78,13 +78,13 @@ WORDS: dict[str, list[tuple[str, str]]] = {
         ("`with lock as lease:`", "`async with lock as lease:`"),
     ],
 }
-"""Of each docstring that differs, the words of the blocking face and of the other."""
+"""For each docstring that differs: the words of the blocking API and of the asyncio API."""
 
 ANNOTATIONS = [("Iterator", "AsyncIterator")]
 
 
 def members_of(face: Any) -> dict[str, Callable[..., Any] | property | type]:
-    """Everything public of a face where it is written, in the names of the blocking one."""
+    """Return everything public of an API by its module, under the names of the blocking API."""
     found: dict[str, Callable[..., Any] | property | type] = {}
     for name in face.__all__:
         thing = getattr(face, name)
@@ -108,14 +108,14 @@ FUNCTIONS = [name for name in BOTH if inspect.isfunction(BLOCKING[name])]
 
 
 def own_name(name: str) -> str:
-    """As a member is called in the asyncio face."""
+    """Return the name of a member in the asyncio API."""
     backwards = {blocking_name: aio_name for aio_name, blocking_name in TWINS.items()}
     owner, dot, inner = name.rpartition(".")
     return f"{owner}{dot}{backwards.get(inner, inner)}"
 
 
 def test_the_faces_have_the_same_names() -> None:
-    # Lease keeps the blocks that a loss must cancel.
+    # Lease keeps the blocks that must be cancelled on a loss.
     aio_only = {name for name in AIO if name.startswith("Acquiring")} | {"Lease.__init__"}
     assert set(BLOCKING) == set(AIO) - aio_only
     assert ["Acquiring", *blocking.__all__] == aio.__all__
@@ -156,7 +156,7 @@ def test_parameters_defaults_and_annotations_are_alike(name: str) -> None:
 
 
 def as_blocking(annotation: object) -> str:
-    """An annotation without the coroutine around a result."""
+    """Return an annotation without the coroutine around its result."""
     return re.sub(r"(?:Coroutine\[Any, Any, |Acquiring\[)([^]]*)\]", r"\1", str(annotation))
 
 

@@ -1,4 +1,4 @@
-"""Where the locks are: URLs, their options, their passwords, and where there is none."""
+"""Store URLs: schemes, options, passwords, and the default when there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITH_PASSWORD = [
     f"nonsense://user:{SECRET}@host",
     f"memory://user:{SECRET}@host?nonsense=1",
     f"sqlite://user:{SECRET}@host?nonsense=1",
-    # passwords that somebody forgot to escape
+    # passwords that were not escaped
     f"nonsense://user:a@{SECRET}@host",
     f"nonsense://user:a/{SECRET}@host",
     f"nonsense://user:a?{SECRET}@host",
@@ -39,7 +39,7 @@ WITH_PASSWORD = [
     f"user:{SECRET}@host",
     f"user:a://{SECRET}@host",
     f"NONSENSE://user:{SECRET}@host",
-    # and where else they are put
+    # and the other places where passwords are put
     f"nonsense://host/0?password={SECRET}",
     f"nonsense://host?user=me&password={SECRET}&x=1",
     f"nonsense://host?sentinel_password={SECRET}",
@@ -52,7 +52,7 @@ WITH_PASSWORD = [
 def test_a_password_is_never_shown(
     url: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not in an error, not in what it was caused by, not in a log or a repr."""
+    """Not in an error or its causes, not in a log or a repr."""
     caplog.set_level(logging.DEBUG)
     shown = ""
     try:
@@ -62,7 +62,7 @@ def test_a_password_is_never_shown(
             shown += repr(lease)
     except Exception as error:
         shown += "".join(traceback.format_exception(error))
-        # The line of this test that has the URL in it is no fault of theirs.
+        # The source line of this test contains the URL; that is not a leak.
         shown = "\n".join(line for line in shown.splitlines() if "connect(url" not in line)
     captured = capsys.readouterr()
     assert SECRET not in shown + caplog.text + captured.out + captured.err
@@ -165,7 +165,7 @@ def test_a_quoted_path_is_that_path(name: str) -> None:
 
 @pytest.fixture
 def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The client behind `lockfast.lock`, forgotten afterwards."""
+    """Return the client behind `lockfast.lock`; discard it afterwards."""
     from lockfast.api.blocking import client as module
 
     monkeypatch.setattr(module, "_default", None)

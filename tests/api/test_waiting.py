@@ -1,4 +1,4 @@
-"""How long acquire waits, what it can be used as, and leases with a fixed end; in both faces."""
+"""How long acquire waits, what its result can be used as, and leases with a fixed end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockfast.testing import ControlledStore
 Face = Callable[..., Any]
 NO_TIME = 0.01
 KEPT: list[Any] = []
-"""What `do` returned: a lease that nobody keeps is released."""
+"""Keep what `do` returns: an unreferenced lease would be released."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def connect(request: pytest.FixtureRequest, lockfast_store: ControlledStore) -> 
 
 
 def do(call: Callable[[], Any]) -> Any:
-    """Call, and await what is returned if it can be awaited."""
+    """Call, and await the result if it can be awaited."""
 
     async def called() -> Any:
         result = call()
@@ -51,7 +51,7 @@ def do(call: Callable[[], Any]) -> Any:
 
 
 def enter(make: Callable[[], Any]) -> Any:
-    """Use something as a context manager, and return the lease that it gives."""
+    """Use an object as a context manager, and return the lease that it gives."""
 
     async def entered() -> Any:
         manager = make()
@@ -230,7 +230,7 @@ def test_extend_asks_the_store(connect: Face, lockfast_store: ControlledStore) -
     client = connect()
     lease = do(client.lock("a", renew=False).acquire)
     table = lockfast_store._table
-    table.start()  # the store lost everything
+    table.start()  # the store lost all its data
     with pytest.raises(LeaseLostError):
         do(lambda: lease.extend(5))
     assert lease.state is LeaseState.LOST

@@ -1,4 +1,4 @@
-"""The parts of `./dev chaos` that judge: the witness, the rule for flat, the command line."""
+"""The parts of `./dev chaos` that judge: the witness, the rule for memory growth, the CLI."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_figure_that_grows_is_not_flat() -> None:
 
 
 def test_a_process_with_the_shim_obeys_its_page(tmp_path: Path) -> None:
-    """The wall clock moves and the monotonic one does not; a full disk lets no file grow."""
+    """The wall clock moves and the monotonic one does not; a full disk keeps files from growing."""
     disk = tmp_path / "disk"
     disk.mkdir()
     shim = Shim(tmp_path, disk)

@@ -13,7 +13,7 @@ from chaos.targets import TARGETS, Memory
 SHORT = Plan(seconds=1.0, strikes=3, seed=7, hold_ms=4.0, pause_ms=4.0)
 
 
-# tests/cluster/test_chaos.py has the faults of a cluster.
+# tests/cluster/test_chaos.py covers the faults of a cluster.
 @pytest.mark.parametrize("store", [name for name in TARGETS if name != "redis-cluster"])
 def test_promises_are_kept_through_a_mix_of_faults(store: str, tmp_path: Path) -> None:
     with TARGETS[store]() as target:
@@ -25,7 +25,7 @@ def test_promises_are_kept_through_a_mix_of_faults(store: str, tmp_path: Path) -
 
 
 class Apart(Memory):
-    """Workers that each have a store of their own, so that locks exclude nobody."""
+    """Workers that each have their own store, so that locks exclude nobody."""
 
     workers, lanes = 3, 1
 

@@ -1,4 +1,4 @@
-"""Who may use a cluster: passwords, ACL users, TLS; and what doctor says of it."""
+"""Who may use a cluster: passwords, ACL users, TLS; and what doctor reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight processes go on while primaries fail over and slots move."""
+"""Eight processes continue while primaries fail over and slots move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT = Plan(seconds=1.0, strikes=3, seed=11, hold_ms=4.0, pause_ms=4.0)
 
 @pytest.mark.parametrize("fault", ["reshard", "promote"])
 def test_eight_processes_go_on(fault: str, tmp_path: Path) -> None:
-    """Moving slots breaks no promise; a failover may forget grants, but tokens rise."""
+    """Moving slots breaks no promise; a failover may lose grants, but tokens rise."""
     with Cluster() as target:
         result = Case(target, fault, SHORT, tmp_path).run()
     assert result.problems == [], "\n".join(result.problems)

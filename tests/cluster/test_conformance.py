@@ -1,4 +1,4 @@
-"""A Redis Cluster keeps the contract of every store."""
+"""A Redis Cluster passes the contract of every store."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def replica_of(cluster: RedisCluster, primary: Node) -> Node:
 def test_leases_survive_the_failover_of_their_primary(
     fragile: RedisCluster, namespace: str
 ) -> None:
-    """The replica knows session and claim: the holder never notices, nor do those elsewhere."""
+    """The replica has session and claim: neither the holder nor clients of other shards notice."""
     url = fragile.url(namespace, shards=SHARDS)
     struck, other = fragile.primaries[:2]
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as contender:
@@ -51,7 +51,7 @@ def test_leases_survive_the_failover_of_their_primary(
 
 
 def test_a_task_goes_on_when_a_primary_is_stopped(fragile: RedisCluster, namespace: str) -> None:
-    """Nothing answers and nothing is refused: other nodes name the one that was promoted."""
+    """No reply and no refusal: other nodes name the one that was promoted."""
     struck = fragile.primaries[0]
 
     async def story() -> None:
@@ -79,7 +79,7 @@ def test_a_grant_that_no_replica_has_is_told_and_fenced(
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as other:
         holder.lock(name).acquire().release()
         with replica_of(fragile, struck).stopped():
-            # Else the grant would wait for it in the buffer of its socket.
+            # Otherwise the grant would wait for it in its socket buffer.
             struck.call("CLIENT", "KILL", "TYPE", "replica")
             held = holder.lock(name).acquire()
             struck.kill()
@@ -107,7 +107,7 @@ def test_with_wait_such_a_grant_is_not_handed_out(fragile: RedisCluster, namespa
 def test_a_shard_that_is_down_costs_only_its_own_leases(
     fragile: RedisCluster, namespace: str
 ) -> None:
-    """A primary and its replica are gone; the nodes that are left go on serving their slots."""
+    """A primary and its replica are down; the remaining nodes keep serving their slots."""
     for node in fragile.nodes:
         node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
     struck, other = fragile.primaries[:2]
@@ -131,7 +131,7 @@ def test_a_shard_that_is_down_costs_only_its_own_leases(
 
 
 def subscribed(node: Node) -> bool:
-    """Whether a client hears its wakes from this node."""
+    """Return True if a client receives its wakes from this node."""
     lines = str(node.call("CLIENT", "LIST")).splitlines()
     return any("name=lockfast" in line and " sub=0 " not in line for line in lines)
 
@@ -139,7 +139,7 @@ def subscribed(node: Node) -> bool:
 def test_waiters_are_woken_although_the_subscribed_node_hangs(
     fragile: RedisCluster, namespace: str
 ) -> None:
-    """One node hears for all shards: when it is stopped, another takes over within seconds."""
+    """One node delivers the wakes of all shards: when it stops, another takes over soon."""
     url = fragile.url(namespace, shards=SHARDS)
     with lockfast.connect(url, ttl=3600) as one, lockfast.connect(url, ttl=3600) as two:
         one.lock("warm").acquire().release()

@@ -32,7 +32,7 @@ def slot(namespace: str) -> int:
 
 @pytest.fixture
 def ends(cluster: RedisCluster, slot: int) -> tuple[Node, Node]:
-    """The node that serves the slot, and another primary."""
+    """Return the node that serves the slot, and another primary."""
     source = cluster.owner(slot)
     return source, next(node for node in cluster.primaries if node is not source)
 
@@ -75,7 +75,7 @@ def test_a_task_follows_a_slot_back_and_forth(
 def test_nothing_runs_while_the_keys_are_on_two_nodes(
     cluster: RedisCluster, namespace: str, slot: int, ends: tuple[Node, Node], face: str
 ) -> None:
-    """Half a table must not be taken for the whole: the command is refused until they are one."""
+    """Half a table must not be mistaken for the whole: commands are refused until it is moved."""
     store = open_store(cluster.url(namespace, shards=SHARDS), face)  # type: ignore[arg-type]
     session = PLACEMENT.session_id("a" * 16, "b" * 16, PLACEMENT.shard_of_name("lock", NAME))
     places = (c.Place("lock", NAME, "exclusive"),)
@@ -118,7 +118,7 @@ def test_nothing_runs_while_the_keys_are_on_two_nodes(
 def test_a_command_is_asked_of_the_node_that_has_all_keys_already(
     cluster: RedisCluster, namespace: str, slot: int, ends: tuple[Node, Node]
 ) -> None:
-    """While the move is not yet announced, the old node answers ASK."""
+    """Before the move is announced, the old node answers ASK."""
     source, target = ends
     with lockfast.connect(cluster.url(namespace, shards=SHARDS)) as client:
         watch = client.watch()

@@ -57,10 +57,10 @@ class MovedClock:
     """A store's clock, which a test can move forward."""
 
     def __init__(self) -> None:
-        self._ahead_ms = 0
+        self.ahead_ms = 0
 
     def now_ms(self) -> int:
-        return now_ms() + self._ahead_ms
+        return now_ms() + self.ahead_ms
 
     async def pass_ms(self, span_ms: int) -> None:
-        self._ahead_ms += span_ms
+        self.ahead_ms += span_ms

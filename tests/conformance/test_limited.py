@@ -1,6 +1,6 @@
-"""What a store does not declare is refused, and everything else still kept.
+"""What a store does not declare is refused; everything else must still work.
 
-The store is another package's, found by its entry point as any third party's is.
+The store belongs to another package and is found by its entry point, like any third party's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 class LimitedStore(MemoryStore):
-    """A memory store that says it can do little, and is held to that."""
+    """A memory store that declares few capabilities and must behave accordingly."""
 
     def __init__(self, url: StoreUrl) -> None:
         table = _tables.setdefault(url.location, MemoryTable(now_ms))

@@ -1,4 +1,4 @@
-"""The SQLite store does what the model does, step by step, on thousands of random commands."""
+"""The SQLite store behaves like the model, step by step, on thousands of random commands."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SEND_MS = 5000
 
 
 class FileSteps:
-    """A lock file behind `apply`, written by several as if each were a process of its own.
+    """A lock database behind `apply`, written by several handles as if each were its own process.
 
-    Another one reads, so that a writer sees what others wrote only if it looks by itself.
+    Another handle reads, so a writer sees the others' writes only if it checks for them.
     """
 
     def __init__(self, path: Path, writers: int, driver: str) -> None:
@@ -41,7 +41,7 @@ class FileSteps:
         vars(file)["time"].time_ns = lambda: wall_us * 1000
         self._wakes.clear()
         reader, *writers = self._files
-        # Somebody watches from the beginning, so that the log can be compared too.
+        # Someone watches from the beginning, so that the log can be compared too.
         reader.apply(c.Events(None), SEND_MS)
         chosen = reader if type(command) in READS else self._random.choice(writers)
         return chosen.apply(command, SEND_MS), list(self._wakes)
@@ -90,7 +90,7 @@ def test_one_writer_and_the_model_agree(
 def test_three_writers_and_the_model_agree(
     make_subject: Callable[..., Callable[[], FileSteps]], seed: int
 ) -> None:
-    """Nobody works on what another has changed since it looked."""
+    """No handle works on rows that another has changed since it read them."""
     assert len(compare(make_subject(3), model, seed, STEPS).script) == STEPS
 
 
@@ -104,7 +104,7 @@ def test_three_writers_through_apsw_and_the_model_agree(
 def test_a_writer_that_trusts_what_it_knows_is_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison would notice if nobody looked whether others have written."""
+    """The comparison would notice a handle that does not check for others' writes."""
     monkeypatch.setattr(HotRow, "is_current", lambda self: self.version > 0)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)
@@ -128,7 +128,7 @@ def test_rows_that_get_lost_on_their_way_to_the_table_are_found_out(
 def test_deleted_rows_that_come_back_from_the_table_are_found_out(
     make_subject: Callable[..., Callable[[], FileSteps]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row leaves the hot row without a trace only if the table has none of its key."""
+    """A row may vanish from the hot row without a trace only if the table has none of its key."""
     monkeypatch.setattr(rows.SqliteRows, "put", rows.SqliteRows.add)
     with pytest.raises((MismatchError, AssertionError)):
         compare(make_subject(2), model, 1, STEPS)

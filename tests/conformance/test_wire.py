@@ -21,8 +21,8 @@ def harness(
     shorten_logs(monkeypatch)
     made = harness_for(store, face, quick_path)
     if face != "simulator":
-        # At the wire there are no clients with clocks of their own, so that of the store
-        # can be moved and nobody has to wait.
+        # At the wire no client has its own clock, so the store's clock can be moved and no test
+        # waits.
         clock = MovedClock()
         monkeypatch.setattr(memory, "now_ms", clock.now_ms)
         monkeypatch.setattr(file, "now_ms", clock.now_ms)

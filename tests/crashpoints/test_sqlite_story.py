@@ -1,7 +1,7 @@
-"""A process of the embedded store is killed in any write of a short story.
+"""A process of the embedded store is killed in any write of a short scenario.
 
-The processes are simulated (`lockfast.sim.sqlite`), the store and SQLite are not. Byte by byte a
-torn write makes no other story, so each write is torn at a few places.
+The processes are simulated (`lockfast.sim.sqlite`), the store and SQLite are not. Tearing a write
+at every byte makes no further difference, so each write is torn at a few places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WRITES_MAX = 200
 
 
 class Stage:
-    """Three processes of a machine, of which one may be killed."""
+    """Three processes of a machine, one of which may be killed."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -93,7 +93,7 @@ def test_a_process_killed_in_any_write_orphans_nothing(victim: int, seed: int) -
         here.send(other, c.Leave(f"s{other}", 1, PLACES))
         reply = here.enter(THIRD)
         if isinstance(reply, c.Queued):
-            # Only the dead one can be ahead: its death is seen, and it is expelled.
+            # Only the dead one can be ahead: its death is noticed, and it is expelled.
             assert [blocker.session for blocker in reply.ahead] == [f"s{victim}"]
             here.send(THIRD, c.Expel(f"s{victim}", PROCESS_DIED))
             reply = here.send(THIRD, c.Look("s2", 1))

@@ -1,4 +1,4 @@
-"""The connection is reset, or the process killed, at any byte of a short story."""
+"""The connection is reset, or the process killed, at any byte of a short scenario."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module", params=["redis", "etcd", "zookeeper"])
 def stage(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Proxy]]:
-    """The address of a server, that of the proxy before it, and the proxy."""
+    """Return the address of a server, that of the proxy in front of it, and the proxy."""
     if request.param == "redis":
         with RedisServer() as server, Proxy(server.socket) as proxy:
             yield f"unix://{server.socket}", f"redis://{proxy.address}", proxy

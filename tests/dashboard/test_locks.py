@@ -15,7 +15,7 @@ Open = Callable[..., Page]
 
 
 def test_a_grant_and_a_release_appear(open_page: Open, tmp_path: Path) -> None:
-    """A lock appears when it is granted, with its holder and countdown, and goes on release."""
+    """A lock appears with its holder and countdown when it is granted, and goes on release."""
     with (
         ServerThread(f"memory://{tmp_path}") as server,
         lockfast.connect(server.url(), owner="worker-7") as client,
@@ -33,7 +33,7 @@ def test_a_grant_and_a_release_appear(open_page: Open, tmp_path: Path) -> None:
 
 
 def test_login(open_page: Open, secured: Secured) -> None:
-    """The page shows nothing before the login, and a wrong token logs nobody in."""
+    """The page shows nothing before the login, and a wrong token is refused."""
     page = open_page(secured.base)
     page.get_by_label("Token").fill("lf_wrong")
     page.get_by_role("button", name="Log in").click()

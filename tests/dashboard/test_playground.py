@@ -77,7 +77,7 @@ def test_each_fault_of_a_worker(base: str, open_page: Opener, scene: Scene) -> N
     worker.get_by_text("holds the lock, token 1").wait_for()
     page.get_by_role("button", name="Pause worker A now").click()
     worker.get_by_text("paused (works)").wait_for()
-    # The focus stays in the row when its button goes.
+    # The focus stays in the row when its button disappears.
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Resume worker A"
     page.get_by_role("button", name="Resume worker A").click()
     page.get_by_role("button", name="Cut off worker A").click()

@@ -1,4 +1,4 @@
-"""A page outlives its server: it says that it is stale, and goes on when the server is back."""
+"""A page outlives its server: it says that it is stale, and recovers when the server is back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_killed_server(open_page: Open, tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs(open_page: Open, tmp_path: Path) -> None:
-    """A stopped server breaks no connection, but its silence is noticed."""
+    """A stopped server breaks no connection, but the page notices its silence."""
     import os
     import signal
 

@@ -1,4 +1,4 @@
-"""What the page does and hides by rights: revoking, wrong rights, rights that are taken away."""
+"""What the page does and hides by rights: revoking, missing rights, withdrawn rights."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cancelling_revokes_nothing(secured: Secured, open_page: Open) -> None:
 
 
 def test_without_the_right_to_revoke(secured: Secured, open_page: Open) -> None:
-    """Who may only read sees no button, and the API refuses the request that it would send."""
+    """A reader sees no button, and the API refuses the request that it would send."""
     with client_of(secured, "alice", "worker-7") as client, client.lock("orders/42") as lease:
         page = open_page(secured.base)
         log_in(page, secured.token_of["bob"])
@@ -115,7 +115,7 @@ def test_what_may_not_be_read_is_not_on_the_page(secured: Secured, open_page: Op
         assert "orders/1" in known
         assert "payroll" not in known
         assert "memory://" not in known
-        # One grant of orders/1: those of other locks are not in the figures.
+        # One grant of orders/1: those of other locks are not counted.
         figures = json.loads(known)[3]
         assert sum(row[1] for row in figures if isinstance(row, list)) == 1
         page.goto(f"{secured.base}/#/lock/lock/payroll%2Fsecret")
@@ -123,7 +123,7 @@ def test_what_may_not_be_read_is_not_on_the_page(secured: Secured, open_page: Op
 
 
 def test_another_namespace(secured: Secured, open_page: Open) -> None:
-    """`?namespace=` shows another namespace to whoever has rights there, and to nobody else."""
+    """`?namespace=` shows another namespace to principals with rights there, and to no others."""
     url = f"{secured.url_of('root')}&namespace=team"
     with lockfast.connect(url, owner="host") as client, client.lock("orders/team"):
         page = open_page(f"{secured.base}/?namespace=team")

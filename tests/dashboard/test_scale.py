@@ -75,7 +75,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_ten_thousand_locks(open_page: Open, tmp_path: Path, record_property: Record) -> None:
-    """Only visible rows exist; search, sorting and scrolling to the end work, and so do updates."""
+    """Only visible rows exist; search, sorting, scrolling to the end and updates work."""
     store = f"memory://{tmp_path}"
     with ServerThread(store) as server, lockfast.connect(store, owner="many") as client:
         leases = [client.lock(f"orders/{n % 100:02d}/{n:05d}").acquire() for n in range(LOCKS)]
@@ -137,7 +137,7 @@ def test_from_a_grant_to_its_row(open_page: Open, tmp_path: Path, record_propert
 def test_a_thousand_events_per_second(
     open_page: Open, tmp_path: Path, record_property: Record
 ) -> None:
-    """The page keeps up, and shows the last event; what it costs is printed."""
+    """The page keeps up and shows the last event; the cost is printed."""
     store = f"sqlite://{tmp_path}/locks.db"
     with ServerProcess(store, tmp_path, "--insecure-dev") as server:
         page = open_page(f"{server.url}/#/events")
@@ -158,7 +158,7 @@ def test_a_thousand_events_per_second(
 
 
 def browser_processes() -> list[int]:
-    """The processes of the browser that this process has started, renderers included."""
+    """Return the browser's processes that this process has started, renderers included."""
     found, todo = [], [os.getpid()]
     while todo:
         tasks = Path(f"/proc/{todo.pop()}/task")
@@ -173,7 +173,7 @@ def is_browser(pid: int) -> bool:
 
 
 def cpu_s(processes: list[int]) -> float:
-    """The processor time of processes, all their threads together."""
+    """Return the CPU time of processes, over all their threads."""
     ticks = 0
     for pid in processes:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

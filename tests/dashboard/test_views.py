@@ -1,4 +1,4 @@
-"""Every view in a real browser: what it shows, by keyboard, at 360 px, in the dark, accessibly."""
+"""Every view in a real browser: contents, keyboard, 360 px, dark mode, accessibility."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
         return lease
 
     def wait_in_line(self, client: lockfast.Client, name: str) -> threading.Thread:
-        """Start a thread that waits for a lock, and return once it stands in line."""
+        """Start a thread that waits for a lock, and return once it is queued."""
         before = client.inspect(name).waiting_count
 
         def acquire() -> None:
@@ -144,7 +144,7 @@ def test_search_and_prefixes(world: World, open_page: Open) -> None:
 
 
 def test_waiters(busy: World, open_page: Open) -> None:
-    """A waiting claim has its position, since when it waits, and who is in the way."""
+    """A waiting claim shows its position, how long it has waited, and which claims block it."""
     page = open_page(f"{busy.base}/#/waiting")
     row = page.get_by_role("row").filter(has_text="nightly")
     expect(row).to_contain_text("1 of 1")
@@ -175,7 +175,7 @@ def test_sessions(busy: World, open_page: Open) -> None:
 
 
 def test_events_and_pause(world: World, open_page: Open) -> None:
-    """Events appear as they happen, newest first; a paused list stays as it is."""
+    """Events appear as they happen, newest first; a paused list does not change."""
     client = world.client("web-1")
     page = open_page(f"{world.base}/#/events")
     expect(page.get_by_text("Nothing has happened yet.")).to_be_visible()
@@ -193,7 +193,7 @@ def test_events_and_pause(world: World, open_page: Open) -> None:
 
 
 def test_trends(world: World, open_page: Open) -> None:
-    """The charts get figures of events before the page was opened."""
+    """The charts include events from before the page was opened."""
     client = world.client("web-1")
     client.watch("").close()
     for n in range(20):
@@ -207,7 +207,7 @@ def test_trends(world: World, open_page: Open) -> None:
 
 
 def test_one_lock(busy: World, open_page: Open) -> None:
-    """The page of a lock has its holder, its line, its timeline, metadata and events."""
+    """The page of a lock has its holder, its queue, its timeline, metadata and events."""
     page = open_page(f"{busy.base}/#/lock/lock/nightly")
     expect(page.get_by_text("Held by batch; 1 claim waiting.")).to_be_visible()
     holders = page.get_by_role("region", name="Holders")
@@ -305,7 +305,7 @@ def serious(page: Page) -> list[str]:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_text(world: World, open_page: Open, name: str) -> None:
     """Markup, bidirectional overrides and 512 bytes in names, owners, metadata, values and reasons
-    are shown as text, and nothing of it becomes an element."""
+    are shown as text, and none of it becomes an element."""
     client = world.client(f"owner {name}"[:150], metadata=f"metadata {name}")
     world.hold(client.lock(name).acquire())
     world.wait_in_line(world.client(f"waiter {name}"[:150]), name)
@@ -326,7 +326,7 @@ def shown(text: str) -> str:
 
 
 def test_offline(world: World, open_page: Open) -> None:
-    """The page asks nobody but its own server for anything."""
+    """The page requests nothing from any other server."""
     page = open_page("about:blank")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

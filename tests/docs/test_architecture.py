@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md stays short, and what it points at is there."""
+"""ARCHITECTURE.md stays short, and the files it names exist."""
 
 import re
 
@@ -16,6 +16,11 @@ NAMED = re.compile(r"`([\w/]+\.py)`, `(\w+)`")
 ROWS = re.findall(r"^\| ([^|]+) \| (.+) \|$", TEXT.partition("## One idea")[0], re.MULTILINE)
 
 
+TABLE_PATHS = re.findall(
+    r"`([\w.-]+/[\w./-]*|[\w-]+\.(?:py|md))`", " ".join(row[1] for row in ROWS)
+)
+
+
 def test_it_is_short() -> None:
     assert len(TEXT.splitlines()) <= 350
 
@@ -25,6 +30,12 @@ def test_every_path_exists(path: str) -> None:
     if path == "errors.py":
         assert list(PACKAGE.glob("stores/*/errors.py"))
     assert (PACKAGE / path).exists()
+
+
+@pytest.mark.parametrize("path", sorted({*TABLE_PATHS} - {"errors.py"}))
+def test_every_path_that_answers_where_is_exists(path: str) -> None:
+    """Most are relative to the package, those in the root are not."""
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED.findall(TEXT))

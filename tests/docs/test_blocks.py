@@ -54,7 +54,7 @@ def test_a_block_is_what_its_language_says(block: Block) -> None:
 
 
 def check_commands(text: str) -> None:
-    """Every `lockfast …` has a command and options that exist."""
+    """Check that every `lockfast …` has a command and options that exist."""
     for line in LOCKFAST.findall(text):
         words = shlex.split(re.split(r" \||\s\s+#| &|; | >", line)[0], comments=True)
         if words:
@@ -62,7 +62,7 @@ def check_commands(text: str) -> None:
 
 
 def is_python(text: str) -> bool:
-    """Whether it is code rather than output: it parses and has a statement that does something."""
+    """Return True for code rather than output: it parses and has a statement with an effect."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -73,7 +73,7 @@ def is_python(text: str) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_python_hides_in_indented_text(name: str) -> None:
-    """Indented blocks are for output and URLs; nothing would run the code in them."""
+    """Indented blocks are for output and URLs; nothing would run code in them."""
     for block in re.findall(r"\n\n((?:    .*\n|\n(?=    ))+)", prose_of(ROOT / name)):
         assert not is_python(textwrap.dedent(block)), block
 

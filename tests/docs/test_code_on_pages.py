@@ -1,4 +1,4 @@
-"""The code that users copy from README and docs runs as it stands."""
+"""The code that users copy from README and docs runs unchanged."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def test_there_is_code_to_run() -> None:
 
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
-    """Every block of a page, one after another, word for word, in an empty directory."""
+    """Every block of a page, one after another, unchanged, in an empty directory."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN, name],
         input=python_of(ROOT / name),
@@ -36,12 +36,12 @@ def test_code_on_a_page_runs(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Losing a lease is logged, and without any handler Python prints that here.
+    # The loss of a lease is logged, and without any handler Python prints that here.
     lines = [line for line in done.stderr.splitlines() if not line.startswith("lost '")]
     assert lines == []
 
 
 def environment(state: Path) -> dict[str, str]:
-    """Ours, with a state directory of its own and no settings of Lockfast."""
+    """Return our environment, with its own state directory and without settings of Lockfast."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKFAST_")}
     return {**kept, "XDG_STATE_HOME": str(state)}

@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""The examples do what their text says."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def test_the_tests_of_a_user_pass() -> None:
 
 
 def test_demo_goes_as_told(tmp_path: Path) -> None:
-    """The stopped process is succeeded, told and refused; the picture shows it."""
+    """The stopped process is succeeded, told and refused, and the picture shows it."""
     with start("demo.py", tmp_path) as demo:
         output, _ = demo.communicate(timeout=60)
     assert demo.returncode == 0, output
@@ -87,7 +87,7 @@ def test_demo_goes_as_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ended_demo_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
-    """Ended while one of its processes is stopped, it takes all of them along."""
+    """Interrupted while one of its processes is stopped, the demo ends all of them."""
     with start("demo.py", tmp_path) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

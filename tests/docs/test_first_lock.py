@@ -1,4 +1,4 @@
-"""From `pip install` to the first lock: the files of a page, word for word, in an empty directory.
+"""From `pip install` to the first lock: the files of a page, unchanged, in an empty directory.
 
 At most ten lines of code for each framework, run by the framework's own commands.
 """
@@ -25,7 +25,7 @@ PAGES = ROOT / "docs" / "frameworks"
 
 
 def first_lock(page: str) -> tuple[list[str], list[str]]:
-    """The Python blocks and the shell commands of the section "The first lock"."""
+    """Return the Python blocks and the shell commands of the section "The first lock"."""
     text = (PAGES / page).read_text(encoding="utf-8")
     _, _, section = text.partition("## The first lock\n")
     section, _, _ = section.partition("\n## ")
@@ -60,7 +60,7 @@ def running(
 
 
 def answer(url: str, method: str) -> str:
-    """What a server answers once it listens."""
+    """Return what a server answers once it listens."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

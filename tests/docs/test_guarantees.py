@@ -38,14 +38,14 @@ def test_each_promise_is_shown_for_each_store(promise: str, store: str) -> None:
 
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_named_test_exists(reference: str) -> None:
-    """The file has a test function of this name, or a class with it."""
+    """The file has a test function or a class of this name."""
     path, *names = reference.split("::")
     assert names[-1].startswith("test_")
     assert names in functions_of(ROOT / path)
 
 
 def functions_of(path: Path) -> list[list[str]]:
-    """The functions of a module, by name; those of a class by its name and theirs."""
+    """Return the functions of a module, by name; methods as class and method."""
     found = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

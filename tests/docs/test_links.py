@@ -1,4 +1,4 @@
-"""What the pages point at is there."""
+"""The links and commands on the pages lead somewhere."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def fragments(text: str) -> set[str]:
 
 
 def test_words_of_dev_exist() -> None:
-    """Every `./dev WORD` that a page mentions is one that ./dev knows."""
+    """`./dev` has every WORD that a page mentions as `./dev WORD`."""
     usage = subprocess.run(
         [sys.executable, str(ROOT / "dev"), "help"], capture_output=True, text=True, check=True
     ).stdout

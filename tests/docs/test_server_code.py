@@ -1,4 +1,4 @@
-"""Python on the pages that needs a server: executed word for word, with the names it needs."""
+"""Python on the pages that needs a server: executed unchanged, with the names it needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Order(Base):
 
 
 def block(page: str, with_text: str) -> Block:
-    """The block of a page that has this text and is tested here."""
+    """Return the block of a page that contains this text and is tested here."""
     (found,) = (
         each
         for each in blocks_of(ROOT / "docs" / page)
@@ -65,7 +65,7 @@ def postgresql() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def names(postgresql: PostgresServer) -> Iterator[dict[str, Any]]:
-    """What code with SQLAlchemy on PostgreSQL presupposes; afterwards the order must be paid."""
+    """Provide what code with SQLAlchemy on PostgreSQL needs; afterwards the order must be paid."""
     postgresql.run("INSERT INTO orders VALUES (42, 'new')")
     url = f"postgresql+psycopg://postgres@127.0.0.1:{postgresql.port}/postgres"
     engine = create_engine(url)

@@ -1,4 +1,4 @@
-"""Timelines and graphs: hostile text stays text, and nothing overlaps that must not."""
+"""Timelines and graphs: hostile text stays text, and labels do not overlap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = "\"><script>alert(1)</script>\u202e&amp;' onload=x"
 
 
 def chain(length: int) -> WaitGraph:
-    """Each actor holds a lock and waits for that of the next."""
+    """Each actor holds a lock and waits for the lock of the next."""
     actors = [Waiter(f"web-{at}", f"thread-{at}", f"s{at}") for at in range(length + 1)]
     return WaitGraph(
         tuple(

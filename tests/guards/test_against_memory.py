@@ -1,4 +1,4 @@
-"""Every guard, flat and tree, decides as the memory guard does, whatever is admitted."""
+"""Every guard, flat and tree, decides like the memory guard, whatever is admitted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 class InTransactions:
-    """The SQLite guard, each admission in a transaction of its own."""
+    """The SQLite guard, each admission in its own transaction."""
 
     def __init__(self, connection: sqlite3.Connection, tree: bool) -> None:
         self._connection = connection
@@ -114,7 +114,7 @@ def _sqlite_guards(directory: Path) -> Iterator[Make]:
 
 
 def verdict(guard: Guard, name: str, token: int, how: dict[str, bool]) -> int | None:
-    """None if it was admitted, else the floor that refused it."""
+    """Return None if it was admitted, else the floor that refused it."""
     try:
         guard.admit(name, token, **how)
     except StaleTokenError as error:

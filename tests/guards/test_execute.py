@@ -1,8 +1,9 @@
 """`lease.execute_with_fence` on every storage, in both APIs: a holder that comes too late.
 
-The old holder is suspended, loses its lock, and its successor writes. Then it goes on. It may be
-suspended before the storage compares its token, or after that and before its write. Each storage is
-also broken on purpose, to show that the story ends badly without the check.
+The old holder is suspended, loses its lock, and its successor writes. Then the old holder
+continues. It may be suspended before the storage compares its token, or after that and before its
+write. Each storage is also broken on purpose, to show that the write gets through without the
+check.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.guards.storages import CASES, NAME, Case, Pause, Servers
 
 PATIENCE_S = 60.0
 BLOCKED_S = 0.2
-"""How long a successor may be blocked by a suspended holder before that goes on; no outcome
+"""How long a successor may be blocked by a suspended holder before that continues; no outcome
 depends on it."""
 _numbers = itertools.count(1)
 
@@ -55,7 +56,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 
 class Late:
-    """A storage before which its caller is suspended: the lease was checked, the token was not."""
+    """A storage that suspends its caller: the lease was checked, the token was not."""
 
     def __init__(self, storage: Any, pause: Pause) -> None:
         self._storage, self._pause = storage, pause
@@ -72,7 +73,7 @@ class Late:
 
 
 class Holder:
-    """Takes the lock, and writes its name once; in a thread, with a client of its own."""
+    """Acquires the lock and writes its name once; in a thread, with its own client."""
 
     def __init__(self, case: Case, face: Face, url: str, name: str, pause: Pause, where: Where):
         self._case, self._url, self._name, self._where = case, url, name, where
@@ -127,7 +128,7 @@ class Holder:
 
 
 def overtake(case: Case, face: Face, where: Where, patience_s: float) -> Holder:
-    """The old holder is suspended, revoked and overtaken, and goes on; return it."""
+    """Suspend, revoke and overtake the old holder, then let it continue; return it."""
     url = f"memory://overtake-{next(_numbers)}"
     suspended, go_on = threading.Event(), threading.Event()
 
@@ -227,7 +228,7 @@ def test_a_lost_lease_is_told_before_the_storage_is_asked(client: lockfast.Clien
 
 
 def test_readers_do_not_shut_each_other_out(client: lockfast.Client) -> None:
-    """The token of a reader is compared and not remembered; a writer's is, also after upgrade."""
+    """A reader's token is compared but not stored; a writer's is stored, also after an upgrade."""
     guard, rwlock = MemoryGuard(), client.rwlock(NAME)
     with rwlock.read() as first, rwlock.read() as second:
         assert second.execute_with_fence(guard, lambda: "read") == "read"
@@ -311,7 +312,7 @@ def test_an_operation_that_ends_its_transaction_is_refused(tmp_path: Path, libra
 
 
 def test_redis_replies_and_repeats(servers: Servers, tmp_path: Path) -> None:
-    """Its floors share a key, so the write of another resource makes it begin again."""
+    """Its floors share a key, so a write to another resource makes it start again."""
     case = servers.case("redis", tmp_path)
     calls: list[int] = []
     with case.blocking("", lambda: None) as (guard, _), case.blocking("", lambda: None) as (two, _):
@@ -331,7 +332,7 @@ def test_redis_replies_and_repeats(servers: Servers, tmp_path: Path) -> None:
             two.admit("other", 5 + len(calls))
             calls.append(1)
 
-        with pytest.raises(StoreError, match="the floors changed 50 times"):
+        with pytest.raises(StoreError, match="changed 50 times"):
             guard.execute(NAME, 17, contended)
         with pytest.raises(redis.ResponseError, match="not an integer"):
             guard.execute(NAME, 17, lambda pipeline: pipeline.set("state", "x").incr("state"))

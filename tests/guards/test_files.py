@@ -114,7 +114,7 @@ def test_the_permissions_of_the_file_stay(guard: FileGuard) -> None:
 
 
 def test_three_processes_never_put_older_content_after_newer(guard: FileGuard) -> None:
-    """They write tokens 1 to 300 in their own order; a reader sees them only rise."""
+    """They write tokens 1 to 300 in their own order; a reader only sees them rise."""
     guard.write_text("0", 1)
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(guard.path), str(first)])

@@ -1,4 +1,4 @@
-"""The guard before an HTTP service: a stale holder's request never reaches the handler."""
+"""The guard in front of an HTTP service: a stale holder's request never reaches the handler."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def restless_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("restless_threads")
 def test_of_many_threads_with_one_token_exactly_one_passes_once() -> None:
     guard = MemoryGuard(tree=True)
-    # Many floors to compare leave room for another thread to come between.
+    # Comparing many floors gives another thread time to interfere.
     deep = "/".join("a" * 64)
     rounds = range(1, 501)
     start = threading.Barrier(4)

@@ -1,4 +1,4 @@
-"""The guard of an object, on a real S3 server: order, ETags that repeat, lost replies, kills."""
+"""The guard of an object, on a real S3 server: order, repeated ETags, lost replies, kills."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_same_for_asyncio(store: Any, path: str) -> None:
 
 
 def test_the_content_begins_after_the_fence(store: Any, path: str) -> None:
-    """For readers without Lockfast: a range request from byte 34 on."""
+    """For readers without Lockfast: a range request from byte 34."""
     ObjectGuard(store, path).write_bytes(b"day,total\n", 17)
     whole = bytes(store.get(path).bytes())
     assert whole[:17] == b"0000000000000017 "
@@ -107,7 +107,7 @@ def test_the_content_begins_after_the_fence(store: Any, path: str) -> None:
 def test_the_etag_of_content_repeats_and_that_of_a_guarded_object_does_not(
     server: S3Server, path: str
 ) -> None:
-    """A put that is conditional on the ETag alone passes two writes later."""
+    """A put conditional only on the ETag of the content succeeds again two writes later."""
     store = server.store()
     before = store.put(path, b"open", attributes={"token": "15"})
     assert before["e_tag"] == f'"{hashlib.md5(b"open", usedforsecurity=False).hexdigest()}"'
@@ -148,7 +148,7 @@ def test_an_object_deleted_before_a_put_is_made_again(store: Any, path: str) -> 
 
 
 def test_holders_of_one_token_lose_no_update(server: S3Server, path: str) -> None:
-    """Four threads add up under one token: who was overtaken is called again."""
+    """Four threads add up under one token: a call that was overtaken is repeated."""
 
     def add(content: bytes | None) -> bytes:
         return b"%d" % (int(content or b"0") + 1)
@@ -181,7 +181,7 @@ def test_it_gives_up_after_twenty_conflicts(store: Any, path: str) -> None:
 
 
 def test_a_put_whose_reply_was_lost_counts_once(server: S3Server, path: str) -> None:
-    """obstore sends it again, and the server refuses the second because of the first."""
+    """obstore resends it, and the server refuses the second because of the first."""
     with Proxy(("127.0.0.1", server.port)) as proxy:
         guard = ObjectGuard(server.store(proxy.port), path)
         guard.write_bytes(b"first", 17)
@@ -195,7 +195,7 @@ def test_a_put_whose_reply_was_lost_counts_once(server: S3Server, path: str) -> 
 
 
 def test_a_writer_killed_at_any_byte_leaves_the_old_or_the_new(server: S3Server, path: str) -> None:
-    """Killed by kill -9 while its requests are under way, at every 400th byte."""
+    """Killed with kill -9 while its requests are in flight, at every 400th byte."""
     seen = set()
     with Proxy(("127.0.0.1", server.port)) as proxy:
         for cut in range(1, 100):

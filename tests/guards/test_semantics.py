@@ -1,4 +1,4 @@
-"""What every guard promises alike, wherever it keeps its floors."""
+"""What every guard promises, wherever it stores its floors."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ STEPS = st.lists(
 
 
 def in_the_way(tree: bool, one: str, other: str) -> bool:
-    """Whether locks on the two names exclude each other."""
+    """Return True if locks on the two names exclude each other."""
     return one == other or (tree and (one.startswith(other + "/") or other.startswith(one + "/")))
 
 
@@ -178,7 +178,7 @@ def in_the_way(tree: bool, one: str, other: str) -> bool:
 def test_refused_exactly_when_a_newer_writer_was_in_the_way(
     kind: str, tree: bool, steps: list[Step]
 ) -> None:
-    """Any sequence of requests is answered as the list of earlier writers demands."""
+    """Any sequence of requests is decided as the list of earlier writers implies."""
     written: list[tuple[str, int]] = []
     with new_guard(kind, tree=tree) as guard:
         for name, token, how in steps:

@@ -200,7 +200,7 @@ def test_what_the_library_raises_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def test_an_error_on_which_sqlite_rolls_back_by_itself_is_not_hidden(tmp_path: Path) -> None:
-    """A full disk does so at times; a trigger does so for certain."""
+    """A full disk causes this sometimes; a trigger causes it always."""
     with closing(sqlite3.connect(tmp_path / "orders.db")) as connection:
         with connection:
             SqliteGuard(connection).admit("orders/42", 17)

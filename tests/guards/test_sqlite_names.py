@@ -1,4 +1,4 @@
-"""The SQLite guard's table, and names that would like to be more than names."""
+"""The SQLite guard's table, and hostile names."""
 
 from __future__ import annotations
 

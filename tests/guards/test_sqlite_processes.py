@@ -1,4 +1,4 @@
-"""The SQLite guard between real processes that write at once."""
+"""The SQLite guard between real processes that write concurrently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQLite guard between connections and threads that write at once."""
+"""The SQLite guard between connections and threads that write concurrently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
 
 
 def test_while_one_admission_is_open_no_other_connection_passes(connect: Connect) -> None:
-    """The first statement of admit takes the write lock, though BEGIN did not."""
+    """The first statement of admit takes the write lock, although BEGIN did not."""
     slow, fast = connect(), connect()
     fast.execute("BEGIN")
     SqliteGuard(fast).admit("orders/42", 17)
@@ -81,13 +81,13 @@ def test_a_transaction_that_read_too_early_cannot_pass_on_what_it_saw(tmp_path: 
 
 
 def test_the_write_lock_is_held_before_the_floor_is_read(connect: Connect) -> None:
-    """Also when another connection made the table a moment before we could."""
+    """Also when another connection has just created the table."""
     slow, fast = connect(), connect()
     looks: list[str] = []
 
     def make_the_table_first() -> None:
         admit_and_commit(fast, 15)
-        # Now our own connection knows the table, and making it again is no write.
+        # Now our own connection knows the table, and creating it again writes nothing.
         rows(slow, "SELECT * FROM lockfast_floors")
 
     def look() -> None:
@@ -112,7 +112,7 @@ def test_a_newer_token_counts_though_its_table_came_at_the_last_moment(connect: 
 
 
 def test_a_locked_database_is_not_mistaken_for_a_missing_table(connect: Connect) -> None:
-    """Else the caller would wait for the lock twice over."""
+    """Otherwise the caller would wait for the lock twice."""
     slow, fast = connect(), connect()
     admit_and_commit(fast, 15)
     fast.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""LOCKFAST_HISTORY: what real processes asked and were told, judged by `lockfast check`."""
+"""LOCKFAST_HISTORY: requests and replies of real processes, judged by `lockfast check`."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_eight_processes_on_one_file_are_judged_clean(
 
 
 def test_a_spoilt_copy_is_refused(crew: Crew, history: Path) -> None:
-    """Whatever promise is broken in it by hand."""
+    """Whichever promise is broken in it by hand."""
     work_together([crew.start(roles.everything, seed, 30) for seed in range(4)])
     for how, spoilt in spoilt_copies(read_history(history)).items():
         assert main(["check", str(spoil(history, spoilt, f"{how}.jsonl"))]) == 1, how
 
 
 def spoilt_copies(entries: list[Entry]) -> dict[str, list[Entry]]:
-    """One token given twice, two tokens exchanged, a lease that goes on into the next one."""
+    """One token granted twice, two tokens swapped, a lease that overlaps the next one."""
     places = {e["op"]: e["places"][0] for e in entries if e.get("ask") == "acquire"}
     of_a = [
         i
@@ -124,13 +124,13 @@ def test_both_faces_record(crew: Crew, history: Path) -> None:
 
 
 def test_a_killed_holder_is_followed_and_that_is_no_overlap(crew: Crew, history: Path) -> None:
-    """Its lease would have lasted for a minute; its process is seen to have died."""
+    """Its lease would have lasted a minute, but its process was seen to die."""
     holder = crew.start(roles.hold_for_ever)
     holder.hears("held")
     holder.kill()
     with lockfast.connect(crew.url) as client:
         client.lock("a").acquire().release()
-    # Closed: whoever saw the death has written that down by now.
+    # Closed: every client that saw the death has recorded it by now.
     judgement = judge_file(history)
     assert judgement.problems == []
     assert sum(entry.get("got") == "granted" for entry in judgement.entries) == 2

@@ -1,4 +1,4 @@
-"""Whatever a history or a mix file says, reading it ends in a verdict or in a typed error."""
+"""Whatever a history or a mix file contains, reading it ends in a verdict or a typed error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ODD: tuple[Any, ...] = (
 
 @pytest.fixture(scope="module")
 def good() -> list[list[str]]:
-    """The lines of some histories that are right."""
+    """Return the lines of some valid histories."""
     return [
         [
             encode_entry(entry)
@@ -58,7 +58,7 @@ def good() -> list[list[str]]:
 
 
 def hostile(good: list[list[str]], rng: random.Random) -> str:
-    """The beginning of a right history with some of it changed, repeated, reordered or cut."""
+    """Return the start of a valid history with parts changed, repeated, reordered or cut."""
     lines = rng.choice(good)[: rng.randrange(1, 40)]
     for _ in range(rng.randrange(1, 5)):
         i = rng.randrange(len(lines))
@@ -77,7 +77,7 @@ def hostile(good: list[list[str]], rng: random.Random) -> str:
 
 
 def _mixed(line: str, other: str, rng: random.Random) -> str:
-    """An entry with a value of another one: each for itself is right."""
+    """Return an entry with a value of another one; each is valid on its own."""
     try:
         entry, theirs = json.loads(line), json.loads(other)
         field = rng.choice(sorted(entry.keys() & theirs.keys()))
@@ -200,7 +200,7 @@ def test_a_hostile_mix_is_read_or_refused() -> None:
             raise AssertionError(f"mix {seed}: {error!r}") from error
         read += 1
         if read % 20 == 0:
-            # What is read can be run, up to a bounded number of operations.
+            # Whatever can be read can be run, up to a bounded number of operations.
             bounded = Mix(mix.workloads, mix.faults, mix.store, 2, operations=5)
             World(bounded, seed).run()
     assert read > MIXES // 20

@@ -1,4 +1,4 @@
-"""The page of a recorded history: nothing lies on top of something else."""
+"""The page of a recorded history: no elements overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TTL would have lost a lease: worked out from made-up keep-alives."""
+"""Which TTL would have lost a lease: computed from synthetic keep-alives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1000
 
 
 class Recording:
-    """A history with one session that holds a lease from 0 on."""
+    """A history with one session that holds a lease from 0."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ def test_a_process_that_was_stopped_past_its_deadline_is_known_to_the_end() -> N
 
 
 def test_the_advice_survives_twice_the_longest_stall() -> None:
-    """5 s overdue: 10 s of slack need a TTL of 15.8 s, so 20 is the first that will do."""
+    """5 s overdue: 10 s of slack need a TTL of 15.8 s, so 20 is the first that suffices."""
     recording = Recording()
     at = recording.renew_regularly(0, KEEP_ALIVES_MIN)
     recording.renew(at + 3 * S + 5 * S - MS)

@@ -1,6 +1,7 @@
-"""One of several hosts: an APScheduler whose job is due every second. Arguments: journal, firings.
+"""One of several hosts: an APScheduler whose job is due every second.
 
-Writes `fired` for each firing of its own, and `ran SECOND TOKEN` for each it was chosen for.
+Arguments: journal, firings. Writes `fired` for each of its own firings, and `ran SECOND TOKEN` for
+each firing that it ran.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PATIENCE_S = 90
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The application's module, with a worker of two processes at work on it."""
+    """Return the application's module, with a worker of two processes running it."""
     folder = tmp_path_factory.mktemp("celery")
     with RedisServer(port=free_port()) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_BROKER", f"redis://127.0.0.1:{server.port}/0")
@@ -49,14 +49,14 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def journal(tasks: Any) -> Path:
-    """Where the tasks of this test write, empty."""
+    """Return the empty file that the tasks of this test write to."""
     path: Path = tasks.JOURNAL
     path.unlink(missing_ok=True)
     return path
 
 
 def test_a_task_never_runs_twice_at_a_time(tasks: Any, journal: Path) -> None:
-    """Twelve messages for two processes: refused ones come back until each has run once."""
+    """Twelve messages for two processes: refused ones are redelivered until each has run once."""
     sent = [tasks.report.delay("monday", n) for n in range(12)]
     tokens = [result.get(timeout=PATIENCE_S) for result in sent]
     assert len(set(tokens)) == 12
@@ -99,7 +99,7 @@ def test_the_lock_of_a_killed_process_ends_with_its_ttl(tasks: Any, journal: Pat
 
 
 def test_a_task_that_retries_itself_releases_in_between(tasks: Any, journal: Path) -> None:
-    """Its second run is a second grant, and does not count as refused."""
+    """Its second run is a second grant, and is not counted as refused."""
     token = tasks.retry_once.delay().get(timeout=PATIENCE_S)
     tokens = [int(line.split()[1]) for line in journal.read_text().splitlines()]
     assert len(tokens) == 2
@@ -110,7 +110,7 @@ def test_a_task_that_retries_itself_releases_in_between(tasks: Any, journal: Pat
 def test_a_revoked_task_is_killed_and_its_lock_comes_free(
     tasks: Any, journal: Path, how: str, ends: list[str]
 ) -> None:
-    """SIGTERM lets it release. The broker does not deliver it again, unlike one that was lost."""
+    """SIGTERM lets it release. The broker does not redeliver it, unlike a lost one."""
     killed = tasks.report.delay(how, 1, seconds=600)
     wait_for(lambda: "start" in read(journal))
     killed.revoke(terminate=True, signal=how)
@@ -125,7 +125,7 @@ def test_a_revoked_task_is_killed_and_its_lock_comes_free(
 def test_a_message_that_the_broker_delivers_twice_runs_once_at_a_time(
     tasks: Any, journal: Path
 ) -> None:
-    """As after a visibility timeout: the same task, with the same id, a second time."""
+    """As after a visibility timeout: the same task, with the same id, again."""
     for _ in range(2):
         tasks.report.apply_async(("twice", 1, 0.3), task_id="the-same")
     wait_for(lambda: read(journal).count("end") == 2)
@@ -156,7 +156,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_one_of_two_beats_sends_and_the_other_takes_over(tasks: Any, tmp_path: Path) -> None:
-    """As the page has it: `lockfast run celery-beat -- celery -A … beat`."""
+    """As on the page: `lockfast run celery-beat -- celery -A … beat`."""
 
     def start(name: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -22,7 +22,7 @@ SITE = Path(__file__).with_name("django_site.py")
 
 @pytest.fixture(scope="module")
 def site(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of the project; Django is set up in this process, too."""
+    """Return the environment of the project; set up Django in this process, too."""
     database = tmp_path_factory.mktemp("django") / "db.sqlite3"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_DATABASE", str(database))
@@ -58,7 +58,7 @@ def output_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_four_pods_migrate_at_once(site: dict[str, str]) -> None:
-    """Each waits for its turn; the first applies every migration, the others find none left."""
+    """Each waits for its turn; the first applies every migration, the others find none."""
     pods = [manage(site, "withlock", "migrations", "migrate", "--noinput") for _ in range(4)]
     outputs = [output_of(pod) for pod in pods]
     assert [pod.returncode for pod in pods] == [0] * 4, outputs
@@ -78,7 +78,7 @@ def test_withlock_without_a_command_says_so(site: dict[str, str]) -> None:
 
 
 def test_the_code_of_the_page(site: dict[str, str]) -> None:
-    """docs/frameworks/django.md, word for word; only the model is not a real one."""
+    """docs/frameworks/django.md, unchanged; only the model is not a real one."""
     from lockfast.integrations.django import FencedDatabase
 
     page = ROOT / "docs" / "frameworks" / "django.md"

@@ -62,8 +62,8 @@ def test_a_firing_of_apscheduler_runs_on_one_of_three_hosts(
     lines = [line.split() for line in journal.read_text().splitlines()]
     ran = sorted(float(at) for word, at in lines if word == "ran")
     assert len([word for word, _ in lines if word == "fired"]) == 9
-    # The window is measured in the store, from before a run begins. Between two notes less may
-    # pass if the first was written late, but never so many that two fit into one window.
+    # The window is measured in the store, from before a run begins. Two log lines may be closer
+    # together if the first was written late, but two runs never fit into one window.
     assert 1 <= len(ran) <= 1 + (ran[-1] - ran[0]) / 0.7 + 1
 
 
@@ -76,7 +76,7 @@ def postgresql() -> Iterator[PostgresServer]:
 def test_four_pods_upgrade_with_alembic_at_once(
     redis: RedisServer, postgresql: PostgresServer, tmp_path: Path
 ) -> None:
-    """With the env.py of the page, word for word."""
+    """With the env.py of the page, unchanged."""
     page = (ROOT / "docs" / "frameworks" / "alembic.md").read_text()
     (env,) = re.findall(r"```alembic\n(.*?)```", page, re.DOTALL)
     folder = tmp_path / "migrations"
@@ -108,7 +108,7 @@ def test_four_pods_upgrade_with_alembic_at_once(
 
 
 def test_the_guard_of_sqlite_inside_a_session_of_sqlalchemy(tmp_path: Path) -> None:
-    """As the page has it: check and write commit together, and a rollback takes both back."""
+    """As on the page: check and write commit together, and a rollback undoes both."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
 
     def write(token: int, value: str, *, fail: bool = False) -> None:
@@ -128,7 +128,7 @@ def test_the_guard_of_sqlite_inside_a_session_of_sqlalchemy(tmp_path: Path) -> N
         with client.lock("orders/42") as new:
             with pytest.raises(ZeroDivisionError):
                 write(new.token, "half", fail=True)
-            write(old.token, "old")  # the rollback took the floor back as well
+            write(old.token, "old")  # the rollback undid the floor as well
             write(new.token, "new")
             with pytest.raises(StaleTokenError):
                 write(old.token, "stale")

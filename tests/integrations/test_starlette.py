@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("each_loop")
 
 
 class Site:
-    """An application whose handler says when it runs and ends when it is told."""
+    """An application whose handler reports when it runs and ends when told to."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.running = asyncio.Event()
@@ -98,7 +98,7 @@ def test_a_request_with_a_timeout_waits_for_its_turn() -> None:
 
 
 def test_a_client_that_disconnects_leaves_the_queue() -> None:
-    """Driven as a server drives it: the disconnect is a message, not a cancellation."""
+    """As a server does it: the disconnect is a message, not a cancellation."""
 
     async def story() -> None:
         site = Site("memory://", timeout=50)

@@ -60,7 +60,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_hundred_requests_under_uvicorn_and_uvloop(url: str) -> None:
-    """Each reads a number, lets the others run and writes it back: none is lost."""
+    """Each reads a number, lets others run and writes it back: no update is lost."""
     port = free_port()
     app = "examples.stories.fastapi_service:app"
     server = ("-m", "uvicorn", app, "--loop", "uvloop", "--port", str(port))
@@ -108,11 +108,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_a_report_whose_worker_is_killed_is_built_again() -> None:
-    """Two prefork processes; the one at work gets kill -9, and the task runs with a new token."""
+    """Two prefork processes; the working one gets kill -9, and the task runs with a new token."""
     with RedisServer(port=free_port()) as server:
         url = f"redis://127.0.0.1:{server.port}/0"
         worker = ("-m", "celery", "-A", "examples.stories.celery_reports", "worker")
-        # Celery warns of a worker that runs as root, as it does in some containers.
+        # Celery warns about a worker that runs as root, as it does in some containers.
         with running(url, *worker, "--concurrency=2", warnings="ignore") as process:
             order = [sys.executable, "-m", "examples.stories.celery_reports", "monday"]
             environment = {**os.environ, "LOCKFAST_URL": url}
@@ -158,7 +158,7 @@ def test_ten_calls_at_a_time_over_three_processes(url: str) -> None:
                 outputs = [finish(first), finish(second), finish(third)]
     calls = re.findall(r"^call \d+: ([0-9.]+) to ([0-9.]+)$", "".join(outputs), re.MULTILINE)
     assert len(calls) == 90
-    # At one instant, an end comes before a begin.
+    # At the same time, an end sorts before a begin.
     changes = sorted(
         [(float(began), 1) for began, _ in calls] + [(float(ended), -1) for _, ended in calls]
     )

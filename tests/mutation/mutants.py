@@ -1,4 +1,4 @@
-"""Small mistakes made by machine: every place in a module where one token could be another.
+"""Mutants: every place in a module where one token could be another.
 
 A mutant is named by its function and its change, not by its line, so that names (and the sample,
 which is drawn by their hashes) survive edits elsewhere in the file.

@@ -1,7 +1,7 @@
-"""Which fast tests must notice a mistake in which module, those that notice most first.
+"""Which fast tests must detect a mutant in which module, the most effective first.
 
 Fast tests need no server, so of the stores those parts are sampled that run without one: in the
-simulator, or as functions. What only opens sockets is left to the tests with real servers.
+simulator, or as functions. Code that only opens sockets is left to the tests with real servers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "core": (
             _OF_MEMORY,
             *(f"tests/core/test_{name}.py" for name in ("table", "modes", "names", "codec")),
-            *(f"tests/core/test_{name}.py" for name in ("table_model", "ends", "deadlock")),
+            *(
+                f"tests/core/test_{name}.py"
+                for name in ("table_model", "ends", "deadlock", "placement")
+            ),
             "--deselect=tests/core/test_ends.py::test_a_hundred_thousand_claims_end_in_short_steps",
         ),
         "core/names": ("tests/core/test_names.py", "tests/api/test_names.py"),

@@ -1,4 +1,4 @@
-"""A stretch of the search per store, as a fast test for mutants."""
+"""A part of the simulator's search per store, as a fast test for mutants."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_stats_of_a_store(client: lockfast.Client, capsys: pytest.CaptureFixture
 
 
 class Checked(HTMLParser):
-    """Fails on tags that are not closed, and on anything from elsewhere."""
+    """Fails on unclosed tags, and on references to other hosts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An observer that raises, blocks or is too slow harms nobody."""
+"""An observer that raises, blocks or is too slow affects no client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/operating.md says is so: its table of metrics, its alerts, its commands."""
+"""What docs/operating.md says is true: its table of metrics, its alerts, its commands."""
 
 from __future__ import annotations
 

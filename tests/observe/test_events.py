@@ -1,4 +1,4 @@
-"""Which events a client emits: the same from both faces, and in the simulator."""
+"""Which events a client emits: the same from both APIs, and in the simulator."""
 
 from __future__ import annotations
 

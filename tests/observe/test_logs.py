@@ -1,4 +1,4 @@
-"""Log lines: what is said, at which level, with which fields, and never a password."""
+"""Log lines: texts, levels, fields, and never a password."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ EVERY_EVENT: list[tuple[Any, int, str]] = [
 def test_every_event_has_its_line(event: Any, level: int, text: str) -> None:
     line = line_of(event)
     assert (line.level, line.text) == (level, text)
-    # None of the fields may be one that a LogRecord has itself.
+    # None of the fields may be an attribute that a LogRecord has itself.
     record = logging.getLogger("lockfast").makeRecord(
         "lockfast", level, "", 0, "%s", (text,), None, extra=line.fields
     )

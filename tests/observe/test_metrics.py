@@ -134,7 +134,7 @@ def test_a_hundred_thousand_names_are_no_new_time_series(
     before = series(registry)
     for number in range(1000):
         use(f"used/{number}")
-    # The rest as events alone: the names matter here, and so many acquires take a minute.
+    # The rest as events only: the names matter here, and acquiring so many would take a minute.
     pair = _events_of_a_pair(client)
     for number in range(100_000):
         for event in pair:
@@ -213,7 +213,7 @@ subscription.flush()
 
 
 def test_several_processes(tmp_path: Path) -> None:
-    """Workers forked after enable(): their counts add up, what each holds is its own."""
+    """Workers forked after enable(): their counts are summed, gauges are per process."""
     from prometheus_client.multiprocess import MultiProcessCollector
 
     folder = tmp_path / "prometheus"

@@ -1,6 +1,6 @@
 """Real processes: contention, a stop past the TTL, a stale write, a deadlock, a store restart.
 
-Afterwards every metric and span has the value that the story implies.
+Afterwards every metric and span must have the value that the scenario implies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCK = {"store": "redis", "mode": "exclusive"}
 
 
 class Process:
-    """A worker, and the lines it answers."""
+    """A worker, and the lines it prints."""
 
     def __init__(self, url: str, owner: str, folder: Path) -> None:
         worker = Path(__file__).with_name("scenario_worker.py")
@@ -117,7 +117,7 @@ def test_every_figure_says_what_happened(server: RedisServer, tmp_path: Path) ->
         a.kill()
         b.kill()
 
-    # Contention: a held `shop`, b waited behind it and then had it.
+    # Contention: a held `shop`, b waited behind it and then got it.
     assert figures_b.of("lockfast_acquire_contended_total", **LOCK) >= 1
     (waited,) = [
         span
@@ -131,7 +131,7 @@ def test_every_figure_says_what_happened(server: RedisServer, tmp_path: Path) ->
     assert figures_b.of("lockfast_queue_length_at_entry_sum", **LOCK) >= 1
     assert figures_b.of("lockfast_acquire_total", outcome="busy", **LOCK) == 1
 
-    # The stop: a lost `books`, and its write after that was refused.
+    # The stop: a lost `books`, and its later write was refused.
     assert figures_a.of("lockfast_lease_lost_total", store="redis", reason="expired") == 1
     (lost,) = figures_a.spans_of("hold lock", "books")
     assert "lost" in lost["events"]

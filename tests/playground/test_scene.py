@@ -1,4 +1,4 @@
-"""Workers, their faults, and what the two resources make of them."""
+"""Workers, their faults, and the effects on the two resources."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_step_by_step_nothing_gets_ahead_of_its_caption(scene: Scene) -> None:
 
 
 def test_a_worker_that_checks_does_not_write_after_a_pause_in_its_work(scene: Scene) -> None:
-    """The client knows by its clock; that is enough unless the pause comes after the check."""
+    """The client knows by its clock, which is enough unless the pause comes after the check."""
     scene.do("set", {"check": True, "work": 20})
     a, b = scene.workers["A"], scene.workers["B"]
     a.start()
@@ -96,7 +96,7 @@ def test_a_paused_worker_does_nothing_while_its_clock_runs(scene: Scene) -> None
     scene.do("pause", {"worker": "A"})
     until(scene, lambda: scene.record.holder() is None)
     state = a.state()
-    # It believes in its lease, whose time is over by its own clock.
+    # It believes in its lease, which has expired by its own clock.
     assert state["paused"]
     assert state["believes"] == {"token": 1, "left_ms": 0}
     assert scene.state()["holders"] == []
@@ -143,7 +143,7 @@ def test_a_worker_that_is_cut_off_loses_its_lease_and_knows_it(scene: Scene) -> 
     (claim,) = [claim for claim in scene.record.claims if claim.worker == "A"]
     assert claim.believed_until_ms is not None
     assert claim.ended_ms is not None
-    # Its own deadline comes first: that is what the margin is for.
+    # Its own deadline comes first: the margin ensures that.
     assert claim.believed_until_ms <= claim.ended_ms
     scene.do("reconnect", {"worker": "A"})
     scene.do("set", {"work": 0.1})

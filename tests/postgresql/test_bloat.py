@@ -10,7 +10,7 @@ from tests.servers.postgresql import PostgresServer
 
 PAIRS = 1500
 BYTES_PER_PAIR_MAX = 500
-"""A minute at 1,600 pairs per second, between two vacuums, then stays below 50 MB."""
+"""Then a minute at 1,600 pairs per second between two vacuums stays below 50 MB."""
 
 
 def test_pages_are_reused_between_vacuums() -> None:

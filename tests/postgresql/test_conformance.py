@@ -1,4 +1,4 @@
-"""The PostgreSQL store keeps the contract of every store, by command and as users see it."""
+"""The PostgreSQL store passes the contract of every store, by command and through the API."""
 
 from __future__ import annotations
 

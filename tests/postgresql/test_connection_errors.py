@@ -1,4 +1,4 @@
-"""What a refused or lost flight tells its caller: done, not done, or unknown."""
+"""What a refused or lost request tells its caller: done, not done, or unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_terminated_before_the_commit_means_not_done() -> None:
 
 
 def test_terminated_after_the_commit_is_not_reported_as_not_done() -> None:
-    """The server answers COMMIT before it looks for a termination, and then ends the flight."""
+    """The server answers COMMIT before it checks for a termination, then closes the connection."""
     error = refusal([STEP, COMMIT], "57P01", "terminating connection", "x")
     assert isinstance(error, OutcomeUnknownError)
 

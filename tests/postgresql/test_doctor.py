@@ -1,4 +1,4 @@
-"""`lockfast doctor` says whether a server is safe for locks."""
+"""`lockfast doctor` reports whether a server is safe for locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def verdicts(url: str) -> dict[str, str]:
 
 def test_a_sound_server_is_sound(server: PostgresServer) -> None:
     url = server.url()
-    StoreSteps(url).close()  # so that the schema is there
+    StoreSteps(url).close()  # so that the schema exists
     found = verdicts(url)
     assert set(found.values()) == {"good"}
     assert {"server", "durability", "replication", "pooler", "clock", "schema"} < set(found)

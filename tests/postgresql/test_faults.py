@@ -1,4 +1,4 @@
-"""A real server broken on purpose: outcomes are typed, nobody holds twice, tokens never go back."""
+"""A real server with injected faults: typed outcomes, no two holders, tokens never go back."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def holders(url: str) -> int:
 def test_a_backend_killed_before_any_flight_of_a_step(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch, flight: int
 ) -> None:
-    """Whatever the store answers, sending the command again makes it one claim."""
+    """Whatever the store answers, sending the command again makes it exactly one claim."""
     url = server.url()
     store = store_at(url)
     wire = store.caller_wire()
     run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
-    # Two places and a block of tokens: the general path, with several flights.
+    # Two places and a block of tokens: the general path, with several requests.
     places = (*LOCK, c.Place("lock", "orders/43", "exclusive"))
     command = c.Enter("s", 1, places, block=10)
     sent = 0
@@ -86,7 +86,7 @@ def test_a_backend_killed_before_any_flight_of_a_step(
 
 
 def test_a_killed_server_keeps_what_it_answered(own_server: PostgresServer) -> None:
-    """kill -9 and restart: the holder still holds, and the next token is greater."""
+    """After kill -9 and a restart the holder still holds, and the next token is greater."""
     url = own_server.url()
     with lockfast.connect(url, ttl=30) as client, lockfast.connect(url, ttl=30) as other:
         others = [client.lock(f"a/{i}").acquire() for i in range(5)]
@@ -105,7 +105,7 @@ def test_a_killed_server_keeps_what_it_answered(own_server: PostgresServer) -> N
 
 
 def test_an_immediate_restart_wakes_waiters_all_the_same(own_server: PostgresServer) -> None:
-    """Their notifications are lost with the connection: they listen again, and look."""
+    """Their notifications are lost with the connection: they listen again and read their claims."""
     url = own_server.url()
     with lockfast.connect(url, ttl=3) as client, lockfast.connect(url, ttl=3) as other:
         held = client.lock("orders/42").acquire()
@@ -150,7 +150,7 @@ def test_a_statement_timeout_is_unavailable_and_nothing_was_done(server: Postgre
 
 
 def test_a_client_stopped_inside_a_step_loses_its_locks(server: PostgresServer) -> None:
-    """The server ends its transaction (idle_in_transaction_session_timeout): others go on."""
+    """The server ends its transaction (idle_in_transaction_session_timeout): others continue."""
     url = server.url()
     store = store_at(url)
     wire = store.caller_wire()
@@ -162,7 +162,7 @@ def test_a_client_stopped_inside_a_step_loses_its_locks(server: PostgresServer) 
     stuck.exchange([("BEGIN", ()), (step, [namespace, resource])], monotonic() + 10)
     with pytest.raises(StoreError):
         run(wire.send(c.Enter("s", 1, LOCK), 1000))
-    # It never says another word: after 5 s the server gives its locks back.
+    # It never sends anything again: after 5 s the server releases its locks.
     granted = None
     until_s = monotonic() + 30
     while granted is None and monotonic() < until_s:
@@ -175,7 +175,7 @@ def test_a_client_stopped_inside_a_step_loses_its_locks(server: PostgresServer) 
 
 
 def test_a_stopped_server_is_told_from_a_refusal(own_server: PostgresServer) -> None:
-    """A step that got no answer in time may have been done; it is one claim all the same."""
+    """A step without a reply may have been executed; repeating it still makes one claim."""
     url = own_server.url()
     wire = store_at(url).caller_wire()
     run(wire.send(c.Open("s", 60_000, "s"), WAIT_MS))
@@ -186,7 +186,7 @@ def test_a_stopped_server_is_told_from_a_refusal(own_server: PostgresServer) -> 
 
 
 def test_a_standby_takes_no_writes_and_a_promoted_one_gives_greater_tokens() -> None:
-    """Failover to a standby that missed the last grants: tokens rise all the same."""
+    """Failover to a standby that missed the last grants: tokens still rise."""
     with PostgresServer() as primary:
         url = primary.url()
         wire = store_at(url).caller_wire()
@@ -208,7 +208,7 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_gives_greater_tokens() -> 
                 run(wire.send(c.Leave("s", n, LOCK), WAIT_MS))
             primary.kill()
             standby.promote()
-            # Of a session that it knows, so that nothing but the timeline tells.
+            # Of a session that it knows, so that only the timeline differs.
             granted = run(store_at(behind).caller_wire().send(c.Enter("s", 1, LOCK), WAIT_MS))
             assert isinstance(granted, c.Granted)
             assert granted.token > max(tokens)
@@ -228,7 +228,7 @@ COMMANDS: dict[str, c.Command] = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_backend_killed_in_the_middle_of_a_step(server: PostgresServer, name: str) -> None:
-    """It waits for a lock that another keeps; after its death, the command works as if new."""
+    """It waits for a lock that another holds; after its death the command works as if new."""
     url = server.url()
     store = store_at(url)
     wire = store.caller_wire()
@@ -271,8 +271,8 @@ def rows_of(url: str) -> object:
 
 
 def test_a_failover_to_a_lagging_standby_is_told_and_fenced() -> None:
-    """It does not know the last grant: another is granted the lock, with a greater token, and
-    the first holder learns of its loss from its next keep-alive."""
+    """The standby lacks the last grant: another client is granted the lock, with a greater token,
+    and the first holder learns of its loss from its next keep-alive."""
     with PostgresServer() as primary:
         with lockfast.connect(primary.url("one"), ttl=30) as client:
             client.lock("first").acquire().release()

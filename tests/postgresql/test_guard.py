@@ -88,7 +88,7 @@ def test_a_database_without_the_functions_is_told_what_to_run(connection: Connec
 def test_of_two_transactions_the_second_waits_and_is_refused(
     server: PostgresServer, connection: Connection
 ) -> None:
-    """The newer token is admitted but not committed yet: the older one must not slip by."""
+    """The newer token is admitted but not committed yet: the older one must not pass."""
     outcome: list[object] = []
 
     def stale() -> None:

@@ -35,7 +35,7 @@ def engine_url(server: PostgresServer) -> str:
 
 
 def written(server: PostgresServer) -> tuple[int, int]:
-    """How many writes and which floor were committed."""
+    """Return how many writes and which floor were committed."""
     ((writes,),) = server.run("SELECT count(*) FROM fences.writes")
     ((floor,),) = server.run("SELECT coalesce(max(floor), 0) FROM fences.floors")
     return writes, floor
@@ -79,7 +79,7 @@ def test_sqlalchemy_commits_check_and_write_together(
         assert refused.value.floor == 17
         assert guard.floor("orders/42") == 17
         opened.commit()
-        # Nothing but the guard was asked: its floor is committed all the same.
+        # Only the guard was called: its floor is committed all the same.
         guard.admit("orders/42", 18)
         opened.commit()
         assert written(server) == (1, 18)
@@ -134,7 +134,7 @@ def test_sqlalchemy_under_asyncio(server: PostgresServer, kind: str) -> None:
 
 
 def test_the_other_kind_of_connection_is_refused(server: PostgresServer, engine: sa.Engine) -> None:
-    """A coroutine that nobody awaits would admit nothing and raise nothing."""
+    """A coroutine that is never awaited would admit nothing and raise nothing."""
 
     async def story() -> None:
         asynchronous = create_async_engine(engine_url(server))

@@ -18,7 +18,7 @@ TTL = 30.0
 def url(server: PostgresServer) -> str:
     url = server.url()
     with lockfast.connect(url) as client:
-        client.lock("first").acquire().release()  # so that the schema is there
+        client.lock("first").acquire().release()  # so that the schema exists
     return url
 
 
@@ -45,7 +45,7 @@ def test_intact_rows_of_every_kind_pass(url: str, capsys: pytest.CaptureFixture[
 def test_a_repair_rebuilds_what_follows_from_claims(
     server: PostgresServer, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The holder keeps its lock, others stay out, and the lock can be handed on again."""
+    """The holder keeps its lock, others stay out, and the lock can be handed over again."""
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as other:
         held = holder.lock("orders/42").acquire()
         readers = [holder.rwlock("read").read().acquire() for _ in range(2)]
@@ -69,7 +69,7 @@ def test_a_repair_rebuilds_what_follows_from_claims(
 def test_of_two_holders_the_younger_is_revoked(
     server: PostgresServer, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Somebody deleted the lock's row, and it was granted again."""
+    """The lock's row was deleted by hand, and the lock was granted again."""
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as other:
         held = holder.lock("orders/42").acquire()
         server.run("DELETE FROM lockfast.resources WHERE namespace = %s", namespace_of(url))
@@ -101,7 +101,7 @@ def test_a_reset_ends_sessions_and_tokens_keep_rising(server: PostgresServer, ur
         assert main(["reset", namespace_of(url), "--url", url, "--yes"]) == 0
         with other.lock("orders/42").acquire(timeout=TTL) as lease:
             assert lease.token > held.token
-        # Told by a notification: its next keep-alive is ten seconds away.
+        # Notified at once: its next keep-alive is ten seconds away.
         assert held.lost.wait(TTL / 4)
         with pytest.raises(LeaseLostError):
             held.check()
@@ -110,7 +110,7 @@ def test_a_reset_ends_sessions_and_tokens_keep_rising(server: PostgresServer, ur
 def test_the_epoch_is_raised_after_a_restore(
     server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A backup from yesterday: epoch and sequence are those of yesterday."""
+    """A restore of yesterday's backup: epoch and sequence are those of yesterday."""
     url = server.url(schema="restored")
     with lockfast.connect(url, ttl=TTL) as client:
         with client.lock("orders/42") as lease:

@@ -1,7 +1,7 @@
 """The simulator's PostgreSQL answers as a real server does.
 
-Every flight that the store sends goes to both, and rows and tables are compared; what several
-connections do to each other is played on both and compared too.
+Every request that the store sends goes to both, and rows and tables are compared; interactions
+between several connections are run on both and compared too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def new_model() -> Model:
 
 
 def ask_model(model: Model, backend: Backend, statements: Sequence[Statement]) -> Answer:
-    """Send a flight and let time pass until it is answered."""
+    """Send a request and advance time until it is answered."""
     answers: list[Answer] = []
     backend.begin(statements, answers.append)
     kernel = model.network.kernel
@@ -82,7 +82,7 @@ def align(model: Model, connection: Connection, namespace: str) -> None:
 
 
 def comparable(sql: str, rows: Result) -> list[Any]:
-    """Rows without the formatting of JSON, the wall clock, and an order that nobody asked for."""
+    """Return rows without JSON formatting, the wall clock, and an order that was not requested."""
     found = [tuple(_plain(value) for value in row) for row in rows]
     found = [_without_wall_clock(row) for row in found]
     return found if "ORDER BY" in sql else sorted(found, key=repr)
@@ -99,7 +99,7 @@ def _without_wall_clock(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Both:
-    """A connection to the server whose flights are carried out by the model as well."""
+    """A connection to the server whose requests the model executes as well."""
 
     def __init__(self, real: Connection, model: Model, compared: Counter[str]) -> None:
         self.real = real
@@ -143,9 +143,9 @@ def model_dump(model: Model, namespace: str) -> list[str]:
 
 
 def play(server: PostgresServer, seed: int, profile: Profile, compared: Counter[str]) -> int:
-    """Send random commands to both; returns how many were compared."""
+    """Send random commands to both; return how many were compared."""
     watched = profile is not PLAIN and seed % 2 == 0
-    # The reads of all but a few are done on the rows, to save time.
+    # All but a few reads are executed on the rows, to save time.
     by_rows = seed % 7 > 0
     steps = StoreSteps(server.url(), watched=watched, by_rows=by_rows)
     model = new_model()
@@ -177,7 +177,7 @@ def play(server: PostgresServer, seed: int, profile: Profile, compared: Counter[
 
 @pytest.mark.timeout(600)
 def test_every_statement_does_what_the_server_does(server: PostgresServer) -> None:
-    """The same rows in every answer and the same tables after every command."""
+    """The same rows in every reply and the same tables after every command."""
     compared: Counter[str] = Counter()
     profiles = [PLAIN, *PROFILES.values()]
     for seed in SEEDS:
@@ -228,7 +228,7 @@ def trio(server: PostgresServer) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_locks_and_visibility_between_connections(trio: Pair, seed: int) -> None:
-    """Three transactions that try locks, write rows of their own and read those of others."""
+    """Three transactions that try locks, write their own rows and read those of others."""
     rng = random.Random(f"locks {seed}")
     is_open = [False] * 3
     refused = 0
@@ -249,7 +249,7 @@ def test_locks_and_visibility_between_connections(trio: Pair, seed: int) -> None
             ]  # fmt: skip
             ((*rows,),) = trio.ask(which, (BEGIN_STEP, values))
             if any(row[0] == "taken" for row in rows):
-                # Which of its locks it has is not modelled: the store gives them all back.
+                # Which of its locks it holds is not modelled: the store releases all of them.
                 refused += 1
                 trio.ask(which, ROLLBACK)
                 is_open[which] = False
@@ -320,7 +320,7 @@ class Stage:
         raise NotImplementedError
 
     def end(self, started: Any) -> str:
-        """The code of the error with which it ends, or empty."""
+        """Return the code of the error with which it ended, or an empty string."""
         raise NotImplementedError
 
 
@@ -336,7 +336,7 @@ class RealStage(Stage):
         return self._threads.submit(self.ask, which, *statements)
 
     def is_waiting(self, started: Future[Any]) -> bool:
-        """Whether it has not ended when somebody waits for a lock, or after a while."""
+        """Return True if it has not ended when a connection waits for a lock, or after a while."""
         watcher = self._pair.real[-1]
         until_s = monotonic() + PATIENCE_S
         while monotonic() < until_s and not started.done():
@@ -446,7 +446,7 @@ def test_two_that_wait_for_each_other_are_told(stage: tuple[Stage, str]) -> None
 
 
 def test_a_row_is_waited_for_and_seen_as_it_is_then(stage: tuple[Stage, str]) -> None:
-    """An insert of a row that another transaction inserts waits, and meets it or not."""
+    """An insert of a row that another transaction is inserting waits, and then conflicts or not."""
     play, namespace = stage
     put: Statement = (
         "INSERT INTO lockfast.logs VALUES ($1, $2, 0, $3) ON CONFLICT (namespace) DO UPDATE"
@@ -491,7 +491,7 @@ def test_notifications_are_sent_once_and_only_by_commits(trio: Pair) -> None:
 
 
 def test_a_crash_skips_numbers_and_repeats_none() -> None:
-    """Sequences go on behind what the log covers: at the same number in both."""
+    """Sequences continue after what the log covers: at the same number in both."""
     with PostgresServer() as server:
         steps = StoreSteps(server.url(), watched=False)
         model = new_model()

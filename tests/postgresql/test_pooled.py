@@ -1,8 +1,8 @@
-"""Behind a pooler in transaction mode nothing of a connection outlives a transaction.
+"""Behind a pooler in transaction mode no state of a connection outlives a transaction.
 
-Each story runs behind a real PgBouncer, where one can be had, and behind a pooler of our own that
-also discards everything after each transaction; the store contract runs behind one of them. There
-are two server connections for all clients.
+Each test runs behind a real PgBouncer, if one is available, and behind a pooler of our own that
+also discards everything after each transaction; the store contract runs behind one of them. All
+clients share two server connections.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POOLERS: dict[str, type[TransactionPooler | pgbouncer.PgBouncer]] = {
 
 @pytest.fixture(scope="module", params=POOLERS)
 def port(request: pytest.FixtureRequest, server: PostgresServer) -> Iterator[int]:
-    """The pooler's."""
+    """Return the pooler's port."""
     if request.param == "pgbouncer" and pgbouncer.program() is None:
         pytest.skip("no PgBouncer on the PATH, and Debian's packages cannot be downloaded")
     with POOLERS[request.param](server.port) as started:
@@ -42,7 +42,7 @@ def port(request: pytest.FixtureRequest, server: PostgresServer) -> Iterator[int
 
 @pytest.fixture(scope="module")
 def best_port(server: PostgresServer) -> Iterator[int]:
-    """Of a PgBouncer where there is one, else of our own pooler."""
+    """Return the port of a PgBouncer if there is one, else of our own pooler."""
     best = "pooler" if pgbouncer.program() is None else "pgbouncer"
     with POOLERS[best](server.port) as started:
         yield started.port
@@ -64,7 +64,7 @@ class TestWire(WireContract):
 
 
 def handed_over(server: PostgresServer, url: str, *, ttl: float) -> tuple[int, int]:
-    """Tokens before and after a hand-over between two clients."""
+    """Return the tokens before and after a hand-over between two clients."""
     with lockfast.connect(url, ttl=ttl) as holder, lockfast.connect(url, ttl=ttl) as waiter:
         held = holder.lock("pooled").acquire()
         got: list[lockfast.Lease] = []
@@ -120,7 +120,7 @@ def test_the_same_under_asyncio(server: PostgresServer, port: int) -> None:
 
 
 def test_many_clients_share_two_server_connections(server: PostgresServer, port: int) -> None:
-    """Sixteen threads take locks that all cross; settings of one never reach another."""
+    """Sixteen threads take crossing locks; settings of one never reach another."""
     url = through(server, port, listen=direct(server))
     failures: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""The store does what the lock table does, step by step, on thousands of random commands.
+"""The store behaves like the lock table, step by step, on thousands of random commands.
 
 20,160 in all. Most are compared by the rows they leave: the reference's own code reads what the
-tables contain. Some are compared by the store's own reading as well.
+tables contain. Some are compared through the store's own reads as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Make = Callable[..., Callable[[], StoreSteps]]
 
 @pytest.fixture
 def making(server: PostgresServer) -> Iterator[Make]:
-    """A maker of subjects; the one before is closed."""
+    """Return a function that makes subjects; each call closes the previous one."""
     made: list[StoreSteps] = []
 
     def maker(*, by_rows: bool) -> Callable[[], StoreSteps]:
@@ -42,13 +42,13 @@ def making(server: PostgresServer) -> Iterator[Make]:
 
 @pytest.mark.parametrize("seed", SEEDS_READ)
 def test_store_and_table_agree(making: Make, seed: int) -> None:
-    """The same answers, wakes, events and state after each command."""
+    """The same replies, wakes, events and state after each command."""
     outcome = compare(making(by_rows=False), reference, seed, STEPS)
     assert len(outcome.script) == STEPS
 
 
 @pytest.mark.parametrize("seed", SEEDS_BY_ROWS)
 def test_rows_and_table_agree(making: Make, seed: int) -> None:
-    """The same answers, wakes and events, and rows that say the same, after each command."""
+    """The same replies, wakes and events, and equivalent rows, after each command."""
     outcome = compare(making(by_rows=True), reference, seed, STEPS)
     assert len(outcome.script) == STEPS

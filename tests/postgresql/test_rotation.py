@@ -53,7 +53,7 @@ def test_a_lease_survives_a_new_password_in_a_file(
 
 
 def test_the_old_password_is_refused(rotating: PostgresServer) -> None:
-    """Otherwise the tests above would show nothing."""
+    """Otherwise the tests above would prove nothing."""
     rotating.run("ALTER ROLE rotating PASSWORD 'second'")
-    with pytest.raises(lockfast.StoreMisconfiguredError, match="password"):
+    with pytest.raises(lockfast.AccessDeniedError, match="password"):
         lockfast.connect(rotating.url(user="rotating"), password=lambda: "first", check=True)

@@ -1,4 +1,4 @@
-"""What the server is asked for an acquire and a release, by its own log."""
+"""What an acquire and a release send to the server, by the server's own log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema: who creates it, how it is migrated, and the least rights that a role needs."""
+"""The schema: who creates it, how it is migrated, and the least privileges a role needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import lockfast
 from lockfast.cli import main
-from lockfast.errors import StoreMisconfiguredError
+from lockfast.errors import AccessDeniedError, StoreMisconfiguredError
 from lockfast.stores.postgresql.schema import VERSION, creation, statements
 from tests.servers.postgresql import PostgresServer
 
@@ -30,7 +30,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 def granted_rights() -> list[str]:
-    """The statements on the page, for the role `app`."""
+    """Return the statements on the page, for the role `app`."""
     page = Path(__file__).parents[2] / "docs" / "stores" / "postgresql.md"
     (block,) = re.findall(r"```sql\n(GRANT USAGE.*?)```", page.read_text("utf-8"), re.DOTALL)
     return statements(block)
@@ -48,7 +48,7 @@ def test_a_role_without_rights_is_told_what_to_run(own_server: PostgresServer) -
     with pytest.raises(StoreMisconfiguredError, match="lockfast schema postgresql"):
         acquire()
     own_server.run(creation())
-    with pytest.raises(StoreMisconfiguredError, match="rights"):
+    with pytest.raises(AccessDeniedError, match="rights"):
         acquire()
 
 
@@ -111,7 +111,7 @@ def test_first_users_create_the_schema_once(own_server: PostgresServer) -> None:
 def test_an_older_schema_is_migrated_while_locks_are_held(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client of the older version goes on; its lock stays held and is handed on."""
+    """The client of the older version keeps working; its lock stays held and is handed over."""
     own_server.run(creation(version=1))
     url = own_server.url("one")
     with monkeypatch.context() as older, lockfast.connect(url, ttl=TTL) as old:

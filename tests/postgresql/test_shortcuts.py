@@ -1,4 +1,4 @@
-"""The short paths leave to the byte what the general path leaves, in one round trip."""
+"""The short paths store exactly what the general path stores, in one round trip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = Profile(
     )),
     {"enter": 30, "leave": 25, "renew": 6, "open": 2, "close": 0.3, "revoke": 0.5, "convert": 0.5},
 )  # fmt: skip
-"""A world in which the short paths are taken often."""
+"""A world in which the short paths are used often."""
 
 
 def _plain(dump: list[tuple[str, list[object]]]) -> list[str]:
@@ -65,7 +65,7 @@ def test_short_paths_leave_what_the_general_path_leaves(server: PostgresServer, 
 
 
 def test_each_short_path_is_one_round_trip(server: PostgresServer) -> None:
-    """Take a free lock, give it back, stand in line, hand over, renew."""
+    """Acquire a free lock, release it, queue, hand over, renew."""
     steps = StoreSteps(server.url(), watched=False)
     lock = (c.Place("lock", "a", "exclusive"),)
 

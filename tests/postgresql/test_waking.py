@@ -1,4 +1,4 @@
-"""Notifications: only for those of other clients, and believed only with their secret."""
+"""Notifications: only for other clients' claims, and trusted only with their secret."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WAIT_MS = 20_000
 
 
 def test_a_forged_notification_is_not_believed(server: PostgresServer) -> None:
-    """Whoever knows the channel but not the secret cannot make a session believe a grant."""
+    """A client that knows the channel but not the secret cannot forge a grant."""
     store = PostgresStore(parse(parse_url(server.url())))
     believed: list[Wake] = []
     listener = store.wake_listener("s", believed.append)
-    run(listener.listen(1000))  # it listens from here on
+    run(listener.listen(1000))  # it listens from now on
     channel, secret = listener.inbox.split(" ")
     with server.connect() as forger:
         forger.execute("SELECT pg_notify(%s, 'guessed s 1 granted 17')", [channel])
@@ -82,7 +82,7 @@ def test_a_killed_listener_listens_again(server: PostgresServer) -> None:
         f"LISTEN%{channel}%",
     )
     looked: list[str] = []
-    while not looked:  # it notices, connects again, and looks for what it has missed
+    while not looked:  # it notices, reconnects, and reads what it has missed
         looked = [wake.what for wake in run(listener.listen(2000))]
     assert looked == ["missed"]
     server.run("SELECT pg_notify(%s, %s)", channel, f"{secret} s 1 granted 17")

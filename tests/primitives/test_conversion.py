@@ -1,4 +1,4 @@
-"""Upgrade and downgrade: the granted mode stays until the new one is there."""
+"""Upgrade and downgrade: the granted mode stays until the new one is granted."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_timed_out_upgrade_keeps_the_granted_mode(world: World) -> None:
             await lease.upgrade(timeout=0.05)
         lease.check()
         assert lease.token == token
-        # The line is open again: nothing of the attempt is left behind.
+        # The queue is open again: nothing of the attempt is left.
         await (await two.rwlock("book").read().acquire(timeout=10)).release()
         assert await modes(one) == ["shared", "update"]
     await lease.upgrade(timeout=10)
@@ -113,7 +113,7 @@ async def test_upgrade_at_once_or_not_at_all(world: World) -> None:
 
 
 async def test_a_cancelled_upgrade_leaves_nothing(world: World) -> None:
-    """Ctrl-C or a cancellation: the lease is a reader's as before, and others come in."""
+    """After Ctrl-C or a cancellation the lease is shared as before, and others are admitted."""
     one, two = world.clients(2)
     reader = await two.rwlock("book").read().acquire()
     lease = await one.rwlock("book").update().acquire()
@@ -129,7 +129,7 @@ async def test_a_cancelled_upgrade_leaves_nothing(world: World) -> None:
 
 
 async def test_two_readers_who_upgrade_are_told_at_once(world: World) -> None:
-    """Each would wait for the other to leave: the second is refused, the first goes on."""
+    """Each would wait for the other to leave: the second is refused, the first continues."""
     one, two = world.clients(2, deadlock_after=30)
     mine = await one.rwlock("book").read().acquire()
     theirs = await two.rwlock("book").read().acquire()
@@ -154,7 +154,7 @@ async def test_a_reader_cannot_upgrade_past_an_updater(world: World) -> None:
 
 
 async def test_an_updater_is_never_refused(world: World) -> None:
-    """Even if a reader tried to become the writer first: that one is refused instead."""
+    """Even if a reader tried to upgrade first: that reader is refused instead."""
     one, two = world.clients(2)
     reader = await two.rwlock("book").read().acquire()
     updater = await one.rwlock("book").update().acquire()

@@ -1,4 +1,4 @@
-"""Deadlocks: exactly one of a cycle is told, and nobody who is not in one."""
+"""Deadlocks: exactly one claim of a cycle is refused, and none outside a cycle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def try_in_turn(
     pairs: list[tuple[Any, Any]],
     errors: list[lockfast.DeadlockError] | None = None,
 ) -> list[str]:
-    """Actors of which each takes its first, waits for all, and takes its second."""
+    """Actors that each take their first lock, wait for each other, and take their second."""
     holding: list[int] = []
 
     async def actor(first: Any, second: Any) -> str:
@@ -96,7 +96,7 @@ async def test_three_way_across_tree_several_and_election(world: World) -> None:
 
 
 async def test_within_one_client(world: World) -> None:
-    """Tasks or threads of one client wait for each other as those of two do."""
+    """Tasks or threads of one client can deadlock like those of two clients."""
     client = world.client(deadlock_after=SOON_S)
     told = await try_in_turn(
         world, [(client.lock("a"), client.lock("b")), (client.lock("b"), client.lock("a"))]
@@ -118,7 +118,7 @@ async def test_over_two_sessions_of_one_client(world: World) -> None:
 
 
 async def test_a_semaphore_is_a_deadlock_only_if_its_weights_are(world: World) -> None:
-    """Four of five permits are with others who wait too; two are wanted."""
+    """Four of five permits are held by others that also wait; two are requested."""
     one, two = world.clients(2, deadlock_after=SOON_S)
     told = await try_in_turn(
         world,
@@ -139,7 +139,7 @@ async def test_a_semaphore_is_a_deadlock_only_if_its_weights_are(world: World) -
 
 
 class OfPermits:
-    """To be entered: several permits of a semaphore."""
+    """A context manager for several permits of a semaphore."""
 
     def __init__(self, semaphore: Any, permits: int) -> None:
         self._semaphore = semaphore
@@ -183,7 +183,7 @@ async def test_the_victim_has_the_lowest_priority_then_is_the_youngest(world: Wo
 
 
 async def test_a_reader_who_reads_again_behind_a_waiting_writer(world: World) -> None:
-    """The writer waits for the reader, and the reader's second read stands behind it."""
+    """The writer waits for the reader, and the reader's second claim is queued behind it."""
     one, two = world.clients(2, deadlock_after=SOON_S)
 
     async def write() -> str:
@@ -199,7 +199,7 @@ async def test_a_reader_who_reads_again_behind_a_waiting_writer(world: World) ->
 
 @pytest.mark.parametrize("priority", [0, -1])
 async def test_an_upgrade_in_a_cycle(world: World, priority: int) -> None:
-    """One upgrades and waits for a reader, who waits for another lock of the first."""
+    """One upgrades and waits for a reader, which waits for another lock of the first."""
     one, two = world.clients(2, deadlock_after=SOON_S)
     updater = await one.rwlock("book", priority=priority).update().acquire()
     told: list[str] = []
@@ -238,7 +238,7 @@ async def test_an_upgrade_in_a_cycle(world: World, priority: int) -> None:
 
 
 async def test_deadlocks_are_listed(world: World) -> None:
-    """`client.deadlocks()` shows those that nobody has ended yet, to anybody."""
+    """`client.deadlocks()` shows every client the deadlocks that are not resolved yet."""
     one = world.client(deadlock_after=3600, owner="ada")
     two = world.client(deadlock_after=3600, owner="ben")
     admin = world.client()
@@ -281,10 +281,10 @@ async def revoke_claim(client: Any, claim: Any) -> int:
 
 
 async def test_crossing_without_a_cycle(world: World) -> None:
-    """Two clients each hold and wait, but different tasks do so: nobody waits for itself."""
+    """Two clients each hold and wait, but through different tasks, so no task waits for itself."""
     one, two = world.clients(2, deadlock_after=0.02)
     a, b = await one.lock("a").acquire(), await two.lock("b").acquire()
-    # Not the holders: others of the same clients want what the other client has.
+    # Not the holders: other tasks of the same clients want what the other client holds.
     done: list[str] = []
 
     async def want(client: Any, name: str) -> None:
@@ -305,7 +305,7 @@ async def test_crossing_without_a_cycle(world: World) -> None:
 
 
 async def test_a_semaphore_about_to_be_given_back(world: World) -> None:
-    """A cycle through two permits of three, while a third holder will give its one back."""
+    """A cycle through two of three permits, while a third holder will release its permit."""
     one, two, three = world.clients(3, deadlock_after=0.02)
     free = await three.semaphore("s", 3).acquire()
     inside: list[int] = []
@@ -330,7 +330,7 @@ async def test_a_semaphore_about_to_be_given_back(world: World) -> None:
 
 
 async def test_a_lease_that_another_task_answers_for(world: World) -> None:
-    """A lease taken here and handed to a worker: with adopt() it is the worker's."""
+    """A lease acquired here and handed to a worker: after adopt() it belongs to the worker."""
     client = world.client(deadlock_after=0.05)
     lease = await client.lock("a").acquire()
     adopted = world.flag()
@@ -344,7 +344,7 @@ async def test_a_lease_that_another_task_answers_for(world: World) -> None:
 
     running = world.start(worker())
     await adopted.wait()
-    # Else this would be refused at once: the same actor would wait for itself.
+    # Otherwise this would be refused at once: the same actor would wait for itself.
     await (await client.lock("a").acquire()).release()
     assert await running.result() == "worked"
 
@@ -403,7 +403,7 @@ async def test_the_witness_warns_once_with_both_places(
     message = record.getMessage()
     assert "'a'" in message
     assert "'b'" in message
-    # In the blocking face calls go through the wrapper of these stories.
+    # In the blocking API calls go through the wrapper of these tests.
     here = "faces.py:" if world.face == "threads" else "test_deadlock.py:"
     assert message.count(here) == 2
 
@@ -458,7 +458,7 @@ async def all_wait_long(client: lockfast.aio.Client, count: int) -> bool:
 def test_ten_thousand_tasks_on_one_lock_are_no_deadlock(
     store: str, count: int, quick_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They wait far longer than `deadlock_after`, and some hold another lock meanwhile."""
+    """They wait far longer than `deadlock_after`, and some also hold another lock."""
     url = "memory://ten-thousand" if store == "memory" else f"sqlite://{quick_path}/locks.db"
 
     async def story() -> int:

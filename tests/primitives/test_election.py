@@ -62,7 +62,7 @@ async def test_observers_see_the_present_leader_first_then_each_change_once(
     await next_term.resign()
     assert await anext(seen) is None
     assert await anext(late) is None
-    # Changes that did not last are told too, if there was a moment between them.
+    # Changes that did not last are reported too if there was time between them.
     for value in ("x", "y"):
         await (await one.election("chair").campaign(value)).resign()
         await world.pass_ms(3)

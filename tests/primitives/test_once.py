@@ -1,4 +1,4 @@
-"""once: at most one run per window over the whole fleet. And lock_delay."""
+"""once: at most one run per window over the whole fleet; and lock_delay."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def counted_as(client: Any, name: str, runs: list[str], **settings: Any) -> Any:
 
 
 async def test_a_crashed_run_is_not_repeated_in_its_window(world: World) -> None:
-    """The session of the runner ends as if it had died, in the middle of the run."""
+    """The session of the runner ends in the middle of the run, as if its process had died."""
     one, two, admin = world.clients(3)
     for retry, expected in ((False, None), (True, "ran b")):
         name = f"job-{retry}"

@@ -1,4 +1,4 @@
-"""once(wait=True): one client runs the job, the others wait for it and learn how it ended."""
+"""once(wait=True): one client runs the job; the others wait for it and get its outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 class Pod:
-    """A client on a thread of its own, which calls the job and waits for it."""
+    """A client on its own thread that calls the job and waits for it."""
 
     def __init__(self, face: str, store: ControlledStore, threads: ThreadPoolExecutor) -> None:
         self._face = face
@@ -46,7 +46,7 @@ def pods(request: pytest.FixtureRequest, lockfast_store: ControlledStore) -> Ite
 
 
 def waits(store: ControlledStore) -> None:
-    """Return when two others watch for the end of the run."""
+    """Return when two others wait for the end of the run."""
     pause = threading.Event()
     for _ in range(int(PATIENCE_S * 100)):
         if sum(bool(session.events_changed) for session in store._sessions()) >= 2:
@@ -72,7 +72,7 @@ def test_one_runs_and_the_others_wait_and_go_on(
     outcomes = sorted(call.result(PATIENCE_S) for call in calls)
     assert outcomes == [("done", None), ("done", None), ("ran", "migrated")]
     assert len(runs) == 1
-    # Who comes later finds it done.
+    # A later caller finds it done.
     assert pods[0].call(migrate).result(PATIENCE_S) == (Outcome.DONE, None)
 
 

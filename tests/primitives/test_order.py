@@ -42,7 +42,7 @@ async def test_a_priority_is_a_head_start(world: World) -> None:
 
 
 async def test_who_has_waited_longer_than_the_head_start_goes_first(world: World) -> None:
-    """Nobody waits for ever: a step of priority is worth `ageing_step` seconds."""
+    """No claim starves: one step of priority is worth `ageing_step` seconds."""
     one, two = world.clients(2, ageing_step=0.05)
     order: list[str] = []
     take = taker(world, order)
@@ -57,7 +57,7 @@ async def test_who_has_waited_longer_than_the_head_start_goes_first(world: World
 
 
 async def test_a_step_is_ten_seconds_unless_told_otherwise(world: World) -> None:
-    """An urgent claim steps before one that has waited less than that."""
+    """An urgent claim passes one that has waited less than that."""
     one, two = world.clients(2)
     order: list[str] = []
     take = taker(world, order)

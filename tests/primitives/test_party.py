@@ -1,4 +1,4 @@
-"""Parties: who is there, with what; whoever is gone has left."""
+"""Parties: members with values; a member whose session ends has left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_watching_joins_and_leaves(world: World) -> None:
 
 
 async def test_an_ended_session_is_a_leave(world: World) -> None:
-    """As after a crash: nobody says goodbye."""
+    """As after a crash: the member does not leave explicitly."""
     one, watcher = world.clients(2)
     membership = await one.party("fleet").join("a")
     changes = watcher.party("fleet").watch()

@@ -1,4 +1,4 @@
-"""Retained locks: kept after release, at no cost, until others want them."""
+"""Retained locks: kept after release without requests until other clients want them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.primitives.world import Counter, World, core_of
 
 
 async def test_taken_again_without_a_store_operation(world: World) -> None:
-    """Counted: the first acquire asks the store, a thousand others do not."""
+    """The first acquire sends a request, a thousand later ones send none."""
     client = world.client()
     counter = Counter(client)
     lock = client.lock("a", retain=True)
@@ -67,7 +67,7 @@ async def test_an_idle_one_is_given_up_at_once(world: World) -> None:
 
 
 async def test_try_acquire_of_others_does_not_take_it(world: World) -> None:
-    """It never stands in line, so nobody is told that it is wanted."""
+    """A try is never queued, so the retaining client is not notified."""
     client, other = world.clients(2)
     async with client.lock("a", retain=True):
         pass
@@ -101,7 +101,7 @@ async def test_local_users_are_served_in_order_of_arrival(world: World) -> None:
 
 
 async def test_others_get_their_share_while_it_is_busy(world: World) -> None:
-    """Local users come without a pause; another client wants it and is not kept waiting."""
+    """Local users follow each other without a pause; another client still gets its turn."""
     client, other = world.clients(2)
     lock = client.lock("a", retain=True)
     enough = world.flag()
@@ -151,7 +151,7 @@ async def test_cached_readers_cost_nothing_until_a_writer_comes(world: World) ->
     assert counter.names() == ["Enter"]
     reader = await book.read().acquire()
     (writer,) = await world.queue(client, "book", [other.rwlock("book").write().acquire()])
-    # No new reader is let in before the writer, not even a local one.
+    # No new reader is admitted before the writer, not even a local one.
     late = world.start(book.read().acquire())
     await reader.release()
     writing = await writer.result()
@@ -203,7 +203,7 @@ async def test_the_deadline_is_the_sessions(world: World) -> None:
         assert lease.remaining == 0.0
         with pytest.raises(lockfast.LeaseLostError):
             lease.check()
-        # The block is left with the loss, as with every other lease.
+        # The block ends with the loss, as for every other lease.
         with pytest.raises(lockfast.LeaseLostError):
             await lease.release()
         lease = await lock.acquire()
@@ -250,7 +250,7 @@ async def test_a_timeout_or_cancellation_in_the_local_line(world: World) -> None
 
 
 async def test_a_lost_wake_is_made_good_by_the_keep_alive(world: World) -> None:
-    """The datagram that says "wanted" is dropped: a third of the TTL later it is known."""
+    """The datagram WAKE_WANTED is dropped: the keep-alive delivers it a third of the TTL later."""
     client, other = world.clients(2, ttl=0.6)
     async with client.lock("a", retain=True) as lease:
         pass
@@ -261,7 +261,7 @@ async def test_a_lost_wake_is_made_good_by_the_keep_alive(world: World) -> None:
 
 
 def drop_wanted(core: Any) -> list[Any]:
-    """Have a client not hear that its locks are wanted."""
+    """Prevent a client from receiving the wakes that its locks are wanted."""
     dropped: list[Any] = []
     (session,) = core.sessions()
     listener = session.listener
@@ -289,7 +289,7 @@ async def test_closing_gives_it_back(world: World) -> None:
 
 
 async def test_a_dropped_lease_goes_back_to_the_local_line(world: World) -> None:
-    """Collected without a release: warned of, and the next user gets it."""
+    """Garbage-collected without a release: a warning is issued, and the next user gets the lock."""
     client = world.client()
     lock = client.lock("a", retain=True)
     holder = [await lock.acquire()]
@@ -299,7 +299,7 @@ async def test_a_dropped_lease_goes_back_to_the_local_line(world: World) -> None
 
 
 def test_sixty_four_tasks_of_one_client_in_order() -> None:
-    """Each is served as often as every other, and nobody is served twice in a row."""
+    """Each is served equally often, and none twice in a row."""
 
     async def story() -> None:
         async with lockfast.aio.connect("memory://sixty-four") as client:

@@ -38,7 +38,7 @@ async def test_an_updater_reads_with_readers_but_there_is_one(world: World) -> N
 
 
 async def test_a_reader_behind_a_waiting_writer_waits_for_it(world: World) -> None:
-    """Later readers do not overtake: the writer is next, then they all together."""
+    """Later readers do not overtake: the writer is next, then all of them together."""
     one, two = world.clients(2)
     order: list[str] = []
 
@@ -75,8 +75,7 @@ async def test_tokens_of_readers_differ_and_rise(world: World) -> None:
 
 
 async def test_a_writer_enters_within_one_hold_among_32_readers(world: World) -> None:
-    """Readers come and go without a gap between them; the writer waits for those who hold
-    when it comes and for nobody else."""
+    """Readers overlap without a gap; the writer waits only for those that hold when it comes."""
     clients = world.clients(4)
     busy = world.flag()
     enough = world.flag()
@@ -101,7 +100,7 @@ async def test_a_writer_enters_within_one_hold_among_32_readers(world: World) ->
     enough.set()
     for job in readers:
         await job.result()
-    # By the store's own log: from the writer's arrival on no reader was let in before it.
+    # By the store's own log: no reader was admitted between the writer's arrival and its grant.
     between: list[str] = []
     arrived = False
     async for event in watch:

@@ -1,4 +1,4 @@
-"""Semaphores: permits up to a limit, in order, given back by a crash."""
+"""Semaphores: permits up to a limit, in order, released by a crash."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_who_wants_more_than_a_lowered_limit_is_told(world: World) -> None
         await semaphore.resize(3)
         with pytest.raises(lockfast.LimitError):
             await large.result()
-        # The one behind it was kept out by it, and by nobody else.
+        # The claim behind it was blocked by it alone.
         await (await small.result()).release()
 
 
@@ -124,7 +124,8 @@ async def test_a_permit_cannot_fence(world: World) -> None:
 async def test_a_limit_sized_request_among_50_small_ones_is_served_in_its_order(
     world: World,
 ) -> None:
-    """25 ask before it and 25 after it: it is granted after the first, before the last."""
+    """25 requests come before it and 25 after it: it is granted after the former and before the
+    latter."""
     client, other = world.clients(2)
     order: list[int] = []
     mutex = threading.Lock()

@@ -1,4 +1,4 @@
-"""Several at once: it holds nothing until it holds everything."""
+"""Several at once: a claim holds nothing until it holds everything."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_mixed_modes_and_kinds(world: World) -> None:
 
 
 async def test_what_is_asked_for_twice_is_joined(world: World) -> None:
-    """A reader of the whole that writes below needs all of it."""
+    """Reading the whole and writing below it needs the whole exclusively."""
     client = world.client()
     async with client.all("a", "a", client.rwlock("a").read()):
         assert [claim.mode for claim in (await client.inspect("a")).holders] == ["exclusive"]
@@ -86,7 +86,7 @@ async def test_nothing_at_all_is_an_error(world: World) -> None:
 
 
 async def test_crossing_orders_never_deadlock(world: World) -> None:
-    """Names in any order, with priorities: nobody is told of a deadlock, all get through."""
+    """Names in any order, with priorities: no DeadlockError, and every claim is served."""
     clients = world.clients(3, deadlock_after=0.02)
     names = ["a", "b", "c", "d"]
     inside: dict[str, int] = dict.fromkeys(names, 0)
@@ -116,8 +116,10 @@ async def test_crossing_orders_never_deadlock(world: World) -> None:
 async def test_a_nested_lock_passes_a_reservation_before_anybody_is_a_victim(
     world: World,
 ) -> None:
-    """One holds a and wants b; another wants both, and has b reserved. Nobody is refused:
-    the one who holds goes first."""
+    """One holds a and wants b; another wants both and has b reserved.
+
+    Neither is refused: the one that holds goes first.
+    """
     one, two = world.clients(2, deadlock_after=0.1)
     order: list[str] = []
     outer = await one.lock("a").acquire()

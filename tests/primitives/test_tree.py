@@ -1,4 +1,4 @@
-"""Tree locks: a node with all below it, and intentions on the way down."""
+"""Tree locks: a node with everything below it, and intentions on its ancestors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_lease_is_named_by_its_node(world: World) -> None:
 
 
 async def test_siblings_wait_while_a_writer_above_is_in_the_queue(world: World) -> None:
-    """Else writers below, coming and going, would keep the one above out for ever."""
+    """Otherwise a stream of writers below would starve the writer above."""
     one, two, three = world.clients(3)
     order: list[str] = []
 

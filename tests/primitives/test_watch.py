@@ -60,7 +60,7 @@ async def test_revoked_says_why(world: World) -> None:
 
 
 async def test_expired_by_max_hold(world: World) -> None:
-    """Noticed by the holder itself or by the store: it was not released by its user."""
+    """Whether the holder or the store notices first, it is not reported as released."""
     client = world.client()
     lease = await client.lock("a", max_hold=0.1).acquire()
     assert await lease.lost.wait(30)
@@ -87,7 +87,7 @@ async def test_every_kind(world: World, kind: str) -> None:
     if kind == "tree":
         async with client.tree("x/y").read():
             pass
-        # Both nodes in one step each.
+        # Each step changes both nodes.
         modes = ["intent_shared", "shared"]
         assert await seen(watch, 4) == [
             *((kind, "granted", mode) for mode in modes),

@@ -21,7 +21,7 @@ PATIENCE_MS = 30_000
 
 
 class Flag:
-    """A flag that one sets and any number wait for, in threads or tasks."""
+    """A flag that one sets and any number of threads or tasks wait for."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -41,14 +41,14 @@ class Flag:
 
 
 class World(Stage):
-    """A stage whose clients have every primitive."""
+    """A driver whose clients have every primitive."""
 
     def __init__(self, url: str, face: str) -> None:
         super().__init__(Harness(url, face, Capabilities()))
         self.url = url
         self.face = face
         with lockfast.connect(url) as client:
-            begin_log(client)  # so that a story can read of all that happens in it
+            begin_log(client)  # so that a test can read every event in it
 
     def client(self, **settings: Any) -> Any:
         client = faces.connect(self.face, self.url, **settings)

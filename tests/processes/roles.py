@@ -147,7 +147,7 @@ def sleep_in_task(link: Link, name: str, ttl: float) -> None:
                 task = asyncio.current_task()
                 assert task is not None
                 link.say("lost", error.token, "cancelling", task.cancelling())
-            await asyncio.sleep(0)  # a leftover cancellation would strike here
+            await asyncio.sleep(0)  # a leftover cancellation would be raised here
             link.say("went on")
 
     asyncio.run(body())

@@ -1,4 +1,4 @@
-"""The judge of a contest sees what it is there to see."""
+"""The judge of a contest detects the violations it exists to detect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight processes, one lock: nothing is lost, and everybody is served in turn."""
+"""Eight processes, one lock: no update is lost, and all are served in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMES = 1000
 
 
 class Line:
-    """The order of a lock's line, as the store's log tells it."""
+    """The order of a lock's queue, from the store's log."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[str, int]] = []
@@ -27,7 +27,7 @@ class Line:
         if event.what == "waiting":
             self.waiting.append(claim)
         elif event.what == "granted":
-            # Whoever did not wait may hold at once only if nobody else waits.
+            # A claim that did not wait may be granted at once only if no other waits.
             if self.waiting[:1] not in ([claim], []):
                 self.passed.append(event)
             if claim in self.waiting:
@@ -39,7 +39,7 @@ class Line:
 
 
 def test_eight_processes_count_to_eight_thousand(crew: Crew, measured: Measured) -> None:
-    """The counter is exact, tokens rise in order of entry, nobody is passed by a later one."""
+    """The counter is exact, tokens rise in order of entry, and no claim is overtaken."""
     (crew.directory / "counter").write_text("0")
     client = crew.client()
     log = client.watch(NAME, after=begin_log(client))

@@ -1,4 +1,4 @@
-"""A killed process is noticed by the kernel: its lock goes on at once, not after the TTL."""
+"""The kernel reports a killed process: its lock is handed over at once, not after the TTL."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.processes.crew import Child, Crew, now_ms
 NAME = "orders/42"
 
 SOON_S = 8.0
-"""Far below the TTL of 30 s, and below its third, when a keep-alive would look as well."""
+"""Far below the TTL of 30 s, and below its third, when a keep-alive would also notice."""
 
 
 def takes_over(child: Child) -> tuple[int, float]:
-    """Token and instant of a lease that must come soon."""
+    """Return token and instant of a lease that must come soon."""
     token, at_ms = child.hears("held", SOON_S)
     return int(token), float(at_ms)
 
 
 def test_waiter_gets_the_lock_of_a_killed_holder(crew: Crew, measured: Measured) -> None:
-    """Kill -9 the holder: whoever waits has the lock, with a higher token."""
+    """After kill -9 of the holder the waiter gets the lock, with a higher token."""
     holder = crew.start(roles.hold, NAME)
     old_token = int(holder.hears("held")[0])
     waiter = crew.start(roles.hold, NAME)
@@ -40,7 +40,7 @@ def test_waiter_gets_the_lock_of_a_killed_holder(crew: Crew, measured: Measured)
 
 @pytest.mark.parametrize("how", ["os.fork", "multiprocessing", "subprocess"])
 def test_children_that_live_on_keep_nothing(crew: Crew, measured: Measured, how: str) -> None:
-    """A killed holder's children live on, and hold nothing of what it held."""
+    """The children of a killed holder live on and hold none of its locks."""
     holder = crew.start(roles.hold_and_fork, NAME, how)
     holder.hears("held")
     waiter = crew.start(roles.hold, NAME)
@@ -54,7 +54,7 @@ def test_children_that_live_on_keep_nothing(crew: Crew, measured: Measured, how:
 
 
 def test_late_comer_finds_the_holder_dead(crew: Crew) -> None:
-    """Nobody waited when the holder was killed; whoever comes next does not wait either."""
+    """No claim waited when the holder was killed; the next one does not wait either."""
     holder = crew.start(roles.hold, NAME)
     holder.hears("held")
     holder.kill()
@@ -63,7 +63,7 @@ def test_late_comer_finds_the_holder_dead(crew: Crew) -> None:
 
 
 def test_who_does_not_wait_finds_the_holder_dead_too(crew: Crew) -> None:
-    """A job that was killed does not keep the next one from starting, for a whole TTL."""
+    """A killed job does not block the next one for a whole TTL."""
     holder = crew.start(roles.hold, NAME)
     old_token = int(holder.hears("held")[0])
     client = crew.client()
@@ -96,7 +96,7 @@ def test_so_does_a_task(crew: Crew) -> None:
 
 
 def test_holder_and_first_waiter_killed_together(crew: Crew, measured: Measured) -> None:
-    """Each watches the one before it, so two deaths at once cost no more than one."""
+    """Each waiter watches the claim before it, so two deaths at once cost no more than one."""
     holder = crew.start(roles.hold, NAME)
     holder.hears("held")
     first = crew.start(roles.hold, NAME)
@@ -113,7 +113,7 @@ def test_holder_and_first_waiter_killed_together(crew: Crew, measured: Measured)
 
 
 def test_waiter_killed_in_the_middle_of_the_line(crew: Crew) -> None:
-    """A dead waiter holds up nobody, and the line closes over its place."""
+    """A dead waiter delays no other, and the queue closes over its place."""
     holder = crew.start(roles.hold, NAME)
     holder.hears("held")
     line = []
@@ -132,7 +132,7 @@ def test_waiter_killed_in_the_middle_of_the_line(crew: Crew) -> None:
 
 
 def test_waiter_before_us_gave_up(crew: Crew) -> None:
-    """The one before us left by its timeout: now we watch the holder itself."""
+    """The claim before ours left by its timeout: now ours watches the holder."""
     holder = crew.start(roles.hold, NAME)
     holder.hears("held")
     before = crew.start(roles.give_up, NAME)
@@ -147,7 +147,7 @@ def test_waiter_before_us_gave_up(crew: Crew) -> None:
 
 
 def test_somebody_urgent_came_between(crew: Crew) -> None:
-    """A claim of higher priority steps in before us and is killed: we watch both in turn."""
+    """A claim of higher priority enters before ours and is killed: ours watches both in turn."""
     holder = crew.start(roles.hold, NAME)
     holder.hears("held")
     waiter = crew.start(roles.hold, NAME)
@@ -178,7 +178,7 @@ def test_somebody_urgent_came_between_and_was_killed_waiting(crew: Crew) -> None
 
 
 def test_all_readers_killed(crew: Crew) -> None:
-    """A writer watches over every reader it waits for."""
+    """A writer watches every reader it waits for."""
     readers = [crew.start(roles.read, NAME) for _ in range(3)]
     for reader in readers:
         reader.hears("reading")
@@ -205,7 +205,7 @@ def test_one_reader_killed_and_one_done(crew: Crew) -> None:
 
 
 def test_more_readers_killed_than_are_watched(crew: Crew) -> None:
-    """The first in line is told of 16 holders; when these are dead, of the others."""
+    """The first waiter is told of 16 holders; when they are dead, of the others."""
     readers = crew.start(roles.read, NAME, sessions=40)
     readers.hears("reading")
     writer = crew.start(roles.hold, NAME)

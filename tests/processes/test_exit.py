@@ -1,4 +1,4 @@
-"""An interpreter that exits never hangs, and what it held is free at once."""
+"""An interpreter that exits never hangs, and its locks are free at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("how", "code"), WAYS)
 def test_lock_is_free_after_a_normal_exit(crew: Crew, how: str, code: int) -> None:
-    """It need not be waited for: the lock can be had without waiting."""
+    """The next acquire succeeds without waiting."""
     client = crew.client()
     with client.lock("another's"):
         child = crew.start(roles.end, how)
@@ -54,7 +54,7 @@ def test_lock_is_free_after_asyncio_has_ended(crew: Crew, how: str, code: int) -
 
 
 def test_abrupt_exit_is_noticed_by_the_next_who_waits(crew: Crew) -> None:
-    """os._exit runs no code of ours; it is a death like any other."""
+    """os._exit runs no Python code; it is detected like any other death."""
     child = crew.start(roles.end, "os._exit")
     child.hears("ready")
     child.tell("end")
@@ -66,7 +66,7 @@ def test_abrupt_exit_is_noticed_by_the_next_who_waits(crew: Crew) -> None:
 
 @pytest.mark.parametrize("role", [roles.end, roles.end_under_asyncio])
 def test_exit_while_the_store_cannot_be_reached(crew: Crew, role: object) -> None:
-    """Another process is stopped inside a transaction: we exit all the same."""
+    """Another process is stopped inside a transaction, and the exit still succeeds."""
     client = crew.client()
     with client.lock("another's"):
         child = (

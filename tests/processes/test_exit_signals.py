@@ -1,4 +1,4 @@
-"""release_on_exit_signals(): a holder that is asked to end releases its locks."""
+"""release_on_exit_signals(): a holder that is asked to exit releases its locks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def url(tmp_path: Path) -> str:
 
 
 def ended_by(number: int, program: str, tmp_path: Path) -> int:
-    """The exit code of a program that was sent a signal while it held its locks."""
+    """Return the exit code of a program that got a signal while it held its locks."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, url(tmp_path)], stdout=subprocess.PIPE, text=True
     )

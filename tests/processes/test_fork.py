@@ -1,4 +1,4 @@
-"""After a fork the child holds nothing, and the parent's leases stay whatever it does."""
+"""After a fork the child holds nothing, and the parent keeps its leases whatever the child does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_intact(crew: Crew) -> bool:
     ],
 )
 def test_parent_holds_on_whatever_its_child_does(crew: Crew, how: str, code: int) -> None:
-    """The child's lease is void, its own locks work, and its end changes nothing."""
+    """The child's lease is void, its own locks work, and its exit changes nothing."""
     parent = crew.start(roles.fork_while_holding, NAME, how)
 
     assert parent.hears("child") == ["lost", "True", "True", "forked", "forked", "forked"]
@@ -49,7 +49,7 @@ def test_parent_holds_on_whatever_its_child_does(crew: Crew, how: str, code: int
 
 
 def test_fork_in_the_middle_of_transactions(crew: Crew) -> None:
-    """Whatever other threads were doing, the child's inherited client works."""
+    """Whatever other threads were doing at the fork, the child's inherited client works."""
     forks = 60
     parent = crew.start(roles.fork_among_threads, forks)
 

@@ -1,4 +1,4 @@
-"""Real signals at random instants: nothing is left behind."""
+"""Real signals at random times: nothing is left behind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SEED = 42
 
 
 def interrupt(child: Child, patience_s: float) -> None:
-    """Ctrl-C, a moment after the child said that it is at work."""
+    """Send Ctrl-C a moment after the child has reported that it is working."""
     if patience_s:
-        time.sleep(patience_s)  # the random instant itself, and not a wait for something
+        time.sleep(patience_s)  # the random time itself, not a wait for something
     os.kill(child.pid, signal.SIGINT)
 
 
 def test_a_thousand_times_ctrl_c(crew: Crew) -> None:
-    """In any instant of acquire and release: no row, thread or descriptor stays."""
+    """At any point of acquire and release: no row, thread or descriptor is left."""
     instants = random.Random(SEED)
     competitor = crew.start(roles.compete, NAME)
     competitor.hears("ready")
@@ -32,7 +32,7 @@ def test_a_thousand_times_ctrl_c(crew: Crew) -> None:
         child.hears("round")
         interrupt(child, instants.random() * 0.004)
         while not child.is_talking(1.0):
-            interrupt(child, 0)  # the last one fell into a finalizer
+            interrupt(child, 0)  # the last one was raised inside a finalizer
 
     child.hears("done")
     competitor.tell("enough")
@@ -44,7 +44,7 @@ def test_a_thousand_times_ctrl_c(crew: Crew) -> None:
 
 
 def test_release_in_a_signal_handler(crew: Crew) -> None:
-    """SIGTERM's handler gives the lock back, whatever it interrupts."""
+    """The handler of SIGTERM releases the lock, whatever it interrupts."""
     instants = random.Random(SEED)
     waiting = crew.client(ttl=30.0)
     child = crew.start(roles.release_in_handler, 50)

@@ -1,4 +1,4 @@
-"""The store cannot be reached: another process is stopped in the middle of a transaction."""
+"""The store is unreachable: another process is stopped in the middle of a transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TTL_S = 2.0
 
 
 def test_holder_is_told_in_time_and_recovers(crew: Crew, measured: Measured) -> None:
-    """Uncertain, then lost by its own deadline, with nothing answering; then all is well."""
+    """The lease is uncertain, then lost at its own deadline without any reply; then it recovers."""
     holder = crew.start(roles.hold_through_outage, TTL_S)
     token = int(holder.hears("held")[0])
     stopped = crew.start(roles.shut_gate)
@@ -32,7 +32,7 @@ def test_holder_is_told_in_time_and_recovers(crew: Crew, measured: Measured) -> 
 
 
 def test_release_and_close_are_bounded(crew: Crew, measured: Measured) -> None:
-    """They give up in a few seconds, far below the TTL; nothing is left behind."""
+    """They give up within a few seconds, far below the TTL; nothing is left behind."""
     holder = crew.start(roles.close_during_outage)
     holder.hears("held")
     stopped = crew.start(roles.shut_gate)

@@ -1,4 +1,4 @@
-"""A holder stopped past its TTL: another takes over, and the first one cannot do harm."""
+"""A holder stopped past its TTL: another takes over, and the first can do no harm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TTL_S = 1.5
 def test_woken_holder_knows_at_its_first_look_and_is_refused(
     crew: Crew, measured: Measured
 ) -> None:
-    """SIGSTOP in the body: a waiter gets the lock by TTL; the stopped one finds it lost."""
+    """SIGSTOP in the body: a waiter gets the lock within the TTL; the stopped one has lost it."""
     database = str(crew.directory / "orders.db")
     stopped = crew.start(roles.spin, NAME, TTL_S, database)
     old_token = int(stopped.hears("held")[0])

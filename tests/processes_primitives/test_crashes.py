@@ -1,4 +1,4 @@
-"""What a killed process held is given back: a term, a place in a party, permits, a run."""
+"""What a killed process held is released: a term, a place in a party, permits, a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOWS = 20
 
 
 class Granted(NamedTuple):
-    """Between when and when a grant was: an inspection takes its time, and rounds it."""
+    """The bounds of a grant's time: an inspection takes time and rounds."""
 
     earliest_ms: float
     latest_ms: float
@@ -44,7 +44,7 @@ def test_an_observer_sees_exactly_one_change_when_the_leader_is_killed(crew: Cre
 
 
 def test_a_crash_is_a_leave(crew: Crew) -> None:
-    """Nobody waits for a place in a party, so nobody watches the process: its TTL ends it."""
+    """No claim waits for a place in a party, so its process is not watched: its TTL ends it."""
     watcher = crew.client(ttl=1.0)
     changes = watcher.party("fleet").watch()
     assert next(changes) == ()
@@ -59,7 +59,7 @@ def test_a_crash_is_a_leave(crew: Crew) -> None:
 
 
 def test_of_several_holders_only_the_dead_make_way(crew: Crew) -> None:
-    """Who does not wait gets what the dead had; permits of those who live stay with them."""
+    """A claim that does not wait gets what the dead held; live holders keep their permits."""
     dead, alive = (crew.start(roles.hold_permits, "api", 2, 1) for _ in range(2))
     for holder in (dead, alive):
         holder.hears("held")
@@ -84,8 +84,8 @@ def test_a_crash_gives_permits_back(crew: Crew) -> None:
 
 
 def test_once_over_twenty_windows_with_kills(crew: Crew, tmp_path: Path) -> None:
-    """Four processes, of which the running one is killed now and then: twenty runs in
-    twenty windows, by the clock windows are counted with never two in one."""
+    """Four processes, and the running one is killed now and then: twenty runs in twenty windows,
+    never two in one window by the clock that measures windows."""
     book = tmp_path / "runs"
     book.touch()
     watcher = crew.client()

@@ -10,7 +10,7 @@ from tests.processes_primitives import roles
 
 @pytest.mark.parametrize("mode", ["lock", "read"])
 def test_another_process_gets_it_when_it_is_wanted(crew: Crew, mode: str) -> None:
-    """Idle, it is given up at once; the keep-alive that would tell is ten seconds away."""
+    """When idle, it is released at once; the keep-alive is ten seconds away."""
     keeper = crew.start(roles.keep, "a", mode)
     (token,) = keeper.hears("used")
     taker = crew.start(roles.take, "a", mode)
@@ -36,7 +36,7 @@ def test_another_process_gets_it_when_it_is_wanted(crew: Crew, mode: str) -> Non
 
 
 def test_a_keeper_that_is_killed(crew: Crew) -> None:
-    """An idle kept lock is not lost with its process."""
+    """An idle retained lock is not lost with its process."""
     keeper = crew.start(roles.keep, "a")
     keeper.hears("used")
     keeper.tell("release")
@@ -50,7 +50,7 @@ def test_a_keeper_that_is_killed(crew: Crew) -> None:
 
 
 def test_a_keeper_that_does_not_hear(crew: Crew) -> None:
-    """The datagram is lost: the keep-alive tells that the lock is wanted."""
+    """The datagram is lost: the keep-alive reports that the lock is wanted."""
     keeper = crew.start(roles.keep, "a", ttl=1.0, deaf=True)
     keeper.hears("used")
     keeper.tell("release")

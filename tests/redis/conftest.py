@@ -1,4 +1,4 @@
-"""Every test of the Redis store runs against each real server there is."""
+"""Every test of the Redis store runs against each available server."""
 
 from __future__ import annotations
 

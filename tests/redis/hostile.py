@@ -1,4 +1,4 @@
-"""A server that accepts clients and then answers commands with whatever the test wants."""
+"""A server that accepts clients and answers commands with whatever the test specifies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 from lockfast.stores.redis.resp import PENDING, ReplyReader
 
 Answer = Callable[[], Iterator[bytes]]
-"""Yields parts of an answer, as long as the client reads them."""
+"""Yields parts of a reply for as long as the client reads them."""
 
 
 class HostileServer:

@@ -1,4 +1,4 @@
-"""The connection of the asyncio API, with the server's end in the hands of the test."""
+"""The connection of the asyncio API, with the test as its server."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_replies_go_to_those_who_asked_in_order() -> None:
 
 
 def test_other_tasks_run_while_a_reply_is_awaited() -> None:
-    """A task that takes locks in a loop must not keep the event loop from others."""
+    """A task that acquires locks in a loop must not keep the event loop from other tasks."""
 
     async def story(ends: Ends) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
-            ends.server.send(PONG)  # it is there before it is asked for
+            ends.server.send(PONG)  # the reply is there before it is awaited
             turns: list[str] = []
             loop.call_soon(turns.append, "another")
             assert await ends.ask() == "PONG"

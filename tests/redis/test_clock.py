@@ -1,7 +1,7 @@
-"""The server's clock is set: back, it hangs nobody; forward, the holder is told.
+"""The server's clock is changed: set back, it blocks nobody; set forward, the holder is told.
 
-A clock cannot be set here, so the scripts are told another time than the server's: what was
-done at an instant far ahead looks, from now on, as if the clock had been set back since.
+The clock cannot be set here, so the scripts are given another time than the server's: whatever was
+done at a time far ahead then looks as if the clock had been set back since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def server_ms() -> int:
 
 
 def test_a_dead_holder_is_expelled_though_the_clock_was_set_back(server: RedisServer) -> None:
-    """By the server's clock it lives for another hour; its counter stands still."""
+    """By the server's clock it lives for another hour, but its renewal counter stands still."""
     url = server.url()
     steps = ScriptSteps(url, watched=False)
     ahead_ms = server_ms() + HOUR_MS
@@ -41,7 +41,7 @@ def test_a_dead_holder_is_expelled_though_the_clock_was_set_back(server: RedisSe
 
 
 def test_a_living_holder_is_not_expelled(server: RedisServer) -> None:
-    """It is renewed all the time, so its counter moves, whatever its deadline says."""
+    """It keeps being renewed, so its counter moves, whatever its deadline says."""
     url = server.url()
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as client:
         held = holder.lock("orders/42").acquire()
@@ -52,7 +52,7 @@ def test_a_living_holder_is_not_expelled(server: RedisServer) -> None:
 
 
 def test_a_closed_resource_opens_though_the_clock_was_set_back(server: RedisServer) -> None:
-    """Closed for 300 ms an hour ahead: it stays closed for 300 ms, not for an hour."""
+    """Closed for 300 ms at a time an hour ahead: it stays closed for 300 ms, not for an hour."""
     url = server.url()
     steps = ScriptSteps(url, watched=False)
     ahead_ms = server_ms() + HOUR_MS
@@ -64,7 +64,7 @@ def test_a_closed_resource_opens_though_the_clock_was_set_back(server: RedisServ
 
 
 def test_a_holder_is_told_when_the_clock_was_set_forward(server: RedisServer) -> None:
-    """Another took the lock over: the next keep-alive says so, well before the TTL is over."""
+    """Another client took over the lock: the next keep-alive says so, well before the TTL ends."""
     url = server.url()
     steps = ScriptSteps(url, watched=False)
     with lockfast.connect(url, ttl=6) as holder:

@@ -1,4 +1,4 @@
-"""The Redis store keeps the contract of every store, command by command and as users see it."""
+"""The Redis store passes the contract of every store, by command and through the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store costs, counted at the server."""
+"""The cost of operations, counted at the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers.redis import RedisServer
 
 @pytest.fixture(autouse=True)
 def loaded_scripts(server: RedisServer) -> None:
-    """The server knows the scripts; else each is sent once more."""
+    """Load the scripts into the server; otherwise each is sent once more."""
     with lockfast.connect(server.url()) as client:
         client.lock("a").acquire().release()
 
@@ -69,7 +69,7 @@ def test_several_at_once_are_one_command(server: RedisServer, names: int) -> Non
 
 
 def knows_it_waits(client: lockfast.Client) -> bool:
-    """Whether a claim has heard that it is in line: before, it would look for itself."""
+    """Return True if a claim knows that it is queued; before that it would read its state."""
     return any(
         holding.phase is Phase.WAITING
         for session in client._core.sessions()
@@ -78,7 +78,7 @@ def knows_it_waits(client: lockfast.Client) -> bool:
 
 
 def test_a_hand_over_is_one_command_and_the_wake(server: RedisServer) -> None:
-    """The release grants, the wake carries the grant: the waiter asks nothing."""
+    """The release grants and the wake carries the grant: the waiter sends nothing."""
     url = server.url()
     with lockfast.connect(url) as holder, lockfast.connect(url) as waiter:
         with until_heard(server, 2):
@@ -128,8 +128,8 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(server: RedisServer) -
             renewals = calls_of(script_of(c.Renew), seen)
             assert renewals == len(seen), set(seen)
             sessions = clients + 1
-            # A renewal each third of a TTL, up to a tenth early, and a look when those ahead
-            # would be over.
+            # A renewal each third of a TTL, up to a tenth early, and a check when those ahead would
+            # expire.
             assert sessions <= renewals <= 2.5 * sessions * watched_s / (ttl / 3)
             for waiter in waiters:
                 waiter.cancel()
@@ -142,8 +142,8 @@ def test_two_hundred_waiters_send_nothing_but_keep_alives(server: RedisServer) -
 
 
 def test_keep_alive_of_ten_thousand_locks_is_one_command(server: RedisServer) -> None:
-    """One command proves them all: count and checksum are kept with the session."""
-    with lockfast.connect(server.url(), ttl=3600) as client:  # none of its own meanwhile
+    """One command proves them all: their count and checksum are stored with the session."""
+    with lockfast.connect(server.url(), ttl=3600) as client:  # none of its own during the test
         leases = [client.lock(f"orders/{i}").acquire() for i in range(10_000)]
         session = leases[0]._holding.session
         assert session is not None
@@ -156,11 +156,11 @@ def test_keep_alive_of_ten_thousand_locks_is_one_command(server: RedisServer) ->
         assert proof.count == len(leases)
         by_clients = [one for one in seen if one.by != "lua" and one.command != "CLIENT"]
         assert [one.command for one in by_clients] == ["EVALSHA"]
-        assert len(seen) < 12  # whatever it holds, it touches a handful of rows
+        assert len(seen) < 12  # however many locks it holds, it accesses a handful of rows
 
 
 def test_an_unused_resource_has_no_key(server: RedisServer) -> None:
-    """Everything is in the keys of the shard, and a lock leaves none of them larger."""
+    """Everything is in the keys of the shard, and a lock makes none of them grow."""
     url = server.url("left-behind")
     rows, order, due, _ = (key.decode() for key in keys_of("left-behind"))
     with lockfast.connect(url) as client:
@@ -175,4 +175,4 @@ def test_an_unused_resource_has_no_key(server: RedisServer) -> None:
         assert server.run("ZCARD", order) == members
         assert server.run("ZCARD", due) == 1  # the session
         ours = [key for key in server.resources() if "left-behind" in key]
-        assert ours == sorted([rows, order, due])  # and no log, for nobody watches
+        assert ours == sorted([rows, order, due])  # and no log, because nobody watches

@@ -1,4 +1,4 @@
-"""A namespace that was damaged is refused with advice, and repaired without lowering tokens."""
+"""A damaged namespace is refused with advice, and repaired without lowering tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def script(server: RedisServer, namespace: str) -> Iterator[Script]:
 
 
 def fill(script: Script) -> int:
-    """Holders, waiters, a semaphore, several at once, many claims; the last token given."""
+    """Create holders, waiters, a semaphore, several at once, many claims; return the last token."""
     for session in ("ann", "bob", "cat"):
         script.send(c.Open(session, TTL_MS, session))
     held = [
@@ -69,7 +69,7 @@ def fill(script: Script) -> int:
 
 
 def claims_of(script: Script) -> dict[tuple[str, int], tuple[str, int]]:
-    """By session and number, state and token of every claim."""
+    """Return state and token of every claim, by session and number."""
     found: dict[tuple[str, int], tuple[str, int]] = {}
     for session in ("ann", "bob", "cat"):
         reply = script.send(c.Claims(session))
@@ -79,7 +79,7 @@ def claims_of(script: Script) -> dict[tuple[str, int], tuple[str, int]]:
 
 
 def go_on(script: Script) -> None:
-    """Every command that a client may send works, and the queue moves on."""
+    """Check that every command works that a client may send, and that the queue moves on."""
     assert isinstance(script.send(c.Renew("bob", waiting=(2,))), c.Renewed)
     assert script.send(c.Leave("ann", 1, A)) == c.Done()
     assert isinstance(script.send(c.Look("bob", 2)), c.Granted)
@@ -134,7 +134,7 @@ def test_lost_rows_are_refused_until_a_repair(
 def test_a_lost_row_is_refused_or_survived_and_repaired(
     server: RedisServer, script: Script, namespace: str, field: str
 ) -> None:
-    """Whatever row goes: typed errors only, and after a repair all commands work again."""
+    """Whichever row is lost: only typed errors, and after a repair all commands work again."""
     last = fill(script)
     server.run("HDEL", keys_of(namespace)[0].decode(), field)
     for command in (c.Renew("ann"), c.Leave("ann", 1, A), c.Listing("lock"), c.Sessions()):
@@ -175,7 +175,7 @@ NEEDED = ("hset", "hdel", "zadd", "zrem", "publish", "rpush", "zrangebylex", "hm
 def test_a_right_taken_away_and_given_back_leaves_a_namespace_that_works(
     server: RedisServer, namespace: str, right: str
 ) -> None:
-    """The server refuses a script in the middle, and undoes nothing of what it wrote before."""
+    """The server refuses a command in the middle of a script and undoes none of its writes."""
     with RedisServer(server.binary) as own:
         user = ("ACL", "SETUSER", "locks")
         own.run(*user, "on", ">pw", "resetchannels", "&{lockfast:*}:wake:*", *RIGHTS.split())
@@ -208,7 +208,7 @@ def test_a_right_taken_away_and_given_back_leaves_a_namespace_that_works(
 
 
 def index_of(server: RedisServer, namespace: str) -> set[tuple[str, str]]:
-    """What both indexes name, without the numbers that a repair may move into a session's row."""
+    """Return what both indexes contain, without the numbers that a repair may move."""
     found: set[tuple[str, str]] = set()
     for key in ("order", "due"):
         members = server.run("ZRANGE", keys_of(namespace)[KEYS.index(key)].decode(), "0", "-1")
@@ -220,10 +220,10 @@ def index_of(server: RedisServer, namespace: str) -> set[tuple[str, str]]:
 def test_a_refused_script_writes_all_rows_or_none_and_no_index_lacks_a_row(
     server: RedisServer, namespace: str, right: str
 ) -> None:
-    """The order of writes in writing.lua: index entries to add, all rows, then what is removed.
+    """The order of writes in writing.lua: index entries to add, all rows, then removals.
 
-    Without the right to one of the first two, no claim may change. In any case a repair,
-    which makes the indexes anew from the rows, must not have to add anything to them.
+    Without permission for one of the first two, no claim may change. In any case a repair, which
+    rebuilds the indexes from the rows, must not have to add anything to them.
     """
     with RedisServer(server.binary) as own:
         user = ("ACL", "SETUSER", "locks")
@@ -235,13 +235,13 @@ def test_a_refused_script_writes_all_rows_or_none_and_no_index_lacks_a_row(
         before = claims_of(reader)
         refused = 0
         for command in (
-            c.Leave("ann", 2, C),  # held, with an instant at which it is due
+            c.Leave("ann", 2, C),  # held, with an expiry, and waiting in two queues
             c.Leave("cat", 2, A + B),  # waiting in two lines
             c.Leave("cat", 140, (c.Place("lock", "many/140", "exclusive"),)),
             c.Leave("cat", 1, PERMIT),
             c.Enter("ann", 3, PERMIT),
             c.Enter("ann", 4, A),
-            c.Leave("ann", 1, A),  # granted to bob, whose claim is due at an instant then
+            c.Leave("ann", 1, A),  # granted to bob, whose claim then has an expiry
         ):
             try:
                 script.send(command)
@@ -262,7 +262,7 @@ def test_a_refused_script_writes_all_rows_or_none_and_no_index_lacks_a_row(
 def test_a_client_survives_a_right_that_is_taken_away_for_longer_than_its_ttl(
     server: RedisServer,
 ) -> None:
-    """As an operator did it: hset away for a while, and back."""
+    """As an operator did: permission for hset removed for a while, then restored."""
     with RedisServer(server.binary) as own:
         user = ("ACL", "SETUSER", "locks")
         own.run(*user, "on", ">pw", "resetchannels", "&{lockfast:*}:wake:*", *RIGHTS.split())

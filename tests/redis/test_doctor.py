@@ -1,4 +1,4 @@
-"""`lockfast doctor URL` says whether a server is fit to keep locks."""
+"""`lockfast doctor URL` reports whether a server is safe for locks."""
 
 from __future__ import annotations
 

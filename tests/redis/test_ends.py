@@ -1,4 +1,4 @@
-"""The end of a session with many claims: some at a time, and nobody gets what is still held."""
+"""The end of a session with many claims: in portions, and no lock is granted while still held."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ENDED_PER_STEP = Limits().ended_per_step
 CLAIMS = 950
 TTL_MS = 60_000
 CALLS_PER_CLAIM = 3
-"""The claim and its resource are read; all that is written, some calls write for all."""
+"""The claim and its resource are read; writes are combined, so some calls serve all claims."""
 READ_PER_CLAIM = 8
-"""Members of the index that a step reads at most for each claim it removes."""
+"""The most members of the index that a step reads for each claim it removes."""
 
 
 def lock_of(n: int) -> tuple[c.Place, ...]:
@@ -38,7 +38,7 @@ def steps(server: RedisServer) -> Iterator[ScriptSteps]:
 
 
 def fill(steps: ScriptSteps | Table) -> None:
-    """Session `many` holds all locks; `next` waits for the last of them and for one between."""
+    """Session `many` holds all locks; `next` waits for the last one and for one in the middle."""
     steps.apply(c.Open("many", TTL_MS, "many"), 1000, 1000)
     steps.apply(c.Open("next", 2 * TTL_MS, "next"), 1000, 1000)
     for n in range(1, CLAIMS + 1):
@@ -62,7 +62,7 @@ def looks_of(reply: c.Reply) -> dict[int, object]:
 
 @pytest.mark.parametrize("how", ENDS)
 def test_it_ends_some_at_a_time_and_at_last_as_the_table_does(steps: ScriptSteps, how: str) -> None:
-    """Marked as ended first; then step by step, whoever comes, until nothing is left."""
+    """It is marked as ended first; later steps, of any client, remove its claims."""
     at_ms = 1000 + TTL_MS if how == "expired" else 2000
     table = Table(MemoryRows(), Limits(ended_per_step=CLAIMS))
     for store in (steps, table):
@@ -94,7 +94,7 @@ def test_it_ends_some_at_a_time_and_at_last_as_the_table_does(steps: ScriptSteps
 
 
 def test_an_ended_session_is_granted_nothing(steps: ScriptSteps) -> None:
-    """Its claims that wait are taken out later; until then, what they wait for stays free."""
+    """Its waiting claims are removed later; until then, the locks they wait for stay free."""
     fill(steps)
     last = CLAIMS + 1
     steps.apply(c.Enter("next", 3, lock_of(last)), 1002, 20_000)
@@ -108,7 +108,7 @@ def test_an_ended_session_is_granted_nothing(steps: ScriptSteps) -> None:
 
 
 def scripts_in(seen: list[Seen]) -> list[int]:
-    """How many calls each script made."""
+    """Return how many calls each script made."""
     sizes: list[int] = []
     for one in seen:
         if one.by != "lua":
@@ -142,9 +142,9 @@ def test_no_script_does_more_than_a_part(server: RedisServer) -> None:
 def test_what_a_step_reads_grows_with_the_claims_it_removes(
     server: RedisServer, steps: ScriptSteps
 ) -> None:
-    """The claims to be removed wait in one line: it is not read from its start for each of them.
+    """The claims to remove wait in one queue: it is not read from its start for each of them.
 
-    Reading as many members more as the step has removed already asked for 98 per claim.
+    Reading as many more members as the step had already removed took 98 per claim.
     """
     one = lock_of(0)
     for session in ("first", "many", "next"):

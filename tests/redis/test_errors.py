@@ -1,4 +1,4 @@
-"""Whatever the server or the network does, callers see typed errors that say what to do."""
+"""Whatever the server or the network does, callers get typed errors that say what to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lockfast.cli import main
 from lockfast.core import commands as c
 from lockfast.core.reasons import NOT_QUEUED
 from lockfast.errors import (
+    AccessDeniedError,
     OutcomeUnknownError,
     StoreError,
     StoreMisconfiguredError,
@@ -30,7 +31,7 @@ ENTER = c.Enter("us", 1, LOCK, open=OPEN)
 
 
 def send(url: str, *commands: c.Command, face: str = "threads", timeout_ms: int = 5000) -> c.Reply:
-    """Send commands on one wire; the reply to the last."""
+    """Send commands on one wire; return the reply to the last."""
 
     async def all_of_them() -> c.Reply:
         store = open_store(url, "asyncio" if face == "asyncio" else "threads")
@@ -79,7 +80,7 @@ def test_a_stopped_server_is_a_time_out_of_unknown_outcome(server: RedisServer, 
             with own.stopped():
                 with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
                     await wire.send(c.Leave("us", 1, LOCK), 200)
-            # Whether the first one counted or not, asking again settles it.
+            # Whether or not the first one was executed, sending it again settles it.
             assert isinstance(await wire.send(c.Leave("us", 1, LOCK), 5000), c.Done)
             assert await wire.send(c.Look("us", 1), 5000) == c.Gone(NOT_QUEUED)
             store.close()
@@ -105,10 +106,10 @@ def test_wrong_passwords_and_missing_ones(server: RedisServer, face: str) -> Non
     with RedisServer(server.binary, "--requirepass", "s3cret", port=port):
         at = f"127.0.0.1:{port}"
         assert isinstance(send(f"redis://:s3cret@{at}", ENTER, face=face), c.Granted)
-        with pytest.raises(StoreMisconfiguredError, match="password") as wrong:
+        with pytest.raises(AccessDeniedError, match="password") as wrong:
             send(f"redis://default:guess@{at}", ENTER, face=face)
         assert "guess" not in str(wrong.value)
-        with pytest.raises(StoreMisconfiguredError, match="password"):
+        with pytest.raises(AccessDeniedError, match="password"):
             send(f"redis://{at}", ENTER, face=face)
 
 
@@ -119,7 +120,7 @@ def test_a_password_that_was_not_asked_for(server: RedisServer) -> None:
 
 
 def test_out_of_memory_refuses_new_claims_and_keeps_those_there_are(server: RedisServer) -> None:
-    """To renew and to leave must go on: they are how memory gets free."""
+    """Renewals and releases must continue to work: they are what frees memory."""
     with RedisServer(server.binary) as own:
         url = own.url("full")
         assert isinstance(send(url, ENTER), c.Granted)
@@ -164,7 +165,7 @@ RIGHTS = (
     " +exists +hget +hmget +hset +hdel +zadd +zrem +zrange +zrangebyscore +zrangebylex"
     " +zrevrangebylex +rpush +lrange +llen +ltrim +select +ping"
 )
-"""What docs/stores/redis.md lists: it is compared with this."""
+"""The table in docs/stores/redis.md is compared with this."""
 
 
 def test_the_docs_list_these_rights() -> None:
@@ -233,9 +234,9 @@ def test_another_schema(server: RedisServer) -> None:
         ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
         ("BUSY Redis is busy running a script.", StoreUnavailableError),
         ("ERR max number of clients reached", StoreUnavailableError),
-        ("NOPERM this user has no permissions to run the 'eval'", StoreMisconfiguredError),
-        ("WRONGPASS invalid username-password pair", StoreMisconfiguredError),
-        ("NOAUTH Authentication required.", StoreMisconfiguredError),
+        ("NOPERM this user has no permissions to run the 'eval'", AccessDeniedError),
+        ("WRONGPASS invalid username-password pair", AccessDeniedError),
+        ("NOAUTH Authentication required.", AccessDeniedError),
         ("MOVED 3999 127.0.0.1:6381", StoreMisconfiguredError),
         ("ERR DB index is out of range", StoreMisconfiguredError),
         ("ERR unknown command `EVALSHA`", StoreMisconfiguredError),

@@ -1,4 +1,4 @@
-"""The guard for data kept in Redis: the check and the write are one step."""
+"""The guard for data in Redis: check and write are one step."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_script_that_fails_reaches_the_caller(client: Connection) -> None:
 
 
 def test_of_racing_writers_the_newest_wins(server: RedisServer, client: Connection) -> None:
-    """Eight threads write in any order: what is left is of the newest token, always."""
+    """Eight threads write in any order: the newest token's value always remains."""
 
     def write(tokens: list[int]) -> None:
         with redis.Redis(unix_socket_path=str(server.socket), db=5) as own:

@@ -1,4 +1,4 @@
-"""Whatever a server answers, callers get a typed error in time, and memory stays bounded."""
+"""Whatever a server replies, callers get a typed error in time, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_error_reply_is_a_value() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7, 100])
 def test_the_bound_counts_each_reply_by_itself(pieces: int) -> None:
-    """Replies that arrive together may be larger than the bound, one of them may not."""
+    """Replies that arrive together may exceed the bound, a single one may not."""
     reader = ReplyReader()
     reader.bytes_max = 100
     fits = b"$80\r\n" + b"x" * 80 + b"\r\n"

@@ -1,7 +1,7 @@
-"""The server loses what it knew: tokens go on rising, and the old holder is told.
+"""The server loses data: tokens still rise, and the old holder is told.
 
-Redis keeps G1 only as long as it keeps its data. What stays true whatever it loses: a later
-grant has a higher token, a keep-alive tells the old holder, a guard refuses its writes.
+Redis keeps G1 only as long as it keeps its data. Whatever it loses, a later grant has a higher
+token, a keep-alive tells the old holder, and a guard refuses its writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
 def told_and_refused(
     old: lockfast.Lease, client: lockfast.Client, data: RedisServer, *, name: str = "orders/42"
 ) -> None:
-    """Take the lock anew: a higher token, the old holder told, its write refused."""
+    """Acquire the lock again: a higher token, the old holder told, its write refused."""
     new = client.lock(name, ttl=TTL).acquire(timeout=PATIENCE_S)
     assert new.token > old.token
     assert old.lost.wait(TTL), "the next keep-alive tells it, within a third of its TTL"
@@ -61,7 +61,7 @@ def test_all_is_lost(lose: Callable[[RedisServer], None], server: RedisServer) -
 
 
 def test_a_replica_that_missed_the_last_claim_is_promoted(server: RedisServer) -> None:
-    """It has the session, not the claim: count and checksum give it away."""
+    """It has the session but not the claim: count and checksum reveal that."""
     port = free_port()
     with (
         RedisServer(server.binary, port=port) as primary,
@@ -71,13 +71,13 @@ def test_a_replica_that_missed_the_last_claim_is_promoted(server: RedisServer) -
         replica.run("REPLICAOF", "127.0.0.1", port)
         with lockfast.connect(primary.url("failover")) as holder:
             kept = holder.lock("kept", ttl=TTL).acquire()
-            # Everything up to here reaches the replica, nothing after it does.
+            # Everything up to here reaches the replica, and nothing after it.
             while replica.run("HLEN", keys_of("failover")[0].decode()) < 4:
                 pass
             assert primary.run("WAIT", 1, 10_000) == 1
             replica.run("REPLICAOF", "NO", "ONE")
             old = holder.lock("orders/42", ttl=TTL).acquire()
-            # The same address answers with the other data from now on.
+            # From now on the same address answers with the other data.
             primary.kill()
             primary.socket.unlink()
             primary.socket.symlink_to(replica.socket)

@@ -1,4 +1,4 @@
-"""The scripts do what the lock table does, step by step, on thousands of random commands."""
+"""The scripts behave like the lock table, step by step, on thousands of random commands."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def make_subject(server: RedisServer) -> Iterator[Callable[[], ScriptSteps]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scripts_and_table_agree(make_subject: Callable[[], ScriptSteps], seed: int) -> None:
-    """30 × 220 commands: the same answers, wakes, events and state after each."""
+    """30 × 220 commands: the same replies, wakes, events and state after each."""
     outcome = compare(make_subject, lambda: Table(MemoryRows()), seed, STEPS)
     assert len(outcome.script) == STEPS

@@ -1,7 +1,7 @@
 """The connection is reset after every n-th byte of request and reply, for every operation.
 
-Whatever is cut where: the error is a typed one, sending the command again settles what
-became of it, nothing is granted twice, and no claim is left that nobody knows of.
+Wherever it is cut: the error is typed, sending the command again settles its outcome, nothing is
+granted twice, and no claim is left that its client does not know.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ OPERATIONS: dict[str, tuple[Callable[[Send], None], c.Command]] = {
     "events": (held, c.Events(0)),
 }
 NOT_THE_SAME_TWICE = ("close", "expel", "revoke", "revoke session", "break", "leave", "hand over")
-"""Sent again they answer that there is nothing left to do, which is as good."""
+"""Sent again, they report that nothing is left to do, which is as good."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def url_of(proxy: Proxy, namespace: str) -> str:
 
 
 class Blocking:
-    """A wire of the blocking face."""
+    """A wire of the blocking API."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url, "threads")
@@ -117,7 +117,7 @@ class Blocking:
 
 
 class OnLoop:
-    """A wire of the asyncio face, with a loop of its own."""
+    """A wire of the asyncio API, with its own loop."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -136,17 +136,17 @@ class OnLoop:
 
 
 def answer_to(wire: Blocking | OnLoop, command: c.Command) -> c.Reply:
-    """As flow code does: the same command again until it is answered."""
+    """Resend the same command until it is answered, as flow code does."""
     for _ in range(2):
         try:
             return wire.send(command)
         except (StoreUnavailableError, OutcomeUnknownError):
-            continue  # the reset came just behind the answer before
+            continue  # the reset came just after the previous reply
     return wire.send(command)
 
 
 def settled(server_side: Blocking) -> tuple[object, ...]:
-    """What can be seen of the state, without instants, tokens and counts of renewals."""
+    """Return the visible state, without times, tokens and counts of renewals."""
     sessions = server_side.send(c.Sessions())
     assert isinstance(sessions, c.SessionsReply)
     found: list[object] = [(s.session, s.claims, s.ended, s.by) for s in sessions.sessions]
@@ -165,7 +165,7 @@ def settled(server_side: Blocking) -> tuple[object, ...]:
 
 
 def cuts(proxy: Proxy, request: int, reply: int) -> list[Cut]:
-    """Around every 7th byte, the first and the last ones."""
+    """Return positions around every 7th byte, and the first and last bytes."""
     return [
         Cut(direction, after)
         for direction, size in zip(DIRECTIONS, (request, reply), strict=True)
@@ -190,7 +190,7 @@ def test_a_reset_at_any_byte_is_settled_by_asking_again(
         direct = Blocking(server.url(namespace))
         prepare(direct.send)
         cut_off = face(url_of(proxy, namespace))
-        cut_off.send(c.Sessions())  # connected and greeted: what follows is the command alone
+        cut_off.send(c.Sessions())  # connected and greeted: only the command follows
         return direct, cut_off
 
     for _ in range(2):  # the first time, the script may have to be loaded
@@ -229,7 +229,7 @@ def test_a_reset_at_any_byte_is_settled_by_asking_again(
 def test_a_client_whose_connections_break_all_the_time_leaves_no_claim(
     server: RedisServer, proxy: Proxy
 ) -> None:
-    """Acquire and release through resets at ever other bytes: one holder, nothing left over."""
+    """Acquire and release with resets at varying bytes: one holder, and nothing is left."""
     namespace = "breaking"
     with lockfast.connect(server.url(namespace)) as onlooker:
         with lockfast.connect(url_of(proxy, namespace), ttl=30) as client:
@@ -241,7 +241,7 @@ def test_a_client_whose_connections_break_all_the_time_leaves_no_claim(
                 try:
                     lease.release()
                 except OutcomeUnknownError:
-                    pass  # the keeper goes on with it
+                    pass  # the keeper retries it
             proxy.arm(None)
             client.lock("a").acquire(timeout=10).release()
             assert tokens == sorted(set(tokens))

@@ -1,4 +1,4 @@
-"""A primary that is found through sentinels, and found again after a failover."""
+"""A primary that is found through sentinels, and again after a failover."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fresh() -> str:
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
-    """One that no test breaks."""
+    """A group that no test breaks."""
     with Watched() as started:
         yield started
 
@@ -46,7 +46,7 @@ class TestWire(WireContract):
 
 
 def test_a_lease_that_was_copied_survives_a_failover() -> None:
-    """The new primary knows session and claim: the holder never notices."""
+    """The new primary has session and claim: the holder does not notice."""
     with Watched() as watched:
         url = watched.url(fresh())
         with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as other:
@@ -69,7 +69,7 @@ def test_a_grant_that_no_replica_has_is_told_and_fenced() -> None:
             holder.lock("first").acquire().release()
             one, two = watched.replicas
             with one.stopped(), two.stopped():
-                # Else the grant would wait for them in the buffers of their sockets.
+                # Otherwise the grant would wait for them in their socket buffers.
                 watched.primary.run("CLIENT", "KILL", "TYPE", "replica")
                 held = holder.lock("orders/42").acquire()
                 watched.primary.kill()
@@ -83,15 +83,15 @@ def test_a_grant_that_no_replica_has_is_told_and_fenced() -> None:
 
 
 def scripting(server: RedisServer) -> set[str]:
-    """The ids of connections whose last command was one of ours."""
+    """Return the ids of connections whose last command was a script."""
     lines = str(server.run("CLIENT", "LIST")).splitlines()
     return {line.split()[0] for line in lines if "cmd=eval" in line}
 
 
 @pytest.mark.parametrize("face", ["threads", "asyncio"])
 def test_a_connection_to_a_former_primary_is_not_used_again(watched: Watched, face: str) -> None:
-    """It is a replica for a moment, and its sentinels do not notice: the command that failed
-    leads to a new connection, not to the same one again."""
+    """It becomes a replica briefly, unnoticed by the sentinels: the failed command must be retried
+    on a new connection, not on the same one."""
     url = watched.url(fresh())
     store = open_store(url, face)  # type: ignore[arg-type]
     primary, replica = watched.primary, watched.replicas[0]
@@ -130,7 +130,7 @@ def test_the_same_under_asyncio() -> None:
 
 
 def test_a_server_that_is_no_primary_is_refused(watched: Watched) -> None:
-    """As one that a sentinel names a moment too long: every connection asks for its role."""
+    """Like one that a sentinel names slightly too long: every connection asks for its role."""
     address = parse(parse_url(watched.url(fresh())))
     for replica in watched.replicas:
         former = address._replace(host="127.0.0.1", port=replica.port, sentinels=())
@@ -140,7 +140,7 @@ def test_a_server_that_is_no_primary_is_refused(watched: Watched) -> None:
 
 
 def test_a_majority_of_sentinels_must_answer() -> None:
-    """One that is left alone may name a primary that the others have replaced."""
+    """A sentinel that is cut off may name a primary that the others have replaced."""
     with Watched() as watched:
         url = watched.url(fresh())
         watched.sentinels[0].kill()
@@ -150,7 +150,7 @@ def test_a_majority_of_sentinels_must_answer() -> None:
             with lockfast.connect(url, ttl=TTL, connect_timeout=1) as late:
                 with pytest.raises(StoreUnavailableError, match="1 of 3 sentinels"):
                     late.lock("orders/42").acquire(timeout=5)
-            held.check()  # whoever is connected goes on
+            held.check()  # existing connections keep working
             held.release()
 
 

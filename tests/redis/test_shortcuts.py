@@ -1,4 +1,4 @@
-"""The short ways through enter and leave do to the byte what the long ways do."""
+"""The short paths of enter and leave store exactly the same bytes as the general paths."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_steps(server: RedisServer) -> Iterator[Callable[[bool], ScriptSteps]]:
 
 
 def state_of(client: Any, steps: ScriptSteps) -> tuple[Any, ...]:
-    """All that is stored, but for the log and until when it is kept."""
+    """Return everything stored, except the log and its expiry."""
     rows, order, due, _ = keys_of(steps.namespace)
     fields: dict[bytes, bytes] = client.hgetall(rows)
     counters = fields.pop(b"m", b"")[:26]
@@ -56,7 +56,7 @@ def state_of(client: Any, steps: ScriptSteps) -> tuple[Any, ...]:
 def test_the_short_way_leaves_what_the_long_way_does(
     server: RedisServer, make_steps: Callable[[bool], ScriptSteps], seed: int, profile: Profile
 ) -> None:
-    """While somebody watches there are no short ways; else there are, and nobody can tell."""
+    """Short paths are used only while nobody watches, and must make no visible difference."""
     client = redis.Redis(unix_socket_path=str(server.socket))
     long, short = make_steps(True), make_steps(False)
     commands = Commands(seed, profile)
@@ -68,7 +68,7 @@ def test_the_short_way_leaves_what_the_long_way_does(
         if isinstance(step.command, c.Events):
             continue
         if isinstance(step.command, c.Enter) and step.command.n % 3:
-            # As plain as most are.
+            # As plain as most claims are.
             plain = c.Enter(*step.command[:5], open=step.command.open)
             step = step._replace(command=plain)
         assert short.apply(*step) == long.apply(*step), f"seed {seed}: {step}"
@@ -101,7 +101,7 @@ def test_a_line_is_handed_over_as_on_the_long_way(
     at: int,
     unusual: str | None,
 ) -> None:
-    """One after the other gets the lock; whoever asked for more than that goes the long way."""
+    """The claims get the lock one after the other; unusual claims take the general path."""
     client = redis.Redis(unix_socket_path=str(server.socket))
     long, short = make_steps(True), make_steps(False)
     now_ms = 1_700_000_000_000
@@ -141,6 +141,6 @@ def test_a_line_is_handed_over_as_on_the_long_way(
     both(c.Leave(sessions[-1], 2, A))
     client.close()
     if unusual is None:
-        assert short.hand_overs == LINE  # the last to another claim of its own session
+        assert short.hand_overs == LINE  # the last grant goes to another claim of its own session
         assert short.lined_up == LINE + tries
     assert (long.hand_overs, long.lined_up, long.shortcuts) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""rediss://: what is promised without TLS holds with it, and nobody is trusted without a reason."""
+"""rediss://: everything holds with TLS as without, and certificates are verified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class Papers:
-    """An authority and what it has issued, as files."""
+    """A certificate authority and its certificates, as files."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         folder.mkdir()
@@ -87,7 +87,7 @@ def test_a_server_with_a_good_certificate_is_used(
 
 
 def test_waiters_are_woken_through_tls(front: TlsFront, papers: Papers) -> None:
-    """With a TTL so long that only a wake can be in time, and with many wakes at once."""
+    """With a TTL so long that only a wake comes in time, and with many wakes at once."""
     url = url_of(front, ca=papers.ca)
     with lockfast.connect(url, ttl=3600) as holder, lockfast.connect(url, ttl=3600) as other:
         lease = holder.rwlock("orders/42").write().acquire()

@@ -1,4 +1,4 @@
-"""Tokens are exact through Lua, far above what %.14g would print."""
+"""Tokens are exact in Lua, far above what %.14g could print."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOTH = (c.Place("lock", "a", "shared"), c.Place("lock", "b", "shared"))
 def test_tokens_above_2_to_the_50_are_exact(
     server: RedisServer, wall_us: int, places: tuple[c.Place, ...], watched: bool
 ) -> None:
-    """On the short ways, which there are while nobody watches, and on the long ones."""
+    """On the short paths, which are used while nobody watches, and on the general ones."""
     steps = ScriptSteps(server.url(), watched=watched)
     expected = wall_us
     steps.apply(c.Open("s", 60_000, "owner"), 1000, wall_us)
@@ -56,7 +56,7 @@ def test_tokens_above_2_to_the_50_are_exact(
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("wall_us", WALL_US)
 def test_tokens_handed_over_are_exact(server: RedisServer, wall_us: int, watched: bool) -> None:
-    """In the wake, in what is stored, in the checksum, and in the words published."""
+    """In the wake, in the stored rows, in the checksum, and in the published message."""
     steps = ScriptSteps(server.url(), watched=watched)
     sessions = [f"s{i} of {steps.namespace}".replace(" ", "-") for i in range(3)]
     until_s = monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""`?wait=N`: a grant is handed out when N replicas have it, and not before."""
+"""`?wait=N`: a grant is returned once N replicas have it, and not before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nothing_is_copied(replicated: Replicated) -> Iterator[None]:
 
 
 class TestApi(ApiContract):
-    """As users see it: the listener reports a hint in place of a grant, and the keeper asks."""
+    """Through the API: the listener reports a hint instead of a grant, and the keeper asks."""
 
     @pytest.fixture
     def harness(self, replicated: Replicated) -> Harness:
@@ -57,7 +57,7 @@ def test_each_grant_is_confirmed_once(replicated: Replicated) -> None:
         before = waits()
         for _ in range(5):
             client.lock("orders/42").acquire().release()
-        # The listener that has just connected may look at a claim, too.
+        # The listener that has just connected may also read a claim.
         assert before + 5 <= waits() <= before + 7
     with lockfast.connect(url_of(replicated, wait=0), ttl=60) as client:
         before = waits()
@@ -77,7 +77,7 @@ def test_a_grant_that_is_not_confirmed_is_given_back(replicated: Replicated) -> 
 
 
 def test_a_hand_over_waits_for_the_replicas_and_renewals_go_on(replicated: Replicated) -> None:
-    """The waiter's claim is granted by another's release; its own leases stay meanwhile."""
+    """The waiter's claim is granted by another's release; its own leases are still renewed."""
     url = url_of(replicated)
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as waiter:
         kept = waiter.lock("kept").acquire()

@@ -1,4 +1,4 @@
-"""The wires by themselves: what they send."""
+"""The wires alone: what they send."""
 
 from __future__ import annotations
 

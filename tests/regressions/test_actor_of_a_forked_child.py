@@ -1,7 +1,7 @@
-"""A forked child was taken for its parent, and told of a deadlock that there was not.
+"""A forked child was mistaken for its parent and got a DeadlockError without a deadlock.
 
-Who waits for whom goes by actors. The first claim of a child still had its parent's name,
-so a child that waited for its parent's lock waited for itself.
+The wait graph is over actors. The first claim of a child still had its parent's actor, so a child
+that waited for its parent's lock seemed to wait for itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A lock taken inside a generator stayed locked when somebody else ended the generator.
+"""A lock acquired inside a generator stayed locked when the generator was closed elsewhere.
 
-`with lock:` finds its lease by thread or task. An abandoned generator is ended by whoever
-collects it; one of asyncio in a task made for that. There the lease was not found.
+`with lock:` finds its lease by thread or task. An abandoned generator is closed by whoever collects
+it, an asyncio one in a separate task. There the lease was not found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A lease with an `on_lost` callback was never given back when it was forgotten.
+"""A lease with an `on_lost` callback was never released when it was garbage.
 
-A lease that nobody has any more is given back, with a warning. The callback held on to it,
-and the session to the callback, so somebody always had it.
+An unreferenced lease is released, with a warning. The callback referred to the lease and the
+session to the callback, so the lease was always reachable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`on_lost` on leases of a kept lock was remembered for ever, one more with every use.
+"""`on_lost` callbacks on leases of a retained lock accumulated, one with every use.
 
-The claim outlives the lease of each of its users, and so did their callbacks. And whoever
-waited for the loss of such a lease was not told that it had been released.
+The claim outlives the leases of its users, and so did their callbacks. A thread that waited for the
+loss of such a lease was not told that it had been released.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One callback that could not be called kept all others from being told of a loss.
+"""One callback that could not be called kept all other leases from being declared lost.
 
-When a session ends, its leases are declared lost one after another. The first that failed
-(there was no thread to be had for its `on_lost`) was the last to be told: the others went on
-working, those in line slept for ever, and the keeper died of it in silence.
+When a session ends, its leases are declared lost one after another. If one failed (no thread could
+be started for its `on_lost`), the rest were not: their holders went on working, queued claims slept
+for ever, and the keeper died silently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_the_others_are_told_all_the_same(
         assert other.lost.wait(60)
         (session,) = client._core.sessions()
         while session.keeper is not KeeperState.STOPPED:
-            pass  # until its keeper has stopped as keepers do
+            pass  # until its keeper has stopped normally
         assert "can't start new thread" in caplog.text
 
 
@@ -59,5 +59,5 @@ def test_a_keeper_that_fails_says_so(
         with pytest.raises(lockfast.LeaseLostError, match="keeper failed: MemoryError"):
             lease.release()
         while not died:
-            pass  # until its thread is over
+            pass  # until its thread has ended
         assert "keeper failed" in caplog.text

@@ -1,8 +1,8 @@
 """An upgrade cancelled at the moment it was granted left a writer behind, or lost the lease.
 
-To take the conversion back, the client asked for the mode it had by then: that of the
-writer, if it had heard of the grant. If it had not, it did not learn of the new token
-either, and the next keep-alive took the lease for granted anew to somebody else.
+To undo the conversion, the client requested the mode it had by then: exclusive, if it had already
+learned of the grant. If it had not, it did not learn of the new token either, and the next
+keep-alive reported a token that the client did not know.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def block_until(true: Callable[[], bool]) -> None:
 
 
 def hold_up_looks(session: Any) -> threading.Event:
-    """Have the keeper not look at its claims until the event is set."""
+    """Keep the keeper from reading its claims until the event is set."""
     go_on = threading.Event()
     table = session.listener._source
     apply = table.apply

@@ -1,9 +1,9 @@
-"""The asyncio face of the embedded store: errors of its worker thread, and its patience.
+"""The asyncio API of the embedded store: errors of its worker thread, and its timeouts.
 
-Once closed, it raised a bare RuntimeError. And a command that stood behind others for the
-worker began to count its timeout when its turn came: of ten callers who wanted to wait half
-a second for a store that was shut, the last waited for five. Counted always, it made the
-last of ten thousand callers give up on a store that was only busy with the others.
+Once closed, it raised a bare RuntimeError. A command that was queued for the worker started its
+timeout only when its turn came: of ten callers with a timeout of half a second on a store that did
+not answer, the last waited five seconds. Counting the time in the queue always made the last of ten
+thousand callers give up on a store that was only busy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_a_cancelled_close_leaves_nothing_open(
         async with client.lock("a"):
             monkeypatch.setattr(file, "apply", apply)
             closing = asyncio.create_task(client.close())
-            await asyncio.sleep(0)  # it waits for its keeper now
+            await asyncio.sleep(0)  # it is waiting for its keeper now
             closing.cancel()
             cancelled.set()
             with pytest.raises(asyncio.CancelledError):

@@ -1,8 +1,8 @@
-"""Of ten thousand tasks that began to wait at once, some were told "unavailable".
+"""Of ten thousand tasks that queued at once, some got StoreUnavailableError.
 
-Whole transactions run on one worker thread. Whoever stood in line for it longer than its
-`connect_timeout` still had its turn, but no time left: if the keeper was at work at that
-very moment, it gave up on a store that was well.
+Whole transactions run on one worker thread. A command that waited for it longer than its
+`connect_timeout` still ran, but with no time left: if the keeper held the file at that moment, the
+command gave up on a healthy store.
 """
 
 from __future__ import annotations

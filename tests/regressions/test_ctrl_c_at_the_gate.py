@@ -1,7 +1,7 @@
-"""Ctrl-C while a lock file was opened anew left its gate shut for all other processes.
+"""Ctrl-C while a lock database was reopened left its gate locked for all other processes.
 
-The gate was entered before the `try` that opens it again. It stayed shut until this process
-used the file once more, which may be never.
+The gate was entered before the `try` that leaves it. It stayed locked until this process used the
+database again, which may be never.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_the_gate_opens_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def enters_gate(path: Path) -> bool:
-    """Whether another process can."""
+    """Return True if another process can enter the gate."""
     child = os.fork()
     if child == 0:
         try:

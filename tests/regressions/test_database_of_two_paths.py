@@ -1,7 +1,7 @@
-"""A lock database that is reached by two paths was two databases: two holders of each lock.
+"""A lock database reached by two paths was two databases: two holders of each lock.
 
-SQLite finds the write-ahead log by path, and so was the companion file found that there used to be.
-A database with a second hard link, or mounted as a single file into a container, is refused.
+SQLite finds the write-ahead log by its path, and so did the former companion file. A database with
+a second hard link, or mounted as a single file into a container, is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A deadlock was not found if it led through the order of a queue.
 
-The detector took a waiter to be blocked by conflicting claims only. But a queue stops at the first
-claim that cannot be granted, so a reader also waits for an `update` ahead of it, and for the
-claims that this one waits for.
+The detector assumed that only conflicting claims block a waiter. But a queue stops at the first
+claim that cannot be granted, so a reader also waits for an `update` ahead of it, and for the claims
+that block that one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A new deadlock was found up to ten seconds late if another claim of the client waited long.
 
-Looks grew rarer with the longest wait of the whole client, and a newer claim of another
-actor had to wait for the next of these.
+Searches became rarer with the longest wait of the whole client, and a newer claim of another actor
+had to wait for the next search.
 """
 
 from __future__ import annotations

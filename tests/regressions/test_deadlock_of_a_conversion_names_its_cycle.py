@@ -1,6 +1,6 @@
-"""An upgrade that was given up to end a deadlock was told "another holder waits for this one".
+"""An upgrade refused to resolve a deadlock reported only "another holder waits for this one".
 
-Which lock that holder waits for, and who has it, the detector knew and had left word of.
+The detector knew, and had stored, which lock that holder waits for and who holds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_each_lock_of_the_cycle_is_named() -> None:
         other = threading.Thread(target=read_and_wait)
         other.start()
         while not alice.inspect("pen").waiting_count:
-            pass  # until bob stands in line
+            pass  # until bob is queued
 
         with pytest.raises(lockfast.DeadlockError) as caught:
             reader.upgrade(timeout=60)

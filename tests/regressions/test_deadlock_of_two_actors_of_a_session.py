@@ -1,7 +1,7 @@
-"""A deadlock through several tasks of one client was found by nobody.
+"""A deadlock through several tasks of one client was not found.
 
-The detector asked a session for its claims once, and took those of the actors it knew by
-then. An actor of the same session that it met later was not followed.
+The detector read a session's claims once, and kept those of the actors it knew by then. An actor of
+the same session that it met later was not followed.
 """
 
 from __future__ import annotations

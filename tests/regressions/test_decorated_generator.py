@@ -1,6 +1,6 @@
 """A generator function cannot be decorated with a lock.
 
-Calling one only makes the generator: its body ran after the lock had been given back.
+Calling one only creates the generator: its body ran after the lock had been released.
 """
 
 from __future__ import annotations

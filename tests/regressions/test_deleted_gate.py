@@ -1,6 +1,6 @@
-"""A gate that is deleted is replaced by one that all processes use.
+"""A deleted gate file is replaced by one that all processes use.
 
-Those who had it open went on with the deleted one, those who came later made another: two gates,
+Processes that had it open continued with the deleted file, later ones created another: two gates,
 and transactions of one side overlapped checkpoints of the other.
 """
 

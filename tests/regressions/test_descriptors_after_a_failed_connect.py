@@ -1,4 +1,4 @@
-"""Every `connect` to a file that was no lock file left two descriptors open."""
+"""Every `connect` to a file that was no lock database left two descriptors open."""
 
 from __future__ import annotations
 

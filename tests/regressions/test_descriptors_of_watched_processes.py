@@ -1,9 +1,9 @@
-"""A live holder could be expelled in place of a dead one, and Ctrl-C left descriptors open.
+"""A live holder could be expelled instead of a dead one, and Ctrl-C leaked descriptors.
 
-Whoever began to wait opened a descriptor of the process before it, and closed it when done.
-Another thread might be about to read "this descriptor's process died" at that moment; if
-the number was given to the next process by then, that one was declared dead. So only the
-thread that listens opens and closes them.
+A claim that began to wait opened a descriptor of the process ahead, and closed it when done.
+Another thread might at that moment be about to read that this descriptor's process had died; if the
+number had been reused for the next process by then, that process was declared dead. So only the
+listening thread opens and closes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_callers_open_and_close_nothing() -> None:
         listener.watch_over(1, [blocker(first, "first")])
         listener.watch_over(2, [blocker(second, "second")])
         assert descriptors() == before
-        assert run(listener.listen(1000)) == []  # interrupted, to open them
+        assert run(listener.listen(1000)) == []  # interrupted, so that it opens them
         assert descriptors() == before + 2
         listener.watch_over(1, ())
         assert descriptors() == before + 2

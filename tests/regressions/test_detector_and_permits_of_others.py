@@ -1,8 +1,8 @@
-"""The detector died when a semaphore was kept full by actors of another deadlock.
+"""The detector failed when actors of another deadlock held all permits of a semaphore.
 
-It found two groups and looked for a victim in each. In one of them nobody waited for
-permits of the group itself, so there was none to choose, and the error ended the keeper:
-all leases of the session were lost.
+It found two groups and looked for a victim in each. In one of them no actor waited for permits of
+the group itself, so there was no candidate, and the error ended the keeper: all leases of the
+session were lost.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ def lock(n: int, name: str, holder: str, waiting: str) -> ResourceView:
 
 
 def test_only_those_who_wait_for_each_other_are_a_deadlock() -> None:
-    """a and b wait for each other. c holds a permit and wants a lock of d; d wants a permit,
-    and would get one of a's if a could go on."""
+    """a and b wait for each other.
+
+    c holds a permit and wants a lock of d; d wants a permit, and would get one of a's if a could
+    proceed.
+    """
     permit = Place("semaphore", "s", "permit", 1, 2)
     semaphore = ResourceView(
         "semaphore",
@@ -45,7 +48,7 @@ def test_only_those_who_wait_for_each_other_are_a_deadlock() -> None:
 
 
 def test_a_long_line_is_gone_through_once() -> None:
-    """Ten thousand who wait behind each other, named in the reverse of their order."""
+    """Ten thousand claims that wait behind each other, named in reverse order."""
     place = Place("lock", "gate", "exclusive")
     count = 10_000
     line = tuple(claim(n, f"actor-{count - n:05}", place, "waiting") for n in range(1, count))

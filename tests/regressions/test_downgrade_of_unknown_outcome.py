@@ -1,8 +1,8 @@
-"""A downgrade that was carried out but not heard of left a reader who believed to be alone.
+"""A downgrade that was executed but not confirmed left a reader that believed it was alone.
 
-Interrupted, it was taken back like any conversion: by asking for the mode it had before.
-That was to ask for more. The readers let in by then were still there, so the store made it
-wait, while its client went on as the writer.
+When interrupted, it was undone like any conversion: by requesting the mode it had before. For a
+downgrade that asks for more. The readers admitted by then still held, so the store queued the
+request, while the client went on as the writer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lockfast.core.commands import Convert
 
 
 class InterruptedOnce:
-    """A wire that is interrupted after the store has converted a claim, before it can tell."""
+    """A wire that is interrupted after the store has converted a claim and before it can reply."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire

@@ -1,7 +1,7 @@
-"""A keeper died when a caller took care of dropped leases at the same moment.
+"""A keeper failed when a caller processed dropped leases at the same moment.
 
-Both saw that there was one left, and the second found none: IndexError, and with the
-keeper all leases of its session were lost.
+Both saw that there was one left, and the second found none: IndexError, and all leases of the
+session were lost with the keeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lockfast.runtimes.threads import ThreadsRuntime
 
 
 class TakenByAnother(deque[Holding]):
-    """Has something in it until one reaches for it."""
+    """Contains something until it is accessed."""
 
     def popleft(self) -> Holding:
         self.clear()

@@ -1,7 +1,7 @@
-"""A re-entrant lease that nobody has any more is given back, as any other.
+"""An unreferenced re-entrant lease is released like any other.
 
-The client kept it to enter it again, so it was never collected: renewed for ever, with
-no warning, and out of reach if the thread that took it had ended.
+The client kept a reference for re-entry, so the lease was never collected: it was renewed for ever,
+without a warning, and was unreachable once its thread had ended.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A session revoked before its listener was open, or while it was cut off, heard of it at its next
-keep-alive only: a third of its TTL later."""
+"""A session revoked before its listener was open, or while it was disconnected, learned of it only
+from its next keep-alive, a third of its TTL later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.servers.redis import RedisServer
 
 PATIENCE_S = 30.0
 TTL = 3600.0
-"""So long that no keep-alive can be in time."""
+"""So long that no keep-alive comes in time."""
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """Found by `./dev chaos --store etcd --fault wipe`: tokens went back on etcd.
 
-A store compared the epoch of tokens, which it remembers, by the revision that wrote it. In a
-cluster that has lost its data the first session writes the epoch again at the same revision. So
-the comparison held, and grants were given tokens of the old epoch: below those given by others.
+A store identified the epoch of tokens, which it caches, by the revision that wrote it. In a cluster
+that has lost its data the first session writes the epoch again at the same revision. So the
+comparison held, and grants got tokens of the old epoch, lower than those that others had been
+given.
 """
 
 from __future__ import annotations

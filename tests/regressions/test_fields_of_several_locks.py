@@ -1,4 +1,4 @@
-"""`@client.all("accounts/{payer}", …)` locked names with braces in them, one for all calls.
+"""`@client.all("accounts/{payer}", …)` locked names with literal braces, the same for all calls.
 
 The names of several locks were joined before their fields were filled in.
 """

@@ -1,7 +1,7 @@
 """Two different calls of a decorated function never share a lock.
 
-With `{a}:{b}`, the arguments ("x:y", "z") and ("x", "y:z") gave one name: what stands
-between two fields was not escaped in their values. Found by hypothesis.
+With `{a}:{b}`, the arguments ("x:y", "z") and ("x", "y:z") gave one name: the separator between two
+fields was not escaped in their values. Found by hypothesis.
 """
 
 from __future__ import annotations

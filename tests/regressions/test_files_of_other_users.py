@@ -1,8 +1,8 @@
 """Files and directories of other users were used silently, and links were followed.
 
-Whoever could write to the directory could have another file overwritten through a symbolic link,
-read the secrets that authenticate wake-ups, and forge grants. Parents were created with the
-rights that the umask left.
+Anyone who could write to the directory could have another file overwritten through a symbolic link,
+read the secrets that authenticate wakes, and forge grants. Parent directories were created with
+whatever permissions the umask left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockfast import StoreMisconfiguredError
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Everything that is created without explicit rights is open to everybody."""
+    """Make everything that is created without explicit permissions accessible to everybody."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -61,7 +61,7 @@ def test_a_link_beside_the_database(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_link_in_a_directory_of_others(tmp_path: Path) -> None:
-    """Who can change the link decides which locks we use."""
+    """Anyone who can change the link could redirect our locks."""
     (tmp_path / "open").mkdir(0o777)
     (tmp_path / "own").mkdir(0o700)
     (tmp_path / "open" / "locks.db").symlink_to(tmp_path / "own" / "locks.db")
@@ -89,7 +89,7 @@ def test_a_file_that_others_can_use(tmp_path: Path, suffix: str) -> None:
 def test_a_directory_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(tmp_path / "locks.db").close()
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    if os.getuid() == 0:  # what belongs to root is trusted: give it to somebody else
+    if os.getuid() == 0:  # root's files are trusted: give them to another user
         os.chown(tmp_path, 54321, -1)
     refused(tmp_path / "locks.db", r"belongs to user \d+, not to us")
 

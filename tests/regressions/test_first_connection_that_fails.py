@@ -1,7 +1,7 @@
-"""After one acquire against a dead server the client went on for ever.
+"""After one acquire against a dead server the client kept retrying for ever.
 
-It tried to give back a claim that had never reached the store, once a second, with a warning
-each time, and `close()` waited for that. A claim that surely never arrived needs no leave.
+It tried to release a claim that had never reached the store, once a second, with a warning each
+time, and `close()` waited for that. A claim that certainly never arrived needs no leave.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def assert_unavailable(client: lockfast.Client) -> None:
 
 
 def test_a_wrong_password_is_as_clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that refuses to serve us has carried out nothing."""
+    """A store that refuses to serve the client has executed nothing."""
     store = CuttableStore()
     use(monkeypatch, store)
     before = threading.active_count()
@@ -77,7 +77,7 @@ def test_a_wrong_password_is_as_clear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_may_have_arrived_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown outcome still needs the session to be opened, and a leave."""
+    """After an unknown outcome the session must still be opened and the claim released."""
     store = CuttableStore()
     use(monkeypatch, store)
 

@@ -1,7 +1,7 @@
 """A lease was lost on a healthy store if opening its session took most of the TTL.
 
-The deadline counts from before the session was opened, but the first keep-alive was sent a
-third of the TTL after the answer, however little was left then.
+The deadline counts from before the session was opened, but the first keep-alive was sent a third of
+the TTL after the reply, however little time was left then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whoever may PUBLISH on a Redis server could make a waiter believe that it was granted the lock.
+"""Anyone who may PUBLISH on a Redis server could make a waiter believe in a forged grant.
 
-The messages said which claim was granted and with which token, and were believed as they came.
+The messages named the granted claim and its token, and were trusted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def waiting_claim(client: lockfast.Client) -> tuple[str, int]:
-    """Session and number of the claim that waits, once it does."""
+    """Return session and number of the waiting claim, once it waits."""
     until_s = monotonic() + PATIENCE_S
     while monotonic() < until_s:
         for session in client._core.sessions():
@@ -51,7 +51,7 @@ def test_a_grant_published_by_a_stranger_is_not_believed(server: RedisServer) ->
         said = f"{session} {n} granted {FAR_TOKEN}"
         for forged in (said, f"{said} {'0' * 40}", f"{said} ", f"{session} {n} wanted 0", "\xff"):
             assert server.run("PUBLISH", channel, forged) == 1
-        held.release()  # only now it is the waiter's turn
+        held.release()  # only now the waiter is granted the lock
         thread.join(PATIENCE_S)
         assert got[0].token < FAR_TOKEN
         assert [claim.token for claim in waiter.inspect("orders/42").holders] == [got[0].token]
@@ -59,7 +59,7 @@ def test_a_grant_published_by_a_stranger_is_not_believed(server: RedisServer) ->
 
 
 def test_a_message_of_the_store_changed_on_its_way_is_not_believed() -> None:
-    """Whoever may subscribe as well sees true messages, and cannot make others of them."""
+    """A client that may also subscribe sees real messages, but cannot forge others from them."""
     from lockfast.core.commands import Wake
     from lockfast.stores.redis.session_wakes import SessionWakes
 

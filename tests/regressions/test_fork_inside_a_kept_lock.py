@@ -1,6 +1,6 @@
-"""A forked child that left the block of a kept lock hung if another thread used it just then.
+"""A forked child that left the block of a retained lock hung if another thread was using it.
 
-The child inherited the mutex of the local line as it was: locked, by a thread it has not.
+The child inherited the mutex of the local queue locked, by a thread that does not exist there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_the_child_is_told_and_not_hung(tmp_path: Path) -> None:
         inside.wait(60)
         child = os.fork()
         if child == 0:
-            signal.alarm(30)  # a child that hangs is to end all the same
+            signal.alarm(30)  # a child that hangs must end all the same
             try:
                 lease.release()
             except lockfast.LeaseLostError as error:

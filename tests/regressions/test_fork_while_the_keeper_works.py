@@ -1,7 +1,7 @@
 """A forked child that waited for the loss of an inherited lease hung.
 
-If the keeper was at work during the fork, the session's mutex was locked in the child for
-ever: the keeper did not come along to unlock it.
+If the keeper was active during the fork, the session's mutex stayed locked in the child, where no
+keeper exists to unlock it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is left of a deleted lock file does not open the gate of the new one.
+"""The handle of a deleted lock database does not unlock the gate of the new one.
 
-POSIX locks belong to the process. A file deleted and made anew was opened twice in one
-process, with two descriptors of one gate: whatever the old one did to its own (unlock it
-after a failed step, close it) opened the gate under a transaction of the new.
+POSIX locks belong to the process. A database deleted and created again was opened twice in one
+process, with two descriptors of one gate: unlocking or closing the old one unlocked the gate during
+a transaction of the new one.
 """
 
 from __future__ import annotations

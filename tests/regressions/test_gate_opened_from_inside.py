@@ -1,9 +1,9 @@
-"""What the process inside the gate does elsewhere does not open it, and its death does.
+"""Nothing the process inside the gate does elsewhere unlocks it; its death does.
 
 The gate was a POSIX lock, which the system drops as soon as the process closes *any* descriptor of
 the file: a thread that merely read the files in the directory let other processes in. A lock that
 belongs to the open file description stays, but a forked child shares it: the child must not keep
-the gate shut when its parent is killed inside.
+the gate locked when its parent is killed inside.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_a_thread_that_reads_every_file(crew: Crew) -> None:
 
 
 def fork_then_stop_inside(link: Link) -> None:
-    """Fork a child that lives on, and be stopped in the middle of a step."""
+    """Fork a child that lives on, and stop in the middle of a step."""
     carry_out = Table.apply
 
     def apply(self, command, now_ms, wall_us):  # type: ignore[no-untyped-def]
@@ -76,11 +76,11 @@ def test_a_parent_killed_inside(crew: Crew) -> None:
     parent.kill()
     with client.lock("inside").acquire(timeout=PATIENCE_S) as lease:
         assert lease.state is lockfast.LeaseState.HELD
-        os.kill(int(child), 0)  # it is still there
+        os.kill(int(child), 0)  # it still exists
 
 
 def counting(link: Link, rounds: int) -> None:
-    """Count in a file under a lock, while a thread reads every file of the directory."""
+    """Increment a counter under a lock while a thread reads every file of the directory."""
     directory = os.path.dirname(link.url.removeprefix("sqlite://"))
     over = threading.Event()
 

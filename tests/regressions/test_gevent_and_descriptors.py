@@ -1,6 +1,6 @@
-"""Under gevent every keeper of the SQLite store failed, and each try left descriptors open.
+"""Under gevent every keeper of the SQLite store failed, and each attempt leaked descriptors.
 
-gevent takes `epoll` out of `select`, and the listener looked for it there on every call.
+gevent removes `epoll` from `select`, and the listener looked it up there on every call.
 """
 
 from __future__ import annotations

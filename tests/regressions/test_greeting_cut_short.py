@@ -1,5 +1,5 @@
-"""A connection that broke during the greeting left answers that nobody fetched: asyncio complained
-of each, with a traceback, whenever it was collected."""
+"""A connection that broke during the greeting left futures whose errors nobody retrieved: asyncio
+logged each with a traceback when it was collected."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Leaving an inner block of a lost lease raises, though the outer one is still entered.
+"""Leaving an inner block of a lost lease raises, even if the outer block is still entered.
 
-An inner release only counted down. Under asyncio the block had taken back its own
-cancellation by then and raised nothing in its place: the bare CancelledError went on and
-ended a task that nobody had cancelled.
+An inner release only decremented a count. Under asyncio the block had already undone its own
+cancellation and raised nothing instead: the bare CancelledError propagated and ended a task that
+nobody had cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The outcomes that `once` stores were listed as locks, under names that no user could give."""
+"""The outcomes that `once` stores were listed as locks, under names that no user can give."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The keeper of a closed client stops, though the store never answers.
+"""The keeper of a closed client stops, even if the store never answers.
 
-A claim that was abandoned before its session was known to be open was to be given back
-until that is answered; without a session there was no deadline to end it. The thread
-went on for ever, and warned once a second.
+The release of a claim that was abandoned before its session was known to be open was retried until
+it was answered; without a session there was no deadline. The thread ran for ever, and logged a
+warning every second.
 """
 
 from __future__ import annotations

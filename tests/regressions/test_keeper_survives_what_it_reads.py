@@ -1,7 +1,7 @@
-"""A keeper died of what others had stored, and with it every lease of its client.
+"""Rows that others had stored ended a keeper, and with it every lease of its client.
 
-A session row with `process="x"` made the keeper of whoever waited behind it raise. Nothing
-that a reply, a wake or a listener brings may end a keeper.
+A session row with `process="x"` made the keeper of any claim queued behind it raise. No reply, wake
+or listener may end a keeper.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def garbage(what: str) -> Any:
     ["nothing", "another reply", "looks of nothing", "looks that are no pairs", "a list"],
 )
 def test_a_reply_that_makes_no_sense(what: str) -> None:
-    """The lease lives on if the next keep-alive is answered."""
+    """The lease survives if the next keep-alive is answered."""
     world = SlowWorld()
     left = 1
 
@@ -95,7 +95,7 @@ def test_a_reply_that_makes_no_sense(what: str) -> None:
 
 
 def test_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """The keeper renews without it, and says so once."""
+    """The keeper renews without it, and logs that once."""
     world = SlowWorld()
     caplog.set_level(logging.WARNING, "lockfast")
 
@@ -121,7 +121,7 @@ def test_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_wake_that_makes_no_sense() -> None:
-    """Of no claim, of a claim that is none, of a kind that is not known."""
+    """Wakes for no claim, for an invalid claim, and of an unknown kind."""
     world = SlowWorld()
 
     async def story() -> None:

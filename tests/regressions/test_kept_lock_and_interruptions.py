@@ -1,9 +1,8 @@
-"""A kept lock hung for good when one of its users was interrupted at the wrong moment.
+"""A retained lock hung for good when one of its users was interrupted at the wrong moment.
 
-Between being let in and having the lease in hand, a user that got Ctrl-C had nothing to give
-back: the lock was in use for ever, also for other processes. A user that was cancelled
-while it gave the used up grant back stayed in the local line, and when it was its turn to
-lead, nobody led.
+A user that got Ctrl-C after it was admitted and before it had the lease had nothing to release: the
+lock stayed in use, also for other processes. A user that was cancelled while it released the
+exhausted grant stayed in the local queue, and when its turn came, no user requested the next grant.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def test_ctrl_c_as_soon_as_it_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class HoldsUpLeave:
-    """A wire on which a release takes until it is cancelled."""
+    """A wire on which a release blocks until it is cancelled."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire

@@ -1,6 +1,6 @@
-"""A client that kept a read lock was told of a deadlock when it wanted to write.
+"""A client that retained a read lock got DeadlockError when it wanted to write.
 
-Kept claims belong to no actor, and "no actor" was taken for one who waits for itself.
+Retained claims have no actor, and "no actor" was treated as one actor that waits for itself.
 """
 
 from __future__ import annotations

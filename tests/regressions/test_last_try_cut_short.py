@@ -1,7 +1,7 @@
-"""Whoever gives up says what the store said, also if the last try heard nothing.
+"""The final error contains what the store said, even if the last attempt got no reply.
 
-The last try has the few milliseconds that are left, and often ends with "did not answer in
-time". That was all that was raised, where every try before had been told what is wrong.
+The last attempt has only the few milliseconds that are left, and often ends with "did not answer in
+time". Only that was raised, although every earlier attempt had been told the cause.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAID = "(before that: the disk is full, make room)"
 
 
 class FullStore(MemoryStore):
-    """Refuses every request but the second, which it does not answer until time is over."""
+    """Refuses every request but the second, which it does not answer before the timeout."""
 
     def __init__(self) -> None:
         super().__init__(MemoryTable(now_ms), ThreadsRuntime())

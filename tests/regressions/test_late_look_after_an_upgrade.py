@@ -1,8 +1,8 @@
-"""A keep-alive answered before an upgrade and heard after it took the new token away.
+"""A keep-alive reply from before an upgrade, processed after it, removed the new token.
 
-The keeper wrote down whatever the store had said, also when the lease had a newer token by
-then. A guard would have refused the writer, and the next keep-alive found a token that the
-store did not know: the lease was taken for lost.
+The keeper stored whatever the reply said, even if the lease had a newer token by then. A guard
+would have refused the writer, and the next keep-alive found a token that the store did not know:
+the lease was declared lost.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A listener that connects while its session's Open is in flight must not end the session.
 
-PostgreSQL's listener asked for the state of its session as soon as it was connected. If the Open
-was still under way, the store did not know the session, the client took it for ended and opened
-another, and the first one stayed in the queue until its TTL. Found by the simulator's first run of
-PostgreSQL, seed 5: with locks that take long to get, sessions piled up without end.
+PostgreSQL's listener read the state of its session as soon as it was connected. If the Open was
+still in flight, the store did not know the session, the client concluded that it had ended and
+opened another, and the first one stayed in the queue until its TTL expired. Found by the first
+simulator run of PostgreSQL, seed 5: with slow locks, sessions accumulated without end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`lock_delay` was not kept when the holder noticed its loss before the store did.
+"""`lock_delay` was not applied when the holder noticed its loss before the store did.
 
-It then told the store so, in the same words as for a release; and after a release there
-is no delay. But its work may go on until it looks.
+The client reported it with the command of a release, and after a release there is no delay. But the
+work may continue until its next check.
 """
 
 from __future__ import annotations

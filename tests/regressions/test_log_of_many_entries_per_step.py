@@ -1,7 +1,7 @@
-"""The log of the embedded store grew for ever when steps wrote two entries each.
+"""The log of the embedded store grew without bound when steps wrote two entries each.
 
-It was cut when its position was a multiple of 256. Taking two locks at once moves it on by
-two: from an odd position on, it never was.
+It was trimmed when its position was a multiple of 256. Taking two locks at once advances it by two:
+from an odd position it never was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def test_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
         odd = client.lock("odd").acquire()
         with pytest.raises(lockfast.WatchGapError):
-            next(client.watch(after=0))  # the log begins with the first look
+            next(client.watch(after=0))  # the log begins with the first read
         both = client.all("a", "b")
 
         for _ in range(200):

@@ -1,7 +1,7 @@
-"""A client whose only claim waits to become the writer may be part of a deadlock.
+"""A client whose only claim waits for an upgrade may be part of a deadlock.
 
-To save time the look for deadlocks was left out for a client with one claim: one claim that
-holds and waits at once was forgotten. Found by the trace of a seed that had changed.
+As an optimization the search was skipped for a client with one claim, but a claim that is
+converting holds and waits at once. Found by the trace of a seed that had changed.
 """
 
 from __future__ import annotations

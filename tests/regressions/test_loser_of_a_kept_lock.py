@@ -1,7 +1,7 @@
-"""Whoever had lost a kept lock kept it from all others of the same client.
+"""A user that had lost a retained lock blocked all other users of the same client.
 
-The local line moved on only when the user gave it back, which may take as long as its
-work does; other processes had the lock meanwhile.
+The local queue advanced only when that user released the lock, which may take as long as its work;
+other processes could hold the lock before that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The loss behind a body's error does not make a ring of the chain.
+"""Chaining the loss to the body's error does not create a cycle.
 
-Raised while the body's error was on its way, the loss had that error behind itself
-already; hanging it there as well made a chain without an end, on which whatever follows
-`__context__` (a reporter of errors, a test) never came back.
+The loss was raised while the body's error was being handled, so it already had that error as its
+context; attaching it there as well made the chain circular, and code that follows `__context__` (an
+error reporter, a test) never returned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The margin before a lease's end was given away.
+"""The margin before the end of a lease was not available to the work.
 
-At its local deadline the keeper expelled its own session, and the successor held the lock a
-few milliseconds later, while the body that lost it was still being stopped. So did the local
-end of `max_hold`. The work may use the margin now; if it stops earlier, nobody waits for it.
+At its local deadline the keeper expelled its own session, and the successor held the lock a few
+milliseconds later, while the body that had lost it was still being stopped. The local end of
+`max_hold` did the same. The work may now use the margin; if it stops earlier, the successor is
+admitted earlier.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def test_max_hold_leaves_the_margin_too(stops: bool) -> None:
 
 
 def test_an_idle_retained_lock_is_given_up_at_once() -> None:
-    """Nobody works under it, so nobody needs the margin."""
+    """No work runs under it, so the margin is not needed."""
     world = SlowWorld()
 
     async def story() -> None:

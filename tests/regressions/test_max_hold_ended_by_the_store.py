@@ -1,7 +1,7 @@
 """A lease whose max_hold was ended by the store first was reported as `missing`.
 
-Client and store both measure max_hold. If the store was first, its reply says that the bound
-elapsed, but observers and metrics were given the reason of a claim without a record.
+Client and store both measure max_hold. If the store was first, its reply says that the limit has
+elapsed, but observers and metrics got the reason for a claim without a record.
 """
 
 from __future__ import annotations

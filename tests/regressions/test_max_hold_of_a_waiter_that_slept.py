@@ -1,8 +1,8 @@
-"""`max_hold` ended later than it should if the process was stopped while the lock was granted.
+"""`max_hold` ended too late if the process was stopped while the lock was granted.
 
-A waiter told of its grant by another thread of its process counted the span from when it
-heard of it. The store counts from the grant: from then on another may hold, while the
-first one still took itself for the holder.
+A waiter that learned of its grant from another thread of its process counted from that moment. The
+store counts from the grant: after that span another may hold the lock, while the first still
+considered itself the holder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_span_counts_from_the_grant() -> None:
     session.register(waiting)
     session.queued(waiting, Queued((), 30_000))
 
-    clock.at_ms += 5_000  # stopped between the grant and word of it
+    clock.at_ms += 5_000  # stopped between the grant and its notification
     session._deliver(Wake(session.listener.inbox, session.id, waiting.n, WAKE_GRANTED, 17))
     assert waiting.phase is Phase.WAITING, "it is not known yet how long ago it was granted"
     assert [wake.n for wake in session.take_inbox()] == [waiting.n]

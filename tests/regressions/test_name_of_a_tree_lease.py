@@ -1,4 +1,4 @@
-"""A lease on the node a/b/c was named "a, a/b, a/b/c", after all it has claims on."""
+"""A lease on the node a/b/c was named "a, a/b, a/b/c", after everything it has claims on."""
 
 from __future__ import annotations
 

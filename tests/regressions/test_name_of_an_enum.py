@@ -1,7 +1,7 @@
-"""Equal names are one lock, also if one of them is a member of an enum.
+"""Equal names are one lock, even if one of them is a member of an enum.
 
-A member of `class Job(str, Enum)` equals its value, but is formatted as `Job.NIGHTLY`:
-the row of the lock got another key than the plain name, and both could be held at once.
+A member of `class Job(str, Enum)` equals its value but is formatted as `Job.NIGHTLY`: the lock's
+row got another key than the plain name, and both could be held at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An observer saw "nobody" between two leaders if the first took a candidate along.
+"""An observer saw a vacancy between two leaders if a candidate ended with the first leader.
 
-The log tells of the leader's end, then of the candidates that went with it, then of the
-new leader; only an immediate successor was taken for a hand-over.
+The log has the leader's end, then the candidates that ended with it, then the new leader; only an
+immediate successor was recognized as a hand-over.
 """
 
 from __future__ import annotations

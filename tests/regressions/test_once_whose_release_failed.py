@@ -1,7 +1,7 @@
-"""A job of `once(retry_crashed=True)` ran twice in its window when its end was not heard.
+"""A job of `once(retry_crashed=True)` ran twice in its window when its release was lost.
 
-Its window closes with the release. When the store did not answer that, the keeper gave the
-claim back, but as any other claim: without closing the window.
+Its window closes with the release. When the store did not answer it, the keeper released the claim
+like any other, without closing the window.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lockfast.errors import StoreUnavailableError
 
 
 class DeafToLeave:
-    """A wire on which no release arrives."""
+    """A wire that loses every release."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
@@ -41,7 +41,7 @@ def test_the_window_closes_when_the_keeper_gives_the_claim_back() -> None:
 
         (session,) = client._core.sessions()
         while session.next_in_outbox() is not None:
-            pass  # until the keeper has given it back
+            pass  # until the keeper has released it
         job()
 
         assert runs == [1]

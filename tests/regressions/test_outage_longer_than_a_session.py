@@ -1,8 +1,8 @@
-"""Who has stood in line waits through an outage, also if that outlives the session.
+"""A queued claim waits through an outage, even one that is longer than its session's TTL.
 
-With its session over it enters again, and gave up after `connect_timeout` then, as if it
-had never reached the store: a waiter without a timeout got StoreUnavailableError. One with
-a timeout was told that it is over, but not what was wrong with the store, nor what to do.
+When its session has ended the claim enters again, and it then gave up after `connect_timeout`, as
+if it had never reached the store: a waiter without a timeout got StoreUnavailableError. The error
+of one with a timeout did not say what was wrong with the store, nor what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.processes.crew import until
 def holder_and_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[CuttableStore, lockfast.Client, lockfast.Client]:
-    """Two clients of one table, and the store of the waiter, to be cut."""
+    """Return two clients of one table, and the waiter's store, whose connection can be cut."""
     store = CuttableStore()
     use(monkeypatch, CuttableStore(table=store.table))
     holder = lockfast.connect("memory://")

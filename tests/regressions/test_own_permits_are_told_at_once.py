@@ -1,5 +1,7 @@
-"""An actor that held all permits of a semaphore and asked for one more was told only
-when the detector came round. Permits exclude each other by weight and not by mode.
+"""An actor that held all permits of a semaphore and requested one more was refused only by the
+deadlock detector, after a delay.
+
+Permits exclude each other by weight and not by mode.
 """
 
 from __future__ import annotations

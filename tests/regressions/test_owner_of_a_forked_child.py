@@ -10,7 +10,7 @@ from lockfast.api import settings
 
 
 def owner_in_child(client: lockfast.Client) -> str:
-    """What a forked child sees as the owner of a lock that it holds."""
+    """Return what a forked child sees as the owner of a lock that it holds."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""`members()` named the first hundred and said nothing of the others."""
+"""`members()` returned only the first hundred members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A password is not shown because it has a slash or an @ in it, or stands in an option."""
+"""A password with a slash or an @, or one given as an option, is not shown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A holder of another user was taken for dead, and lost its lock to whoever waited.
+"""A holder of another user was taken for dead and lost its lock to a waiter.
 
-To tell a process from a later one with the same number, its start time is read from /proc.
-Where /proc hides the processes of others (hidepid), that failed, which was taken for "it
-is gone". And a number that was given away must not pass for the process it was.
+To tell a process from a later one with the same pid, its start time is read from /proc. Where /proc
+hides the processes of other users (hidepid), that failed, and the process was considered dead. A
+reused pid must not count as the original process either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A lease that was being released was declared lost, and `on_lost` was called.
 
-The store had let go of the claim, the caller had not heard so yet, and in between the
-keeper looked: "the store has no record of it". It takes two threads and a keep-alive or
-a wake at the wrong moment, so the releasing thread is held up here.
+The store had removed the claim, the caller had not seen the reply yet, and in between the keeper
+found that the store has no record of it. This needs a keep-alive or a wake at exactly that moment,
+so the releasing thread is delayed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A retained lock in demand gave most of its uses to the client that heard of it last.
+"""A contended retained lock gave most of its uses to the client that was notified last.
 
-Clients that were told with their grant that others wait used it once. A client granted just
-before the others came went on for hundreds of uses, until its keeper's thread got to run and
-heard of them.
+Clients whose grant said that others wait used it once. A client granted just before the others came
+used it hundreds of times, until its keeper's thread ran and delivered the wake.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NAME = "orders"
 
 
 def waiter(client: lockfast.Client) -> threading.Thread:
-    """A thread that uses the lock once, as soon as it gets it."""
+    """Return a thread that uses the lock once, as soon as it gets it."""
 
     def use() -> None:
         with client.lock(NAME):
@@ -41,7 +40,7 @@ def line_up(client: lockfast.Client, waiting: int) -> None:
 
 
 def test_a_client_asks_whether_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its keeper hears nothing; counted are the uses of one grant while another client waits."""
+    """Without wakes to its keeper: count the uses of one grant while another client waits."""
     url = "memory://shared-evenly"
     with lockfast.connect(url) as client, lockfast.connect(url) as other:
         lock = client.lock(NAME, retain=True)
@@ -78,7 +77,7 @@ def in_demand(client: lockfast.Client, other: lockfast.Client) -> None:
 
 
 def test_it_asks_less_often_the_longer_nobody_waits() -> None:
-    """A thousand uses after it was in demand, the store is asked but a few times."""
+    """In a thousand uses after it was contended, the store is asked only a few times."""
     url = "memory://shared-alone"
     with lockfast.connect(url) as client, lockfast.connect(url) as other:
         in_demand(client, other)

@@ -1,7 +1,7 @@
-"""A claim that was revoked, or given up for a deadlock, stayed in the store.
+"""A claim that was revoked, or chosen as a deadlock victim, stayed in the store.
 
-The store keeps word of why, for the client to read. The client read it and never said
-so: a row for each, as long as the session lived.
+The store keeps the reason for the client to read. The client read it and never confirmed that: one
+row for each, as long as the session lived.
 """
 
 from __future__ import annotations

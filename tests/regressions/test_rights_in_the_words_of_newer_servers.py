@@ -1,5 +1,5 @@
-"""What a script may not do, Redis 7 and Valkey say in other words than Redis 6: an error without
-advice. Seen with Valkey 9.1."""
+"""Redis 7 and Valkey word permission errors of scripts differently from Redis 6, so the error had
+no advice. Seen with Valkey 9.1."""
 
 from __future__ import annotations
 

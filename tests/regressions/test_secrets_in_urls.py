@@ -35,7 +35,7 @@ places = st.sampled_from(["h", "h:1", "[::1]:1/0", "h,i,j", "/run/redis.sock", "
 
 
 def everything_shown(url: str) -> str:
-    """All that a user of this URL can get to see of it."""
+    """Return everything that a user of this URL can see of it."""
     shown = label_of(url)
     try:
         parsed = parse_url(url)
@@ -58,7 +58,7 @@ def _address(url: StoreUrl, parse: object) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    # Without the source lines of a traceback: it is this file that has the secret in it.
+    # Without the source lines of a traceback, because this file contains the secret.
     return "".join(traceback.format_exception_only(error)) + repr(error) + repr(vars(error))
 
 
@@ -81,7 +81,7 @@ def test_spellings_that_showed_it(url: str) -> None:
     assert SECRET not in everything_shown(url)
 
 
-# A busy machine may be slow to draw examples; that says nothing about them.
+# A busy machine may be slow to generate examples; that is no failure.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example("redis", "u", "p?" + SECRET, str, ":", "@", "h")
 @given(schemes, users, passwords, spellings, colons, ats, places)

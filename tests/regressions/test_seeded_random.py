@@ -1,8 +1,8 @@
-"""Background work leaves the program's own random numbers alone.
+"""Background work does not touch the program's own random numbers.
 
-The jitter of keep-alives was drawn from the `random` module's generator: a program that
-seeds it was no longer reproducible, and a fleet that seeds it alike renewed in step.
-Found by hypothesis, which watches that generator.
+The jitter of keep-alives was drawn from the `random` module's generator: a program that seeds it
+was no longer reproducible, and a fleet that seeds it alike renewed in step. Found by hypothesis,
+which watches that generator.
 """
 
 from __future__ import annotations

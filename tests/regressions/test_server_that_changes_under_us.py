@@ -1,8 +1,7 @@
 """A Redis server's configuration changes while clients are connected.
 
-Only the first connection of a client checked the eviction policy, so a server that was put in
-its place could drop locks unnoticed. And a password set at run time was answered with "please
-report this".
+Only the first connection of a client checked the eviction policy, so a replacement server could
+drop locks unnoticed. And a password set at run time was answered with "please report this".
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ FACES: tuple[Face, ...] = ("threads", "asyncio")
 
 
 async def told_after(server: RedisServer, face: Face, *change: str) -> str:
-    """What a store with a connection is told after a change, on its next connection."""
+    """Return the error that a connected store gets on its next connection after a change."""
     store = open_store(server.url(), face)
     wire = store.caller_wire()
     try:
@@ -29,7 +28,7 @@ async def told_after(server: RedisServer, face: Face, *change: str) -> str:
         server.run("CONFIG", "SET", *change)
         password = change[1] if change[0] == "requirepass" else ""
         server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes", password=password)
-        for _ in range(3):  # it may find out only now that its connection is gone
+        for _ in range(3):  # it may notice only now that its connection is gone
             try:
                 await wire.send(c.Sessions(), 5000)
             except StoreMisconfiguredError as error:

@@ -1,6 +1,6 @@
-"""A signal handler that released a lease hung for good if it struck inside the memory store.
+"""A signal handler that released a lease deadlocked if it interrupted the memory store.
 
-The store's mutex was held by the very code that the handler had interrupted.
+The interrupted code held the store's mutex.
 """
 
 from __future__ import annotations
@@ -39,4 +39,4 @@ def test_the_handler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             signal.signal(signal.SIGUSR1, before)
 
         assert told
-        client.lock("a").acquire(timeout=60).release()  # the keeper has given it back
+        client.lock("a").acquire(timeout=60).release()  # the keeper has released it

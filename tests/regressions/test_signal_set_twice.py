@@ -1,8 +1,8 @@
-"""A waiter died of RuntimeError when its signal was set again the moment it woke.
+"""A waiter failed with RuntimeError when its signal was set again at the moment it woke.
 
-To wait is to take a lock that `set` releases, and to give it back at once. A second `set`
-between these two released the lock under the waiter's hands. The waiter was a caller in
-`acquire`, or a keeper of the memory store, and then its whole session was over.
+Waiting means acquiring a lock that `set` releases, and releasing it at once. A second `set` between
+the two released the lock that the waiter had just acquired. The waiter was a caller in `acquire`,
+or a keeper of the memory store, whose whole session then ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lockfast.runtimes.threads import ThreadSignal
 
 
 class SetAgainAtOnce:
-    """A lock that somebody else releases as soon as it is taken."""
+    """A lock that is released by another as soon as it is acquired."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ def test_waiter_survives_a_second_set() -> None:
     signal = ThreadSignal()
     signal._lock = SetAgainAtOnce()  # type: ignore[assignment]
 
-    assert not signal.wait_blocking(1)  # woken, though nothing was set: the caller looks again
+    assert not signal.wait_blocking(1)  # woken although nothing was set: the caller checks again
 
     signal.set()
     assert signal.wait_blocking(None)

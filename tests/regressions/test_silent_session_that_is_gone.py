@@ -1,4 +1,4 @@
-"""A keeper looked at the first of no sessions: one taken for silent may be gone by then."""
+"""A keeper read the first element of an empty list: a silent session may be gone by then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ A = c.Place("lock", "a", "exclusive")
 
 
 def test_it_is_left_alone() -> None:
-    """The counter of the session ahead stands still, and then the store forgets it."""
+    """The counter of the session ahead stands still, and then the store forgets the session."""
     world = SlowWorld()
 
     async def story() -> None:

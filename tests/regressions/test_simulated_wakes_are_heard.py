@@ -1,7 +1,7 @@
-"""The simulated Redis listener missed a field of the shipped one, and heard no wake.
+"""The simulated Redis listener lacked a field of the real one and received no wake.
 
 Keepers survive whatever a listener raises, and keep-alives find every grant, so the search
-went on without a word, and without trying the path of wakes.
+continued silently without ever testing wakes.
 """
 
 from __future__ import annotations

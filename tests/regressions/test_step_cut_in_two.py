@@ -1,4 +1,4 @@
-"""An observer that had read half of a step saw "nobody" between two leaders.
+"""An observer that had read half of a step saw a vacancy between two leaders.
 
 The log is read in parts. A part could end between a leader's end and its successor.
 """

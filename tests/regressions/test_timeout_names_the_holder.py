@@ -1,7 +1,7 @@
-"""A timeout named a waiter as the holder, and never said how many were ahead.
+"""A timeout named a waiter as the holder, and never said how many claims were ahead.
 
-The store tells a waiting claim of the one before it, which may be another waiter. And every
-timeout after a wait claimed that the place in the queue was still being given back.
+The store tells a waiting claim which claim is before it, and that may be another waiter. And every
+timeout after a wait said that the place in the queue was still being released.
 """
 
 from __future__ import annotations

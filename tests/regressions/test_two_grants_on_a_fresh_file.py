@@ -1,10 +1,10 @@
-"""Of processes that opened a new lock file at once, two were granted the same lock.
+"""Of processes that opened a new lock database at once, two were granted the same lock.
 
-A companion file beside the database was filled with zeros by whoever had found it empty, but not
-behind the gate: a late process wiped the state of one that had already granted a lock (7 of 4,350
-rounds of six processes). The companion file is gone, and all creation is behind the gate.
+A process that found the companion file beside the database empty filled it with zeros, but not
+behind the gate: a late process erased the state of one that had already granted a lock (7 of 4,350
+rounds of six processes). The companion file is gone, and everything is created behind the gate.
 
-By hand, for thousands of rounds: `python -m tests.regressions.test_two_grants_on_a_fresh_file 4000`
+For thousands of rounds: `python -m tests.regressions.test_two_grants_on_a_fresh_file 4000`
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 12
 
 
 def grants_of_a_round(directory: Path) -> int:
-    """How many of six processes get a lock that each tries to take once and then keeps."""
+    """Return how many of six processes get a lock that each tries to take once and then keeps."""
     reports, report = os.pipe()
     starts, start = os.pipe()
     ends, end = os.pipe()

@@ -1,7 +1,7 @@
-"""Whatever stands in the database: a typed error, and no keeper dies of it.
+"""Whatever the database contains: a typed error, and no keeper fails.
 
-One damaged byte in the companion file gave a second holder, a truncated one killed the holder, and
-a session row with the process "x" stopped the keeper of whoever waited behind it.
+One damaged byte in the companion file gave a second holder, a truncated file ended the holder, and
+a session row with the process "x" stopped the keeper of any claim queued behind it.
 """
 
 from __future__ import annotations

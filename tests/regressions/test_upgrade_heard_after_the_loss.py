@@ -1,9 +1,9 @@
-"""An upgrade whose answer came after the lease was lost returned as if all were well.
+"""An upgrade whose reply came after the lease was lost returned normally.
 
-The store had forgotten the grant (a power loss), and granted the claim anew when it was asked
-to convert it. The client had taken the lease for lost by then, so it did not note that answer,
-and yet told its caller that it was the writer, with the token of the lease that was lost.
-Found by simulator seed 31013313, in a schedule that a mistake of another kind had made.
+The store had lost the grant (a power cut), and granted the claim again when it was asked to convert
+it. The client had declared the lease lost by then, so it ignored that reply, yet told its caller
+that it was the writer, with the token of the lost lease. Found by simulator seed 31013313, in a
+schedule that another bug had produced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A waiter slept past the end of a `lock_delay`, up to a third of its TTL.
 
-It had been told when the holder is over at the latest. When the holder was lost before
-that and the lock was closed for a while, nobody told it when the lock opens.
+It knew when the holder expires at the latest. When the holder was lost before that and the lock was
+closed for a while, the waiter was not told when the lock opens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A grant published before a session's subscription stood was found a third of a TTL later.
+"""A grant published before a session's subscription was active was found a third of a TTL later.
 
-After subscribing, the listener looked at the claims that were known to wait. A claim whose
-Queued reply had not been read yet was not among them.
+After subscribing, the listener checked the claims that were known to wait. A claim whose Queued
+reply had not been read yet was not among them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.servers.redis import RedisServer
 
 PATIENCE_S = 30.0
 TTL = 3600.0
-"""So long that no keep-alive can be in time."""
+"""So long that no keep-alive comes in time."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_a_claim_granted_before_its_session_listens_learns_of_it(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_line, subscribing, told, checked, reading = (threading.Event() for _ in range(5))
-    send, subscribe = BlockingWire.send, RedisWakeListener._subscribe
+    send, subscribe = BlockingWire.send, RedisWakeListener._reconnect
     wakes_missed = Session.wakes_missed
     waits: list[str] = []
 
@@ -56,7 +56,7 @@ def test_a_claim_granted_before_its_session_listens_learns_of_it(
 
     url = server.url()
     monkeypatch.setattr(BlockingWire, "send", send_slowly)
-    monkeypatch.setattr(RedisWakeListener, "_subscribe", subscribe_late)
+    monkeypatch.setattr(RedisWakeListener, "_reconnect", subscribe_late)
     monkeypatch.setattr(Session, "wakes_missed", note)
     with lockfast.connect(url, ttl=TTL) as holder, lockfast.connect(url, ttl=TTL) as waiter:
         held = holder.lock("orders/42").acquire()
@@ -65,7 +65,7 @@ def test_a_claim_granted_before_its_session_listens_learns_of_it(
         thread = threading.Thread(target=lambda: got.append(waiter.lock("orders/42").acquire()))
         thread.start()
         assert in_line.wait(PATIENCE_S)
-        held.release()  # the waiter is granted the lock, and nobody hears it
+        held.release()  # the waiter is granted the lock and does not receive the wake
         waits[:] = [waiter._core.sessions()[0].id]
         subscribing.set()
         assert checked.wait(PATIENCE_S), "the keeper has checked the claims it knows to wait"

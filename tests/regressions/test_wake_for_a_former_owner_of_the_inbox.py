@@ -1,9 +1,9 @@
-"""A waiter took another's grant for its own: two held the lock.
+"""A waiter mistook another session's grant for its own: two clients held the lock.
 
-On the embedded store an inbox is a port. When a process dies its port is free, and may be
-given to a session that is opened later; the store still has it with the dead one, until
-somebody notices. A step that then granted claim 1 of the dead session told this to whoever
-has the port in the same process, and claim 1 of that session believed it.
+On the embedded store an inbox is a port. When a process dies its port is free and may be reused by
+a session opened later, while the store still has it with the dead session. A step that then granted
+claim 1 of the dead session notified the new owner of the port in the same process, and claim 1 of
+that session believed it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A holder that keeps its lock for later never heard from another process that it is wanted.
+"""A client that retained a lock was never told by another process that it was wanted.
 
-The listener of the SQLite store knew four kinds of wakes, and "wanted" was a fifth. The lock
-was given up at the next keep-alive only: up to a third of the TTL later.
+The listener of the SQLite store accepted four kinds of wakes, and WAKE_WANTED was a fifth. The lock
+was released only at the next keep-alive, up to a third of the TTL later.
 """
 
 from __future__ import annotations

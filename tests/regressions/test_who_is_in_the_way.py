@@ -1,7 +1,7 @@
-"""`acquire(timeout=0)` did not say who has the lock, although the store had told.
+"""`acquire(timeout=0)` did not name the holder, although the store had reported it.
 
-And a semaphore asked for with another limit than it has said that its limit "would be"
-the one asked for, and "the limit is" the one it has.
+And a semaphore requested with another limit than it has reported the requested limit and its own in
+each other's place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The lock-order witness warned of an order in which nobody had taken anything.
+"""The lock-order check warned of an order in which no locks had been acquired.
 
-A lock kept for its next user is held by the session all the time, so whatever was taken
-meanwhile seemed to be taken while holding it.
+A retained lock is held by the session all the time, so whatever was acquired in between seemed to
+be acquired while holding it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def test_a_kept_lock_that_nobody_uses_shows_no_order(caplog: pytest.LogCaptureFi
                 with client.lock(name, retain=True):
                     pass
             with other.lock("a"):
-                pass  # it is wanted, so the client gives it up
+                pass  # it is wanted, so the client releases it
             with client.lock("a", retain=True):
                 pass
     assert caplog.text == ""

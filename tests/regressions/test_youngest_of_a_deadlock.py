@@ -1,7 +1,7 @@
 """The victim of a deadlock was not always the youngest claim.
 
-Ages were compared though the queues had been read at different instants, and two claims that
-entered one queue within a millisecond were told apart by the names of their sessions.
+Ages were compared although the queues had been read at different times, and two claims that entered
+one queue within a millisecond were ordered by the ids of their sessions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An enter without an answer, sent again while the keeper looks at its claim.
+"""An enter without a reply was sent again while the keeper was reading its claim.
 
-The keeper's look was sent before the second enter and answered that the claim is not in the queue.
-The session then forgot the claim that the second enter had just stored: the claim stayed in line,
-was granted, and nobody knew of it until its session ended.
+The keeper's read was sent before the second enter, and its reply said that the claim is not in the
+queue. The session then forgot the claim that the second enter had just stored: the claim stayed in
+the queue, was granted, and nothing released it until its session ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tokens went back on ZooKeeper after an election that followed a long epoch.
 
-An epoch counts as a fixed number of writes in a token. The number is doubled before the counter
-of writes reaches it, but only the opening of a session did so: if no session was opened while
-millions of writes were made, tokens of the next epoch were lower than the last ones.
+An epoch counts as a fixed number of writes in a token. The number is doubled before the counter of
+writes reaches it, but only when a session was opened: if no session was opened during millions of
+writes, tokens of the next epoch were lower than the last ones.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from lockfast.server.config import LOCAL_ONLY, Config
 from lockfast.server.dashboard.panels import Panel
 from lockfast.server.identity import Authentication
 from lockfast.server.listening import HEADERS_MAX, Protocol
+from lockfast.server.running import KEEP_ALIVE_S
 from lockfast.server.tokens import TokenFile, TokenVerifier
 
 START_S = 30.0
@@ -97,6 +98,7 @@ class ServerThread:
             log_config=None,
             access_log=False,
             h11_max_incomplete_event_size=HEADERS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=3,
         )
         settings.load()
@@ -129,9 +131,11 @@ class ServerProcess:
         *options: str,
         listen: str = "127.0.0.1:0",
         program: Sequence[str] = ("-m", "lockfast"),
+        store: Sequence[str] = (),
+        launcher: Sequence[str] = (sys.executable,),
     ) -> None:
         self.directory = directory
-        self._command = [sys.executable, *program, "serve", "--store", store_url]
+        self._command = [*launcher, *program, "serve", *(store or ("--store", store_url))]
         self._command += ["--state-dir", str(directory / "state"), "--drain", "0.1", *options]
         self._listen = listen
         self.url = ""

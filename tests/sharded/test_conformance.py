@@ -1,4 +1,4 @@
-"""A sharded store keeps the contract of every store, over shards in memory."""
+"""A sharded store passes the contract of every store, over shards in memory."""
 
 from __future__ import annotations
 

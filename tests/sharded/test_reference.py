@@ -1,4 +1,4 @@
-"""A shard behind the routing answers as a table of its own, on thousands of random commands."""
+"""A shard behind the routing answers like a separate table, on thousands of random commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = "abcdefghopqt"
 
 
 class _TableWire:
-    """One shard, at the instant that the comparison says."""
+    """One shard, at the time that the comparison sets."""
 
     def __init__(self, wakes: list[c.Wake]) -> None:
         self._table = Table(MemoryRows())
@@ -42,7 +42,7 @@ class _TableWire:
 class RoutedSteps:
     """The commands of the comparison, renamed so that all of them belong to one shard.
 
-    Every name and session of it is one of that shard, so the others must stay empty.
+    All names and sessions belong to that shard, so the others must stay empty.
     """
 
     def __init__(self, shard: int) -> None:
@@ -59,7 +59,7 @@ class RoutedSteps:
             shard.now_ms, shard.wall_us = now_ms, wall_us
         self._wakes.clear()
         whole: Any = self._renamed(command, self._there)
-        # Positions of the merged log are other numbers; tests/sharded/test_shards.py has them.
+        # Positions of the merged log differ; tests/sharded/test_shards.py checks them.
         wire = self._shards[self._shard] if isinstance(command, c.Events) else self._wire
         reply = run(wire.send(whole, 1000))
         for number, other in enumerate(self._shards):

@@ -29,7 +29,7 @@ EVERYWHERE = [name_in(PLACEMENT, shard, f"orders/{shard}") for shard in range(SH
 
 
 def test_each_shard_has_a_session_of_its_own() -> None:
-    """So the failure of one shard ends no lease on another."""
+    """Then the failure of one shard ends no lease on another."""
     with lockfast.connect(url_of()) as client:
         leases = [client.lock(name).acquire() for name in EVERYWHERE]
         sessions = {lease.session for lease in leases}
@@ -81,7 +81,7 @@ def test_a_watch_hears_every_shard_and_goes_on_where_it_stopped() -> None:
 
 
 def assert_in_order(events: list[WatchEvent], rounds: int) -> None:
-    """Every event of every lock was heard once, in the order of its shard."""
+    """Check that every event of every lock was received once, in the order of its shard."""
     for name in EVERYWHERE:
         told = [event.what for event in events if event.name == name]
         assert told == ["granted", "released"] * rounds

@@ -46,7 +46,7 @@ def test_a_dump_shows_everything_but_secrets(tmp_path: Path) -> None:
 
 
 def test_after_a_crash_the_pages_are_checked(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And only then: a database that was closed, or is in use, is opened without."""
+    """A database that was closed, or is in use, is opened without the check."""
     checked: list[str] = []
     check_pages = SqliteFile._check_pages
 

@@ -1,4 +1,4 @@
-"""The gate stays shut while somebody is inside, and opens when it leaves or is killed."""
+"""The gate stays locked while a process is inside, and is unlocked when it leaves or is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 def opened(directory: Path) -> Gate:
-    """A gate as another process has it: a description of its own."""
+    """A gate as another process has it: with its own open file description."""
     return Gate(str(directory / "locks.db"), LABEL)
 
 

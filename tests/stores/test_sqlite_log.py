@@ -1,4 +1,4 @@
-"""The log of the embedded store: there while somebody looks, and never with a hole in it."""
+"""The log of the embedded store: kept while somebody reads it, and never with a gap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSION_MS = 10 * LOG_KEPT_MS
 
 
 class TableDriver:
-    """A lock file with a clock that the test sets."""
+    """A lock database with a clock that the test sets."""
 
     def __init__(self, path: Path) -> None:
         self.now_ms = 1000

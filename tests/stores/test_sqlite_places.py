@@ -1,4 +1,4 @@
-"""Where a lock file cannot be: a typed error that says what to do, and all is well after."""
+"""Invalid places for a lock database: a typed error that says what to do, and full recovery."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def descriptors() -> int:
 
 
 def works(path: Path, driver: str = "stdlib") -> int:
-    """Take a lock in a file, and return its token."""
+    """Acquire a lock in a database, and return its token."""
     with lockfast.connect(f"sqlite://{path}?driver={driver}") as client:
         with client.lock("a").acquire(timeout=10) as lease:
             return lease.token
 
 
 def refused(path: Path, kind: type[StoreError], why: str) -> StoreError:
-    """Connect in vain; nothing is left open by it."""
+    """Fail to connect, and check that nothing is left open."""
     before = descriptors()
     with pytest.raises(kind, match=why) as caught:
         lockfast.connect(f"sqlite://{path}")
@@ -111,12 +111,12 @@ RIGHTS = {
     "a file of another": (0o755, 0o600, "right"),
     "a file that everybody can read": (0o755, 0o644, "right|used by other users"),
 }
-"""Rights of the directory and of the files in it if there are any, and what the error says."""
+"""Permissions of the directory and of any files in it, and what the error says."""
 
 
 @pytest.mark.parametrize("what", RIGHTS)
 def test_a_user_without_rights(open_crew: Crew, what: str) -> None:
-    """Shown by a process of another user; given the rights, it goes on by itself."""
+    """Tested with a process of another user; once it has the permissions, it works."""
     directory = open_crew.directory / "locks"
     directory.mkdir()
     of_directory, of_files, why = RIGHTS[what]
@@ -142,7 +142,7 @@ def test_a_user_without_rights(open_crew: Crew, what: str) -> None:
 
 
 def for_others(rights: int) -> int:
-    """Only root can be somebody else: all others take away rights of their own."""
+    """Only root can become another user; anyone else removes permissions of its own."""
     return rights if os.getuid() == 0 else (rights & 7) * 0o111
 
 
@@ -223,7 +223,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["stdlib", "apsw"])
 def test_a_damaged_database(tmp_path: Path, driver: str) -> None:
-    """Its header is right and its pages are not; made anew, its tokens go on rising."""
+    """Its header is valid but its pages are not; after it is created again, tokens still rise."""
     path = tmp_path / "locks.db"
     before = works(path, driver)
     content = path.read_bytes()
@@ -286,7 +286,7 @@ def test_a_reboot_ends_every_session_and_tokens_go_on_rising(
     url = f"sqlite://{tmp_path}/locks.db"
     client = lockfast.connect(url, ttl=3600)
     lease = client.lock("a").acquire()
-    # As a power cut leaves it: nobody has closed anything.
+    # As a power cut leaves it: no process has closed anything.
     (tmp_path / "after").mkdir()
     for path in tmp_path.glob("locks.db*"):
         write_private(tmp_path / "after" / path.name, path.read_bytes())

@@ -13,11 +13,11 @@ SEND_MS = 5000
 
 
 def test_to_ask_for_none_of_a_line_does_not_empty_it(tmp_path: Path) -> None:
-    """Those who wait have been spilled by then: others have filled the hot row since."""
+    """The waiting claims have been spilled: others have filled the hot row since."""
     file = SqliteFile(tmp_path / "locks.db", "stdlib")
     try:
         file.apply(c.Open("s", 600_000, "owner"), SEND_MS)
-        enough = rows.HOT_MAX // 100  # no claim takes less
+        enough = rows.HOT_MAX // 100  # no claim is smaller
         waiting = enough - 1
         for n in range(2 * enough):
             place = A if n < enough else A._replace(name=f"b{n}")

@@ -1,4 +1,4 @@
-"""A step is one transaction: a process that is killed leaves it done or not done."""
+"""A step is one transaction: if its process is killed, it is done completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 
 @pytest.fixture(autouse=True)
 def small_hot_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it spills every few steps."""
+    """Small enough that it spills every few steps."""
     monkeypatch.setattr(rows, "HOT_MAX", 1000)
 
 
@@ -42,7 +42,7 @@ def names_in(file: SqliteFile) -> set[int]:
 
 
 class Story:
-    """Locks taken and given back, in the order of a script, by one process after another."""
+    """Locks acquired and released, in the order of a script, by one process after another."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -54,7 +54,7 @@ class Story:
         file.close()
 
     def _commands(self) -> Iterator[tuple[c.Command, frozenset[int]]]:
-        """Each with the locks held before it."""
+        """Each step with the locks held before it."""
         held: frozenset[int] = frozenset()
         for n in itertools.count(1):
             while held and self.random.random() < 0.45:
@@ -131,7 +131,7 @@ def test_a_step_is_done_or_not(quick_path: Path, seed: int) -> None:
 def test_a_spill_outside_the_transaction_would_be_seen(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that are moved in a transaction of their own can be lost or come back."""
+    """Rows moved in a separate transaction could be lost or come back."""
     change = SpilledRows.change
 
     def change_at_once(self: SpilledRows, put: Any, deleted: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_spill_outside_the_transaction_would_be_seen(
 
 @pytest.mark.parametrize("seed", range(10, 13))
 def test_a_reader_sees_one_instant(quick_path: Path, seed: int) -> None:
-    """Reading needs no gate: while it reads, others go on writing, and spill."""
+    """Reading needs no gate: others keep writing and spilling during a read."""
     assert_one_instant(quick_path / "locks.db", seed, lambda rows: rows.look())
 
 

@@ -1,4 +1,4 @@
-"""A lock file in trouble while it is in use: a typed error, nothing lost, all well after."""
+"""Faults of a lock database in use: a typed error, nothing lost, and full recovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30
 
 
 def file_of(client: lockfast.Client) -> Any:
-    """The file behind a client."""
+    """Return the file behind a client."""
     return client._core.store._file  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ def file_of(client: lockfast.Client) -> Any:
 
 @pytest.mark.parametrize("library", ["stdlib", "apsw"])
 def test_a_full_database_loses_nothing(quick_path: Path, library: str) -> None:
-    """As SQLite reports a full disk; here because it may not have more pages."""
+    """As SQLite reports a full disk; simulated with a limit on its pages."""
     with lockfast.connect(
         f"sqlite://{quick_path}/locks.db?driver={library}", ttl=20, connect_timeout=0.1
     ) as client:
@@ -57,7 +57,7 @@ def test_a_full_database_loses_nothing(quick_path: Path, library: str) -> None:
 
 
 def test_files_that_cannot_grow_lose_nothing(crew: Crew) -> None:
-    """A real limit of the system, on a process of its own."""
+    """A real limit of the operating system, on a separate process."""
     child = crew.start(roles.fill_disk)
     kind, _, what = child.hears_anything().partition(" ")
     assert kind in ("StoreUnavailableError", "OutcomeUnknownError")
@@ -102,7 +102,7 @@ def delete_directory(directory: Path) -> None:
 
 
 def is_told(client: lockfast.Client) -> bool:
-    """Whether it knows that its file is gone."""
+    """Return True if it knows that its file is gone."""
     try:
         lease = client.lock("c").try_acquire()
     except StoreError:
@@ -126,7 +126,7 @@ def is_told(client: lockfast.Client) -> bool:
 def test_a_file_that_goes_away_under_a_client(
     quick_path: Path, harm: Callable[[Path], None]
 ) -> None:
-    """It is told so, its leases end by its own clock, and connecting again is all it takes."""
+    """The client gets an error, its leases end by its own clock, and reconnecting is enough."""
     before = threading.active_count()
     directory = quick_path / "locks"
     url = f"sqlite://{directory}/locks.db"
@@ -161,7 +161,7 @@ def test_a_file_that_goes_away_under_a_client(
 
 
 def test_a_process_stopped_inside_the_gate_is_named(crew: Crew) -> None:
-    """Others are told its pid; they can look on; and when it goes on, so does everything."""
+    """Others get an error with its pid and can still read; all continue when it continues."""
     client = crew.client(ttl=20, connect_timeout=0.3)
     kept = client.lock("kept").acquire()
     stopped = crew.start(roles.stop_inside)
@@ -220,7 +220,7 @@ def test_a_waiter_at_the_gate_can_be_interrupted(crew: Crew) -> None:
 def test_another_program_that_locks_the_database_is_told_of(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sqlite3` by hand ignores the gate."""
+    """`sqlite3` used by hand ignores the gate."""
     monkeypatch.setattr(driver, "BUSY_MS", 100)
     with lockfast.connect(f"sqlite://{quick_path}/locks.db", connect_timeout=0.1) as client:
         leases = [client.lock("first").acquire()]

@@ -1,4 +1,4 @@
-"""How a session on a lock file hears: datagrams from its peers, deaths from the kernel."""
+"""How a session of a lock database is woken: datagrams from peers, deaths from the kernel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hear(listener: SqliteWakeListener, timeout_ms: int = PATIENCE_MS) -> Sequenc
 
 
 def until(listener: SqliteWakeListener, condition: Callable[[], object]) -> None:
-    """Listen until it is so."""
+    """Listen until a condition is true."""
     give_up = time.monotonic() + PATIENCE_MS / 1000
     while not condition() and time.monotonic() < give_up:
         hear(listener, 100)
@@ -69,7 +69,7 @@ def port_of(inbox: str) -> int:
 
 
 def deaths(listener: SqliteWakeListener, timeout_ms: int = PATIENCE_MS) -> list[str]:
-    """The sessions of processes that died, waiting for at least one."""
+    """Return the sessions of processes that died; wait for at least one."""
     until = time.monotonic() + timeout_ms / 1000
     found: list[str] = []
     while not found and time.monotonic() < until:
@@ -101,7 +101,7 @@ def test_what_is_told_is_heard(
 def test_words_for_others_are_not_heard(
     listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
 ) -> None:
-    """A port may have been another session's before."""
+    """The port may have belonged to another session before."""
     wake_sender.tell(Wake(listener.inbox, "session-0", 7, WAKE_GRANTED))
     wake_sender.tell(Wake(listener.inbox, "session-1", 8, WAKE_LOOK))
     until(listener, lambda: heard)
@@ -123,7 +123,7 @@ def test_words_for_another_machine_or_namespace_are_not_sent(
 def test_what_comes_without_the_secret_is_not_heard(
     listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
 ) -> None:
-    """Anybody on the machine may write to a port; only who reads the lock file knows it."""
+    """Any process may send to a port; only one that can read the lock database knows the secret."""
     port = port_of(listener.inbox)
     secret = listener.inbox.partition("#")[2].encode()
     words = b"session-1 1 granted 17"
@@ -141,7 +141,7 @@ def test_what_comes_without_the_secret_is_not_heard(
 
 
 def test_a_forged_word_lets_nobody_in(tmp_path: Path, wake_sender: WakeSender) -> None:
-    """A grant is believed without a look, so it must not be anybody's word."""
+    """A grant in a wake is trusted without a read, so it must not be forgeable."""
     url = f"sqlite://{tmp_path}/locks.db"
     with lockfast.connect(url) as holder, lockfast.connect(url) as client:
         with holder.lock("a"):
@@ -209,7 +209,7 @@ def test_a_death_before_the_watch_is_heard(
 def test_another_process_of_the_same_number_is_not_taken_for_it(
     listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    """The pid was given away again: the one that was meant is dead."""
+    """The pid was reused: the process that is meant is dead."""
     boot, namespace, pid, start = identity_of(sleeper.pid).split(":")
     listener.watch_over(1, [blocker(f"{boot}:{namespace}:{pid}:{int(start) - 1}")])
     assert deaths(listener) == ["dead"]
@@ -219,7 +219,7 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(
 def test_a_process_of_another_boot_or_namespace_is_not_judged(
     listener: SqliteWakeListener, sleeper: subprocess.Popen[bytes], which: int
 ) -> None:
-    """From here it cannot be told whether it lives: its TTL decides."""
+    """It cannot be checked from here whether it lives, so its TTL decides."""
     parts = identity_of(sleeper.pid).split(":")
     parts[which] = "another"
     listener.watch_over(1, [blocker(":".join(parts))])
@@ -272,7 +272,7 @@ def test_a_process_has_ended_also_before_somebody_waits_for_it(
 
 
 def test_a_process_whose_first_thread_has_ended_lives() -> None:
-    """What it holds may be held by another of its threads."""
+    """Another of its threads may hold the lock."""
     script = (
         "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(1000,)).start();"
         "ctypes.CDLL(None).pthread_exit(None)"

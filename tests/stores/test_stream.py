@@ -26,7 +26,7 @@ def ends() -> Iterator[tuple[Stream, socket.socket]]:
 
 
 class Waiting:
-    """A stream on a clock of its own, and how it waits for an answer."""
+    """A stream with its own clock, and a record of how it waits for a reply."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, spins: bool = True) -> None:
         ours, self.server = socket.socketpair()
@@ -55,7 +55,7 @@ class Waiting:
         self.server.send(b"+OK\r\n")
 
     def receive(self) -> list[str]:
-        """Wait for an answer; how that was done."""
+        """Wait for a reply; return how it waited."""
         self.waits = []
         assert self.stream.receive(self.now_s + PATIENCE_S) == b"+OK\r\n"
         return self.waits
@@ -86,7 +86,7 @@ def test_after_a_slow_reply_the_next_is_blocked_for(waiting: Waiting) -> None:
     waiting.meanwhile = late
     assert waiting.receive() == ["spin", "spin", "spin", "block"]
     assert waiting.receive() == ["block"]
-    # That one came soon, so the next is spun for again.
+    # This reply came soon, so the next wait spins again.
     waiting.meanwhile = waiting.answer
     assert waiting.receive() == ["spin"]
 
@@ -127,7 +127,7 @@ def test_a_peer_that_keeps_sending_does_not_keep_its_reader_past_the_deadline(
     received = 0
     with pytest.raises(TimeoutError):
         for _ in range(100):
-            waiting.answer()  # there is always something to read
+            waiting.answer()  # there is always data to read
             waiting.stream.receive(until_s)
             received += 1
             waiting.now_s += 1

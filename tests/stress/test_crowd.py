@@ -1,4 +1,4 @@
-"""A crowd of tasks in one line, and a loop that does not turn."""
+"""Many tasks in one queue, and an event loop that is blocked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, quick_path: Path) -> str:
 
 
 def test_ten_thousand_waiters(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are served in order, each by one wake, and the last costs what the first did."""
+    """All are served in order, each by one wake, and the last costs as much as the first."""
     wakes: list[Wake] = []
     deliver = Session._deliver
 
@@ -79,13 +79,13 @@ def test_ten_thousand_waiters(url: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_loop_that_does_not_turn_loses_nothing(url: str) -> None:
-    """Two TTLs of blocking work inside a coroutine: the keeper has a thread of its own."""
+    """Two TTLs of blocking work inside a coroutine: the keeper has its own thread."""
 
     async def story() -> None:
         async with lockfast.aio.connect(url, ttl=0.5) as client:
             async with client.lock("crowd") as lease:
                 token = lease.token
-                time.sleep(2 * 0.5)  # what is tested: nothing else runs on this thread
+                time.sleep(2 * 0.5)  # this is what is tested: nothing else runs on this thread
                 lease.check()
             assert lease.token == token
 

@@ -38,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def hammer(client: lockfast.Client, number: int, started: threading.Barrier) -> None:
-    """Take and release shared and own locks until the client or its session has ended."""
+    """Acquire and release shared and own locks until the client or its session has ended."""
     started.wait(30)
     try:
         while True:
@@ -77,7 +77,7 @@ def test_threads(url: str, how: str) -> None:
 
 
 def client_is_gone(admin: lockfast.Client, session: str) -> None:
-    """No lock is in use, and no session but the admin's own lives."""
+    """Check that no lock is in use, and that only the admin's own session lives."""
     own = admin.lock("probe").acquire()
 
     def left() -> list[str]:

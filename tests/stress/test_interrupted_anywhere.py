@@ -1,8 +1,8 @@
-"""Ctrl-C at every instant there is: one run of a story for each place it can strike.
+"""Ctrl-C at every possible point: one run of a scenario for each point.
 
-CPython runs signal handlers when a function begins, when a loop turns, and when a call has
-returned. A tracer raises KeyboardInterrupt at the first such place of our code, at the
-second, and so on, until the story runs to its end undisturbed.
+CPython runs signal handlers when a function starts, at the back edge of a loop, and after a call. A
+tracer raises KeyboardInterrupt at the first such point of our code, at the second, and so on, until
+the scenario completes without interruption.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.processes.crew import PATIENCE_S, until
 
 OURS = str(Path(lockfast.__file__).parent)
 SOON_S = 8.0
-"""Sooner than a third of the TTL of 30 s, when a keep-alive would find and mend it."""
+"""Sooner than a third of the TTL of 30 s, when a keep-alive would find and repair it."""
 
 pytestmark = [
     pytest.mark.skipif(sys.implementation.name != "cpython", reason="knows CPython's byte code"),
@@ -39,13 +39,13 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python drops what a finalizer raises. A hook that keeps it would keep our leases too."""
+    """Drop what a finalizer raises, as Python does. A hook that keeps it would keep our leases."""
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: None)
 
 
 @functools.cache
 def places(code: CodeType) -> frozenset[int]:
-    """The instructions before which CPython may run a signal handler."""
+    """Return the instructions before which CPython may run a signal handler."""
     table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
 
     def handlers(at: int) -> list[int]:
@@ -61,15 +61,15 @@ def places(code: CodeType) -> frozenset[int]:
             next_at = one.argval
         else:
             continue
-        # What is raised there belongs to the instruction that was just carried out. The
-        # tracer raises at the next one, which must not make a difference.
+        # What is raised there belongs to the instruction just executed. The tracer raises at the
+        # next one, which must make no difference.
         if handlers(one.offset) == handlers(next_at):
             found.add(next_at)
     return frozenset(found)
 
 
 class Interruption:
-    """Raises KeyboardInterrupt in this thread, at the so-many-th place of our code."""
+    """Raises KeyboardInterrupt in this thread, at the n-th point of our code."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -104,7 +104,7 @@ class Interruption:
 
 Act = Callable[[], object]
 Story = Callable[[lockfast.Client], tuple[Act, Act]]
-"""What is interrupted, and what is to be done after it."""
+"""What is interrupted, and what must be done after it."""
 
 
 def nothing() -> None: ...
@@ -147,7 +147,7 @@ def waiting_in_vain(client: lockfast.Client) -> tuple[Act, Act]:
     holder = client.lock("a").acquire()
 
     def act() -> None:
-        # In so short a time not even the keeper may have made way for us in the store.
+        # In so short a time the keeper may not even have released the store's mutex.
         with suppress(lockfast.AcquireTimeoutError, lockfast.StoreUnavailableError):
             client.lock("a").acquire(timeout=0.002)
 
@@ -180,7 +180,7 @@ def waiting_for_another(client: lockfast.Client) -> tuple[Act, Act]:
 
 
 def making_way(client: lockfast.Client) -> tuple[Act, Act]:
-    """Another waits for what we give back: it must be told, whatever happens to us."""
+    """Another claim waits for what we release: it must be woken, whatever happens to us."""
     leases = [client.lock("a").acquire()]
     waiter = threading.Thread(target=lambda: client.lock("a").acquire().release())
     waiter.start()
@@ -214,7 +214,7 @@ def claims_of(client: lockfast.Client) -> int:
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_nothing_is_left(url: str, story: Story) -> None:
-    """Wherever it strikes, every claim is given back soon and nothing stays locked."""
+    """Wherever it is raised, every claim is released soon and nothing stays locked."""
     with lockfast.connect(url, ttl=30.0) as client:
         client.lock("warm").acquire().release()
         for number in itertools.count(1):
@@ -235,9 +235,9 @@ def test_nothing_is_left(url: str, story: Story) -> None:
 
 
 def test_first_lock_of_a_client(quick_path: Path) -> None:
-    """The first one opens a session: a thread and descriptors, which do not stay either."""
+    """The first lock opens a session: a thread and descriptors, which must not stay either."""
     url = f"sqlite://{quick_path}/locks.db"
-    with lockfast.connect(url) as other:  # so that the file itself stays open
+    with lockfast.connect(url) as other:  # so that the database itself stays open
         other.list()
         before = footprint()
         for number in itertools.count(1):
@@ -258,5 +258,5 @@ def test_first_lock_of_a_client(quick_path: Path) -> None:
 
 
 def footprint() -> tuple[int, int]:
-    """How many threads and descriptors this process has."""
+    """Return how many threads and descriptors this process has."""
     return threading.active_count(), len(os.listdir("/proc/self/fd"))

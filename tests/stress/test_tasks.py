@@ -1,4 +1,4 @@
-"""Tasks that are cancelled at any instant, and a loss while their loop is blocked."""
+"""Tasks cancelled at any time, and a loss while their event loop is blocked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED = 42
 
 
 def footprint() -> tuple[int, int]:
-    """How many threads and descriptors this process has."""
+    """Return how many threads and descriptors this process has."""
     gc.collect()
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
@@ -32,14 +32,14 @@ async def claims_of(client: lockfast.aio.Client) -> int:
 
 
 async def is_clean(client: lockfast.aio.Client, before: tuple[int, int]) -> None:
-    """Return once nothing is left, sooner than a keep-alive could have mended it."""
+    """Return once nothing is left, sooner than a keep-alive could have repaired it."""
     async with asyncio.timeout(8.0):
         while await claims_of(client) or await client.list() or footprint() > before:
             await asyncio.sleep(0.002)
 
 
 def test_a_thousand_cancelled_in_acquire_body_and_release(url: str) -> None:
-    """At a random instant, free or contended: no row, thread or descriptor stays."""
+    """At a random time, free or contended: no row, thread or descriptor is left."""
     instants = random.Random(SEED)
 
     async def take(client: lockfast.aio.Client, name: str) -> None:
@@ -55,7 +55,7 @@ def test_a_thousand_cancelled_in_acquire_body_and_release(url: str) -> None:
                     asyncio.create_task(take(client, instants.choice("abc"))) for _ in range(50)
                 ]
                 for task in instants.sample(tasks, len(tasks)):
-                    # After some steps of the loop, or some time: both kinds of instants.
+                    # After some iterations of the loop, or some time: both kinds of points.
                     for _ in range(instants.randrange(4)):
                         await asyncio.sleep(0)
                     if instants.random() < 0.2:
@@ -71,7 +71,7 @@ def test_a_thousand_cancelled_in_acquire_body_and_release(url: str) -> None:
 
 
 def test_loss_while_the_loop_is_blocked(url: str) -> None:
-    """Revoked meanwhile: the first look tells, and the block ends at its next await."""
+    """Revoked during that time: the first check shows it, and the block ends at its next await."""
 
     async def story() -> None:
         async with lockfast.aio.connect(url, ttl=30.0) as client:

@@ -1,7 +1,7 @@
 """The keeper against its callers: many threads, very short TTLs, revocations.
 
-What one thread cannot show. Threads are switched as often as the interpreter can, so that
-what may happen between two steps does happen.
+This cannot be tested with one thread. Threads are switched as often as the interpreter allows, so
+that whatever can happen between two steps does happen.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ def no_rest() -> Iterator[None]:
 
 
 class Referee:
-    """Sees every entry, and what the leases say of themselves."""
+    """Observes every grant, and what the leases report."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
-        """Whether nobody may be let in beside another. A revoked holder goes on until it is
-        told, so that is so only while nothing is revoked."""
+        """True if no two may hold at once.
+
+        A revoked holder continues until it is told, so this is so only while nothing is revoked.
+        """
         self.mutex = threading.Lock()
         self.tokens: dict[str, list[int]] = defaultdict(list)
         self.inside: dict[str, set[lockfast.Lease]] = defaultdict(set)
@@ -55,7 +57,7 @@ class Referee:
                 self.tokens[lease.name].append(lease.token)
 
     def look(self, lease: lockfast.Lease) -> bool:
-        """Whether the lease is held; nobody with a newer token is inside then."""
+        """Return whether the lease is held; then no holder with a newer token may be inside."""
         with self.mutex:
             newer = [other for other in self.inside[lease.name] if other.token > lease.token]
             held = holds(lease)
@@ -90,7 +92,7 @@ def holds(lease: lockfast.Lease) -> bool:
 
 
 class Jobs:
-    """Threads that work until told to stop, and what went wrong in them."""
+    """Threads that work until told to stop, and their failures."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -122,7 +124,7 @@ class Jobs:
 
 
 def work(client: lockfast.Client, referee: Referee, chance: random.Random) -> None:
-    """Take a lock, look at the lease many times, give it back."""
+    """Acquire a lock, check the lease many times, and release it."""
     lock = client.lock(chance.choice(NAMES), ttl=chance.choice(TTLS))
     try:
         lease = lock.acquire(timeout=chance.choice([None, 0.02, 0.5]))
@@ -151,7 +153,7 @@ def work(client: lockfast.Client, referee: Referee, chance: random.Random) -> No
 
 
 def revoke(client: lockfast.Client, chance: random.Random) -> None:
-    """Take a lock away from its holder, or end a session."""
+    """Revoke a lock from its holder, or end a session."""
     time.sleep(chance.random() * 0.05)
     client.revoke(chance.choice(NAMES), reason="by the test")
     alive = [session.session for session in client.sessions() if not session.ended]
@@ -160,7 +162,7 @@ def revoke(client: lockfast.Client, chance: random.Random) -> None:
 
 
 def hold_up(client: lockfast.Client, chance: random.Random) -> None:
-    """Keep the store from answering for longer than some sessions live."""
+    """Keep the store from answering for longer than some sessions' TTL."""
     store = client._core.store
     assert isinstance(store, SqliteStore | MemoryStore)
     table = store.file() if isinstance(store, SqliteStore) else store._table
@@ -174,7 +176,7 @@ def hold_up(client: lockfast.Client, chance: random.Random) -> None:
 def test_keepers_and_callers_never_contradict_each_other(
     url: str, weather: Callable[[lockfast.Client, random.Random], None]
 ) -> None:
-    """Tokens rise, no lost lease is held again, nobody is beside another, nothing is left."""
+    """Tokens rise, no lost lease is held again, no two hold at once, nothing is left."""
     threads_before = threading.active_count()
     seed = random.randrange(1 << 32)
     jobs = Jobs(seed)

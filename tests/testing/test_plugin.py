@@ -1,4 +1,4 @@
-"""The pytest plugin is found by pytest, and loads nothing until a test uses it."""
+"""pytest finds the plugin, which loads nothing until a test uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers see of the public API: `./dev check` reads these as a user's editor would."""
+"""What type checkers see of the public API; `./dev check` runs them on this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that knows users, by SASL and by `digest`, and that also listens for TLS."""
+"""A server with users, by SASL and by `digest`, that also listens for TLS."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Guarded(NamedTuple):
 
 
 def _with_pkcs8_key(leaf: trustme.LeafCert) -> bytes:
-    """The certificate after its key, in the only form in which ZooKeeper reads a key."""
+    """Return the certificate after its key, in the only form in which ZooKeeper reads a key."""
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return pem + b"".join(blob.bytes() for blob in leaf.cert_chain_pems)

@@ -11,13 +11,13 @@ from tests.servers.zookeeper import ZooKeeperEnsemble
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[ZooKeeperEnsemble]:
-    """One server that lives as long as the tests; each uses a namespace of its own."""
+    """One server that runs as long as the tests; each test uses its own namespace."""
     with ZooKeeperEnsemble() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def trio() -> Iterator[ZooKeeperEnsemble]:
-    """Three members that nobody harms."""
+    """Three members that no test breaks."""
     with ZooKeeperEnsemble(3) as started:
         yield started

@@ -1,4 +1,4 @@
-"""The conformance suite's way to let time pass on ZooKeeper's clock: until sessions are over."""
+"""The conformance suite's harness for ZooKeeper: it waits until sessions have expired."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ LOOK_EVERY_S = 0.02
 
 
 class ZooKeeperHarness(Harness):
-    """An ensemble in one face, in a namespace that nobody has used before."""
+    """An ensemble with one API, in a new namespace."""
 
     def __init__(self, ensemble: ZooKeeperEnsemble, face: str) -> None:
         super().__init__(ensemble.url(), face, ZooKeeperStore.capabilities)
         self._hosts = ensemble.hosts()
 
     async def pass_ms(self, span_ms: int) -> None:
-        """ZooKeeper ends a session a third of its TTL and up to two ticks later than we do."""
+        """ZooKeeper ends a session a third of its TTL and up to two ticks later than the client
+        does."""
         await super().pass_ms(span_ms)
         client: Any = KazooClient(self._hosts)
         client.start_async().wait(PATIENCE_S)
@@ -41,7 +42,7 @@ class ZooKeeperHarness(Harness):
             client.close()
 
     def _has_overdue(self, client: Any) -> bool:
-        """Whether a session was not renewed for its TTL and is still there."""
+        """Return True if a session was not renewed for its TTL and still exists."""
         root = parse(parse_url(self.url)).root
         try:
             for node in client.get_children_async(f"{root}/s").get(timeout=5):
@@ -51,5 +52,5 @@ class ZooKeeperHarness(Harness):
                 if renewed_ms + ttl_ms <= time.time() * 1000:
                     return True
         except NoNodeError:
-            return bool(client.exists_async(root).get(timeout=5))  # it ended meanwhile
+            return bool(client.exists_async(root).get(timeout=5))  # it ended in between
         return False

@@ -1,4 +1,4 @@
-"""The simulator's model of ZooKeeper as a network of its own: no server, no waiting, no faults."""
+"""The simulator's model of ZooKeeper as a network without a server, waiting or faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, O
 
 
 class ModelServer:
-    """One server that answers at once. It counts the requests that reach it, and their bytes."""
+    """One server that answers immediately. It counts the requests it receives, and their bytes."""
 
     def __init__(self) -> None:
         self.now_us = 1_700_000_000_000_000
@@ -31,7 +31,7 @@ class ModelServer:
 
 
 class ModelNetwork:
-    """What one client has of it. Each look at the clock takes a microsecond."""
+    """One client's access to it. Each reading of the clock takes a microsecond."""
 
     def __init__(self, server: ModelServer | None = None) -> None:
         self.server = server or ModelServer()

@@ -1,4 +1,4 @@
-"""`zookeeper://` URLs: what they mean, which are refused, and that kazoo gets in with them."""
+"""`zookeeper://` URLs: what they mean, which are refused, and that kazoo connects with them."""
 
 from __future__ import annotations
 

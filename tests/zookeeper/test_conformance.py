@@ -1,4 +1,4 @@
-"""The ZooKeeper store keeps the contract of every store, by command and as users see it."""
+"""The ZooKeeper store passes the contract of every store, by command and through the API."""
 
 from __future__ import annotations
 

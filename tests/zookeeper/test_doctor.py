@@ -1,4 +1,4 @@
-"""`lockfast doctor zookeeper://…` tells whether an ensemble is safe for locks."""
+"""`lockfast doctor zookeeper://…` reports whether an ensemble is safe for locks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_silent_and_a_lonely_member(capsys: pytest.CaptureFixture[str]) -> Non
         found = findings(capsys, url)
         assert "silent" in found["endpoints"]["found"]
         assert found["endpoints"]["verdict"] == "note"
-        # A member that is read-only serves readers, and no locks.
+        # A read-only member serves readers, but no locks.
         trio.leader().kill()
         give_up_s = time.monotonic() + 60
         while second.mode() != "read-only" and time.monotonic() < give_up_s:
@@ -124,7 +124,7 @@ def test_a_namespace_with_other_data(
 def test_a_raised_epoch_raises_the_next_token(
     node: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As after a restore from a backup, when zxids begin again."""
+    """As after a restore from a backup, when zxids start again."""
     url = node.url()
     assert main(["doctor", url, "--raise-epoch"]) == 0
     assert "not used yet" in capsys.readouterr().out

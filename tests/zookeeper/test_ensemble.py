@@ -1,4 +1,4 @@
-"""Three members: any one may go, and with two gone everything waits and recovers."""
+"""Three members: any one may fail; with two down everything waits, and then recovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.servers.zookeeper import ZooKeeperEnsemble
 TTL = 3.0
 _numbers = itertools.count(1)
 GRANTS = 24
-"""As many are to be seen before the harm and after it."""
+"""At least this many grants before the fault and after it."""
 
 
 class Stage(NamedTuple):
@@ -38,14 +38,14 @@ class Stage(NamedTuple):
 
 @pytest.fixture(scope="module")
 def harmed() -> Iterator[ZooKeeperEnsemble]:
-    """An ensemble of its own: these tests do it harm."""
+    """A separate ensemble, because these tests break it."""
     with ZooKeeperEnsemble(3) as started:
         yield started
 
 
 @pytest.fixture
 def stage(harmed: ZooKeeperEnsemble) -> Iterator[Stage]:
-    """All members run, whatever the test before has done to them."""
+    """All members run, whatever the previous test did to them."""
     ensemble = harmed
     ensemble.start_killed()
     ensemble.until_ready()
@@ -74,7 +74,7 @@ def stop_a_follower(stage: Stage) -> AbstractContextManager[None]:
 
 @contextmanager
 def cut_a_member_off(stage: Stage) -> Iterator[None]:
-    """Clients reach one member no more; the members reach each other."""
+    """Clients no longer reach one member; the members reach each other."""
     for proxy in stage.proxies[:1]:
         for direction in ("request", "reply"):
             proxy.shape(direction, Shape(lost=True))
@@ -89,7 +89,7 @@ def test_one_member_less_and_eight_processes_go_on(
     measured: Measured,
     harm: Callable[[Stage], AbstractContextManager[None]],
 ) -> None:
-    """No overlap, tokens rise in the order of entry, and everybody is granted again."""
+    """No overlap, tokens rise in the order of entry, and all processes are granted again."""
     contest = Contest(crew, stage.ensemble, TTL)
     contest.see_everybody(GRANTS)
     with harm(stage):
@@ -104,7 +104,7 @@ def test_one_member_less_and_eight_processes_go_on(
 def test_without_a_majority_nothing_is_granted_and_holders_are_told(
     crew: Crew, stage: Stage
 ) -> None:
-    """Acquires fail by their timeout, holders are told by their deadline, then all recovers."""
+    """Acquires time out, holders are told by their deadlines, then all recovers."""
     holder = crew.start(hold_until_lost, "orders/42", TTL)
     (token,) = holder.hears("held")
     client = crew.client(ttl=TTL)
@@ -121,7 +121,7 @@ def test_without_a_majority_nothing_is_granted_and_holders_are_told(
 
 
 def test_a_leader_change_ends_no_lease(stage: Stage) -> None:
-    """What is held stays held, and who waits is woken, although the leader is another."""
+    """Held locks stay held, and waiters are woken, under the new leader."""
     with (
         lockfast.connect(stage.url("kept"), ttl=20) as client,
         lockfast.connect(stage.url("kept"), ttl=20) as other,
@@ -141,8 +141,8 @@ def test_a_leader_change_ends_no_lease(stage: Stage) -> None:
 
 
 def test_a_session_that_expires_while_it_waits_enters_again(stage: Stage) -> None:
-    """Its client is cut off for longer than its session lives, and then reaches the ensemble
-    again: it is granted the lock by a new claim, when it is free and not before."""
+    """Its client is cut off for longer than its session's TTL, and then reaches the ensemble again:
+    a new claim is granted when the lock is free, and not before."""
     only = stage.proxies[0]
     with (
         lockfast.connect(stage.ensemble.url("expiry"), ttl=30) as client,
@@ -191,7 +191,7 @@ def test_a_holder_cut_off_is_told_and_its_successor_has_a_greater_token(stage: S
 
 
 def test_tokens_rise_although_all_data_are_lost() -> None:
-    """The zxids of an ensemble without its data begin again at 0; the epoch makes up for it."""
+    """Without its data an ensemble's zxids start again at 0; the epoch compensates."""
     with ZooKeeperEnsemble(3) as ensemble:
         url = ensemble.url("wiped")
         with lockfast.connect(url, ttl=3) as client:

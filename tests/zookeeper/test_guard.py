@@ -1,7 +1,7 @@
 """A guard for data kept in ZooKeeper: the write and the check are one `multi`.
 
-That a holder which comes too late is refused, and that it would not be without the check, is in
-`tests/guards/test_execute.py`; that it decides as the other guards do, in `test_against_memory`.
+`tests/guards/test_execute.py` shows that a late holder is refused, and that it would not be without
+the check; `test_against_memory` shows that it decides like the other guards.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_the_check_serves_in_a_transaction_of_the_callers_own(
 def test_deleted_floors_are_made_again(
     client: KazooClient, guard: ZooKeeperGuard, path: str
 ) -> None:
-    """Deleting floors forgets them; every admission after that is checked again."""
+    """Deleting floors loses them; every later admission is still checked."""
     guard.admit("a", 10)
     client.delete(f"{path}/floors", recursive=True)
     guard.set("a", 11, path, b"written")
@@ -160,7 +160,7 @@ def test_every_name_of_a_lock_can_be_a_floor(client: KazooClient, guard: ZooKeep
 def test_writers_beneath_one_ancestor_do_not_undo_each_other(
     node: ZooKeeperEnsemble, path: str
 ) -> None:
-    """Every write is in the order of its token, however many raise the same floors at once."""
+    """Writes are in the order of their tokens, however many raise the same floors at once."""
     tokens = itertools.count(1)
     order = threading.Lock()
     failed: list[BaseException] = []

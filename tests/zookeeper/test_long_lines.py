@@ -1,4 +1,4 @@
-"""Long lines: everybody is served in order, and a hand-over costs the same however many wait."""
+"""Long queues: claims are served in order, and a hand-over costs the same at any length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN_MS = 30_000
 
 
 class Client:
-    """One session without a keeper, on a store object of its own."""
+    """One session without a keeper, on its own store object."""
 
     def __init__(self, server: ModelServer, session: str) -> None:
         network = ModelNetwork(server)

@@ -23,7 +23,7 @@ PATIENCE_MS = 30_000
 
 
 class Server:
-    """Two sessions at a real server, and what each of their watches has fired."""
+    """Two sessions at a real server, and the watches of each that have fired."""
 
     def __init__(self, node: ZooKeeperEnsemble) -> None:
         self._network = KazooNetwork(parse(parse_url(node.url())))
@@ -48,7 +48,7 @@ class Server:
 
 
 class Modelled:
-    """The same of the model."""
+    """The same for the model."""
 
     def __init__(self) -> None:
         self.fired: list[list[str]] = [[], []]
@@ -105,7 +105,7 @@ def _operation(rng: random.Random, root: str) -> t.Operation:
 
 
 def comparable(answer: Answer) -> Answer:
-    """Leave out what counts from other beginnings: zxids and clocks."""
+    """Leave out what has another origin: zxids and clocks."""
 
     def stripped(stat: t.Stat | None) -> t.Stat | None:
         return None if stat is None else stat._replace(mzxid=0, mtime_ms=0)

@@ -1,7 +1,7 @@
-"""The store does what the lock table does, step by step, on thousands of random commands.
+"""The store behaves like the lock table, step by step, on thousands of random commands.
 
-The clock is the test's: it ends sessions when its clock says so, as ZooKeeper would. Everything
-else is what ships: the same documents, multis and checks.
+The test controls the clock: it ends sessions when its clock says so, as ZooKeeper would. Everything
+else is the shipped code: the same documents, multis and checks.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
+from lockfast.stores.endings import Ending, ending_of
 from lockfast.stores.zookeeper import ZooKeeperStore, sessions
 from lockfast.stores.zookeeper.steps import (
     SEVERAL_MAX,
@@ -78,14 +79,14 @@ class StoreSteps:
         if opening is not None and self._store.context.own.get(opening.session) is None:
             self._ttl_ms.pop(opening.session)
         if isinstance(command, c.Close | c.Expel | c.RevokeSession):
-            ending = sessions.ending_of(command)
+            ending = ending_of(command)
             if isinstance(reply, c.Done) and reply.found:
                 self._note_end(before[command.session], ending, now_ms)
         self._log(outcome)
         return self._known(reply), [*wakes, *outcome.wakes, *self._of_the_log(logged)]
 
     def _of_the_log(self, logged: int) -> list[c.Wake]:
-        """The store has no log; say what those who watch the reference's would hear."""
+        """The store has no log; return what watchers of the reference's log would receive."""
         if len(self._events) == logged:
             return []
         live = [one for one in self._watching if one not in self._ended]
@@ -103,7 +104,7 @@ class StoreSteps:
             self._events.append(event._replace(position=len(self._events) + 1))
 
     def _known(self, value: Any) -> Any:
-        """Answers do not say how often those ahead were renewed."""
+        """Replies do not say how often the claims ahead were renewed."""
         if isinstance(value, c.Blocker):
             return value._replace(renewals=self._renewals.get(value.session, 0))
         if isinstance(value, tuple):
@@ -116,19 +117,19 @@ class StoreSteps:
         assert isinstance(reply, c.SessionsReply)
         return {view.session: view for view in reply.sessions}
 
-    def _note_end(self, view: c.SessionView, ending: sessions.Ending, now_ms: int) -> None:
+    def _note_end(self, view: c.SessionView, ending: Ending, now_ms: int) -> None:
         self._ended[view.session] = view._replace(
             left_ms=0, claims=0, ended=ending.reason, by=ending.by
         )
         self._ended_ms[view.session] = now_ms
 
     def _raise_base(self, instant: Instant) -> None:
-        """The reference's tokens follow the clock; ours do when somebody raises the base."""
+        """The reference's tokens follow the clock; the store's do when the base is raised."""
         requests = run(self._wire.common(self._until_ms()))
         run(raise_base(requests, instant, 0))
 
     def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
-        """End sessions by the test's clock, and have the lines settled, as waiters would."""
+        """End sessions by the test's clock, and have the queues settled, as waiters would."""
         now_ms = instant.now_ms
         wakes: list[c.Wake] = []
         requests = run(self._wire.common(self._until_ms()))
@@ -142,7 +143,7 @@ class StoreSteps:
                 self._store.context.own.forget(session)
                 self._watching.discard(session)
         endings = [
-            sessions.Ending(session, EXPIRED, "expired")
+            Ending(session, EXPIRED, "expired")
             for session, ttl_ms in self._ttl_ms.items()
             if session not in self._ended and self._renewed_ms[session] + ttl_ms <= now_ms
         ]
@@ -165,7 +166,7 @@ class StoreSteps:
         return [*wakes, *outcome.wakes]
 
     def _hints(self, requests: Requests) -> list[c.Wake]:
-        """Whoever waits watches the session before it; to compare, say what it would hear."""
+        """A waiter watches the session before it; to compare, return what it would receive."""
         waiting = {
             of
             for one in run(load_all(requests))
