@@ -48,7 +48,7 @@ def main() -> int:
     if arguments.what == "bloat":
         return _bloat(arguments)
     if arguments.what == "quorum":
-        return _quorum(plan)
+        return _quorum(arguments, plan)
     if arguments.what == "cluster":
         return _cluster(arguments)
     return _embedded(arguments, plan)
@@ -97,12 +97,12 @@ def _cluster(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _quorum(plan: Plan) -> int:
+def _quorum(arguments: argparse.Namespace, plan: Plan) -> int:
     # Imported here: the other benchmarks need no Redis nodes.
-    from bench.quorum import run_quorum
+    from bench.quorum import report_quorum, run_quorum
 
     _show_progress("a majority of five Redis nodes")
-    run_quorum(plan.rounds)
+    print(report_quorum(run_quorum(plan.rounds, arguments.without)))
     return 0
 
 
@@ -244,7 +244,17 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         choices=sorted(
             {kind.name for kind in LOCKS}
-            | {"redis-py", "python-redis-lock", "pottery", "aetcd", "etcd3gw", "kazoo", "tooz"}
+            | {
+                "redis-py",
+                "python-redis-lock",
+                "pottery",
+                "redlock-py",
+                "aioredlock",
+                "aetcd",
+                "etcd3gw",
+                "kazoo",
+                "tooz",
+            }
             | {"pals", "sqlalchemy-dlock", "pg_advisory_lock", "row with a state"}
         ),
         help="leave a contestant out (may be repeated)",

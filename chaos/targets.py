@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from chaos import shim
 from lockfast.core.placement import Placement
@@ -237,14 +237,17 @@ class Postgresql(Target):
         return int(found[0][0])
 
 
-class Etcd(Target):
-    """Three members; the clients' wall clocks are the ones that matter."""
+ClusterT = TypeVar("ClusterT", EtcdCluster, ZooKeeperEnsemble)
 
-    name = "etcd"
+
+class Replicated(Target, Generic[ClusterT]):
+    """Three members, each behind a proxy; the clients' wall clocks are the ones that matter."""
+
     ttl = 3.0
+    cluster: ClusterT
 
     def start(self) -> None:
-        self.cluster = self.stack.enter_context(EtcdCluster(3))
+        self.cluster = self.stack.enter_context(self.make_cluster())
         self.nodes = self.cluster.members
         self.proxies = [
             self.stack.enter_context(Proxy(("127.0.0.1", member.port)))
@@ -252,9 +255,12 @@ class Etcd(Target):
         ]
         self.workers_have_shim = self.add_shim(self.directory / "nothing") is not None
 
+    def make_cluster(self) -> ClusterT:
+        raise NotImplementedError
+
     def url(self, namespace: str) -> str:
         places = ",".join(proxy.address for proxy in self.proxies)
-        return f"etcd://{places}?namespace={namespace}"
+        return f"{self.name}://{places}?namespace={namespace}"
 
     def direct_url(self, namespace: str) -> str:
         return self.cluster.url(namespace)
@@ -267,45 +273,27 @@ class Etcd(Target):
 
     def wipe(self, node: int) -> None:
         self.cluster.members[node].wipe()
+
+
+class Etcd(Replicated[EtcdCluster]):
+    name = "etcd"
+
+    def make_cluster(self) -> EtcdCluster:
+        return EtcdCluster(3)
 
     def rows(self) -> int | None:
         everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
         return int(self.cluster.leader().call("/v3/kv/range", everything).get("count", 0))
 
 
-class ZooKeeper(Target):
-    """Three members; the clients' wall clocks are the ones that matter."""
-
+class ZooKeeper(Replicated[ZooKeeperEnsemble]):
     name = "zookeeper"
-    ttl = 3.0
 
-    def start(self) -> None:
-        self.cluster = self.stack.enter_context(ZooKeeperEnsemble(3))
-        self.nodes = self.cluster.members
-        self.proxies = [
-            self.stack.enter_context(Proxy(("127.0.0.1", member.port)))
-            for member in self.cluster.members
-        ]
-        self.workers_have_shim = self.add_shim(self.directory / "nothing") is not None
-
-    def url(self, namespace: str) -> str:
-        places = ",".join(proxy.address for proxy in self.proxies)
-        return f"zookeeper://{places}?namespace={namespace}"
-
-    def direct_url(self, namespace: str) -> str:
-        return self.cluster.url(namespace)
-
-    def unpromised(self, fault: str) -> frozenset[str]:
-        if fault == "wipe":
-            return FORGETS
-        # Positions in the queue follow the clients' wall clocks.
-        return frozenset(["order"]) if fault == "clock" else NOTHING
+    def make_cluster(self) -> ZooKeeperEnsemble:
+        return ZooKeeperEnsemble(3)
 
     def lacks(self, fault: str) -> str:
         return "its servers keep their files in memory here" if fault == "disk" else ""
-
-    def wipe(self, node: int) -> None:
-        self.cluster.members[node].wipe()
 
     def rows(self) -> int | None:
         return self.cluster.leader().counters().get("zk_znode_count")
