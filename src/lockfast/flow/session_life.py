@@ -11,7 +11,13 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Blocker, Ended, Open, Wake
-from lockfast.core.reasons import LOST_ENDED, LOST_EXPIRED, LOST_KEEPER, LOST_REVOKED
+from lockfast.core.reasons import (
+    EXPIRED,
+    LOST_ENDED,
+    LOST_EXPIRED,
+    LOST_KEEPER,
+    LOST_REVOKED,
+)
 from lockfast.flow.effects import carry_out
 from lockfast.flow.emitter import Emitter
 from lockfast.ports import Runtime, WakeListener
@@ -199,7 +205,12 @@ class SessionLife:
     def ended_by_store(self, reply: Ended) -> None:
         """Record that the session has ended in the store."""
         self.ended_in_store = True
-        why = LOST_REVOKED if reply.by else LOST_ENDED
+        if reply.by:
+            why = LOST_REVOKED
+        elif reply.reason == EXPIRED:  # the store noticed before we did
+            why = LOST_EXPIRED
+        else:
+            why = LOST_ENDED
         self.end(f"session {self.id} ended: {reply.reason}", reply.by, why)
 
     def end(self, reason: str, by: str = "", why: str = LOST_KEEPER) -> None:
