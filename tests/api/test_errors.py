@@ -24,6 +24,7 @@ EXAMPLES = [
     errors.StoreUnavailableError("redis", "what", "advice"),
     errors.OutcomeUnknownError("redis", "what", "advice"),
     errors.StoreMisconfiguredError("redis", "what", "advice"),
+    errors.AccessDeniedError("redis", "what", "advice"),
     InvalidTokenError(0, "tokens begin at 1"),
 ]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from lockfast.api import settings
 from lockfast.api.blocking import Client, connect
 from lockfast.cli import exit_codes
+from lockfast.cli.formatting import LogFormatter
 from lockfast.errors import LimitError
 
 
@@ -42,14 +43,18 @@ def _connect(arguments: argparse.Namespace, default_owner: str, death_watch: boo
 
 @contextlib.contextmanager
 def _outages_logged_once_connected(client: Client) -> Iterator[None]:
-    """Log no outage before the store has answered: the error that follows says the same."""
+    """Log no outage as text before the store has answered: the error that follows reports it.
+
+    Lines in JSON are for a program, which expects a record of every outage.
+    """
 
     def is_news(record: logging.LogRecord) -> bool:
         if getattr(record, "event", "") != "StoreUnreachable":
             return True
         return any(session.snapshot.opened for session in client._core.sessions())
 
-    handlers = list(logging.getLogger().handlers)
+    root = logging.getLogger()
+    handlers = [each for each in root.handlers if isinstance(each.formatter, LogFormatter)]
     for handler in handlers:
         handler.addFilter(is_news)
     try:
