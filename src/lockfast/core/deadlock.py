@@ -70,8 +70,9 @@ def _groups(waits: Sequence[Wait]) -> list[tuple[frozenset[str], list[Wait]]]:
             found.append((group, own))
         else:
             # The group may lack permits that actors outside it hold. Then the group alone is
-            # not deadlocked, and proceeds when those actors release.
-            found += _groups(own)
+            # not deadlocked, and proceeds when those actors release. Claims without an actor
+            # belong to no group, but may stop a queue in which the group waits.
+            found += _groups([wait for wait in waits if wait.claim.actor in {*group, ""}])
     return found
 
 
@@ -270,10 +271,10 @@ def _cycle(group: frozenset[str], waits: Sequence[Wait]) -> Cycle:
         for other in blockers:
             held = other.state == HOLDING and not other.wants
             witnesses.setdefault((other.session, other.n), Witness(other.session, other.n, held))
-        holders = ", ".join(f"{other.owner} ({other.actor})" for other in blockers)
+        ahead = ", ".join(f"{other.owner} ({other.actor or 'retained'})" for other in blockers)
         lines.append(
             f"{claim.owner} ({claim.actor}) waits for {wait.place.kind} {wait.place.name!r}, "
-            f"where {holders} {'is' if len(blockers) == 1 else 'are'} ahead"
+            f"where {ahead} {'is' if len(blockers) == 1 else 'are'} ahead"
         )
         reservation = blockers[0]
         if (
