@@ -41,7 +41,15 @@ from lockfast.errors import (
 )
 from lockfast.flow.contention import back_off, contends, entering
 from lockfast.flow.ending import end_session
-from lockfast.flow.holding import HELD, RELEASED, WAITING, Holding, LeaseState, own_conflict
+from lockfast.flow.holding import (
+    HELD,
+    RELEASED,
+    WAITING,
+    Holding,
+    LeaseState,
+    full_span_ms,
+    own_conflict,
+)
 from lockfast.flow.log import logger
 from lockfast.flow.retry import RETRY_MS, Retry
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
@@ -391,7 +399,7 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
     holding.leaving = True
     try:
         reply: Reply = await core.wire.send(
-            Leave(session.id, holding.n, holding.ask.places, close_ms),
+            Leave(session.id, holding.n, holding.ask.places, full_span_ms(close_ms)),
             # While this request is pending the keeper goes on renewing the lease, so others
             # wait. Pass it to the keeper after one renewal interval.
             min(RELEASE_MS, session.ttl_ms // RENEWALS_PER_TTL),

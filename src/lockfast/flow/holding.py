@@ -43,6 +43,15 @@ LOST, RELEASED = Phase.LOST, Phase.RELEASED
 """Module-level names, because attribute lookup on an enum is slow in the acquire path."""
 
 
+def full_span_ms(span_ms: int) -> int:
+    """Return what to request from a store for a span that must not be cut short; 0 means none.
+
+    Stores read their clocks in whole milliseconds, so a span begins up to one millisecond
+    before the command that starts it.
+    """
+    return span_ms + 1 if span_ms else 0
+
+
 class Ask(NamedTuple):
     """The parameters of an acquire, except its timeout."""
 
@@ -140,7 +149,8 @@ class Holding:
         ) = self.ask  # fmt: skip
         return Enter(
             self.session.id, self.n, places, self.actor, queue, priority, head_start_ms,
-            max_hold_ms, lock_delay_ms, block, value, opening, window_ms,
+            max_hold_ms, full_span_ms(lock_delay_ms), block, value, opening,
+            full_span_ms(window_ms),
         )  # fmt: skip
 
 

@@ -59,7 +59,9 @@ class Window(NamedTuple):
 
 async def finish(core: Core, holding: Holding, window: Window, went_well: bool) -> None:
     """Release the claim after a run, and keep its window closed."""
-    left_ms = max(0, window.at_least_ms - (core.runtime.now_ms() - holding.granted_at_ms))
+    # Both times are in whole milliseconds, so up to one fewer has passed between them.
+    passed_ms = core.runtime.now_ms() - holding.granted_at_ms - 1
+    left_ms = max(0, window.at_least_ms - passed_ms)
     close_ms = left_ms if window.retry_crashed and went_well else 0
     # The job has run: neither a failed mark nor the loss of the claim undoes that.
     if window.wait and went_well:

@@ -34,6 +34,7 @@ from lockfast.flow.holding import (
     Holding,
     LeaseState,
     Phase,
+    full_span_ms,
 )
 from lockfast.flow.log import logger
 from lockfast.flow.outbox import Outbox
@@ -145,7 +146,7 @@ class SessionClaims(SessionLife):
             if holding.n not in self._holdings:
                 return
             if not self.snapshot.ended:
-                leave = Leave(self.id, holding.n, holding.ask.places, close_ms)
+                leave = Leave(self.id, holding.n, holding.ask.places, full_span_ms(close_ms))
                 self._outbox.put(holding.n, leave)
             self._remove(holding, RELEASED)
         if holding.held_us is not None:
@@ -316,7 +317,7 @@ class SessionClaims(SessionLife):
                 return
             # The holder may work until it checks the lease, so this is a loss, not a release:
             # admit the successor after the margin, or once the holder has stopped.
-            leave = Leave(self.id, holding.n, ask.places, ask.lock_delay_ms)
+            leave = Leave(self.id, holding.n, ask.places, full_span_ms(ask.lock_delay_ms))
             not_before_ms = holding.hold_deadline_ms + margin_ms(holding.bound_ms)
             is_fixed = holding.hold_deadline_ms < self._max_hold_end_ms(holding)
             self._outbox.put(holding.n, leave, not_before_ms)

@@ -33,7 +33,8 @@ class Clock:
         """
         ms = settings.to_ms(seconds, "seconds")
         with self._mutex:
-            self._ahead_ms += ms
+            # Clients add a millisecond to windows and delays, because clocks show whole ones.
+            self._ahead_ms += ms + 1
         self.wake_sleepers()
         self._settle()
 

@@ -15,7 +15,7 @@ from lockfast.core.commands import Command, Gone, Inspect, Leave, Reply, Resourc
 from lockfast.core.names import check_name
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError, UnsupportedError
 from lockfast.flow.client import Core
-from lockfast.flow.holding import HELD, Holding
+from lockfast.flow.holding import HELD, Holding, full_span_ms
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
 from lockfast.ports import Capabilities, Deliver, Runtime, Store, WakeListener, Wire
 from lockfast.runtimes.threads import ThreadSignal
@@ -102,7 +102,8 @@ class ControlledStore:
             raise ValueError(f"no client of this store holds {name!r}")
         for session, holding in lost:
             ask = holding.ask
-            self._table.apply(Leave(session.id, holding.n, ask.places, ask.lock_delay_ms))
+            delay_ms = full_span_ms(ask.lock_delay_ms)
+            self._table.apply(Leave(session.id, holding.n, ask.places, delay_ms))
             session.apply_view(holding.n, Gone(reason), self.clock.now_ms())
 
     # ── assertions ───────────────────────────────────────────────────────────────────

@@ -159,7 +159,9 @@ class _Maker:
         now_ms = self._view.instant.now_ms
         if row.closed_ms > now_ms and (row.closed_ms > before.closed_ms or lines.stale_delays):
             closing = k.encode(list(k.Closing(row.closed_ms, row.limit)))
-            self.put(_Put(f"{prefix}c", value=closing, span_ms=row.closed_ms - now_ms))
+            # Clients add a millisecond for stores that count whole ones; a lease needs none.
+            span_ms = max(1, row.closed_ms - now_ms - 1)
+            self.put(_Put(f"{prefix}c", value=closing, span_ms=span_ms))
             self.delete(*lines.stale_delays)
         in_use = row.holders or row.waiting or row.reservations
         if in_use and row.limit != before.limit and before.limit:
