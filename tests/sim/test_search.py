@@ -157,3 +157,11 @@ def test_an_interleaving_that_breaks_a_promise_is_found_with_its_way() -> None:
         result = exhaust(3000)
     assert "model" in result.problem
     assert 1 <= len(result.path) <= 6
+
+
+def test_options_before_the_action_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """They belong to the action, which would otherwise replace them with its defaults."""
+    with pytest.raises(SystemExit) as refused:
+        main(["--store", "sqlite", "search"])
+    assert refused.value.code == 2
+    assert "unrecognized arguments: search" in capsys.readouterr().err

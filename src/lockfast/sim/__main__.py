@@ -17,6 +17,9 @@ SEEDS = 2000
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0 when nothing was found, 1 when a promise was broken, 2 for wrong usage."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        arguments = ["search", *arguments]
     options = _parser().parse_args(arguments)
     try:
         return _act(options)
@@ -50,9 +53,12 @@ def _act(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lockfast.sim", description=__doc__)
-    _search_options(parser)
-    actions = parser.add_subparsers(dest="action")
+    parser = argparse.ArgumentParser(
+        prog="python -m lockfast.sim",
+        description=__doc__,
+        epilog="Without an action, search: --store etcd is short for search --store etcd.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
     _search_options(actions.add_parser("search", help="run many seeds (the default)"))
     replay = actions.add_parser("replay", help="run one seed again and show what happened")
     replay.add_argument("--seed", type=int, help="default: that of the file")

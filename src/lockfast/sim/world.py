@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
@@ -271,20 +271,26 @@ class World:
 
     def _close(self) -> None:
         """Let all clients leave; one TTL later the store must be empty."""
+        closed = {
+            session.id
+            for client in self.clients
+            for session in client.core.sessions()
+            if session.alive()
+        }
         closing = [client.host.start(client.core.close(), "close") for client in self.clients]
         self.kernel.run(until=self.kernel.now + 10_000 * MS)
         for task in closing:
             if not task.done or task.error is not None:
                 self.problem("liveness", f"{task.host.name} could not close: {task.error!r}")
         self.kernel.run(until=self.kernel.now + 2 * self.ttl_ms * MS)
-        looking = self.host("last").start(self._look_for_remains(), "last")
+        looking = self.host("last").start(self._look_for_remains(closed), "last")
         try:
             self.kernel.run_until_done(looking, self.kernel.now + 60_000 * MS)
         except StoreError as error:
             self.problem("readable", f"at the end the store cannot be read: {error}")
 
-    async def _look_for_remains(self) -> None:
-        """Check that the last client finds no name in use."""
+    async def _look_for_remains(self, closed: Set[str]) -> None:
+        """Check that the last client finds no name in use; `closed` sessions have left."""
         store = self.service.connect(
             self.hosts["last"], lambda command: None, lambda command, reply: None
         )
@@ -294,15 +300,18 @@ class World:
             listed = await wire.send(Listing(kind, limit=10), 10_000)
             assert isinstance(listed, ListingReply), listed
             for resource in listed.resources:
-                if not self._outlasts_a_clock(resource):
+                if not self._outlasts_a_clock(resource, closed):
                     self.problem("left behind", str(resource))
 
-    def _outlasts_a_clock(self, resource: ResourceView) -> bool:
+    def _outlasts_a_clock(self, resource: ResourceView, closed: Set[str]) -> bool:
         """Return True for what a server whose clock was set back ends when it has caught up.
 
-        A waiter would expel a dead holder by its own clock; here nobody waits.
+        These are the claims of sessions that their clients did not close, because they were
+        killed or believed the session lost. A live waiter would expel them by its own clock;
+        here no client is left.
         """
-        return self.mix.moves_deadlines and not resource.waiting_count
+        claims = (*resource.holders, *resource.waiting)
+        return self.mix.moves_deadlines and not any(claim.session in closed for claim in claims)
 
     # ── for faults ───────────────────────────────────────────────────────────────────
 
