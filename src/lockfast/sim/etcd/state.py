@@ -73,11 +73,8 @@ _RANGE: Final = frozenset(
 ) | frozenset(_BOUNDS)
 _COMPARE: Final = frozenset(("key", "range_end", "target", "result", *_COMPARED))
 _TXN: Final = frozenset(("compare", "success", "failure"))
-_OPERATIONS: Final = (
-    "request_range",
-    "request_put",
-    "request_delete_range",
-    "request_txn",
+_OPERATIONS: Final = frozenset(
+    ("request_range", "request_put", "request_delete_range", "request_txn")
 )
 
 
@@ -430,7 +427,7 @@ def _check_size(body: Json, operations_max: int) -> None:
 
 
 def _check_operation(operation: Json, operations_max: int) -> None:
-    if len(operation) > 1 or not operation.keys() <= set(_OPERATIONS):
+    if len(operation) > 1 or not operation.keys() <= _OPERATIONS:
         raise EtcdError(INVALID, f"not one operation: {sorted(operation)}")
     if not operation:
         raise EtcdError(INVALID, "etcdserver: key not found")
