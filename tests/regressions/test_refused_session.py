@@ -14,6 +14,7 @@ import pytest
 
 import lockfast
 from lockfast import aio
+from lockfast.core.table import Limits
 from lockfast.errors import LimitError
 
 
@@ -39,3 +40,29 @@ def test_asyncio(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(main())
     assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def _small(monkeypatch: pytest.MonkeyPatch, name: str) -> str:
+    """Return the URL of a store that accepts less text than a client may send."""
+    limits = Limits(text_max=100)
+    monkeypatch.setattr("lockfast.core.table.Limits", lambda: limits)
+    return f"memory://{name}"
+
+
+def test_a_watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It took the refused session for opened and lost, and tried the next one for ever."""
+    with lockfast.connect(_small(monkeypatch, str(tmp_path)), metadata="x" * 101) as client:
+        for _ in range(2):
+            with pytest.raises(LimitError, match="metadata"):
+                next(client.watch())
+
+
+def test_a_watch_asyncio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def main() -> None:
+        url = _small(monkeypatch, str(tmp_path))
+        async with aio.connect(url, metadata="x" * 101) as client:
+            for _ in range(2):
+                with pytest.raises(LimitError, match="metadata"):
+                    await anext(client.watch())
+
+    asyncio.run(main())

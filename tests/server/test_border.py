@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from lockfast.core import commands as c
 from lockfast.server import listening, requests
 from lockfast.stores.lockserver.routes import BODY_MAX
 from tests.server.conftest import Secured, take
@@ -184,6 +185,24 @@ def test_waiting_is_bounded(open_server: ServerThread) -> None:
         assert time.monotonic() - began >= 1
         wrong = http.get("/v1/sessions/two/claims/1", headers={"Prefer": "wait=soon"})
         assert wrong.status_code == 422
+
+
+def test_a_wait_looks_less_and_less_often(open_server: ServerThread) -> None:
+    """A store may say for long that a claim ahead is about to expire: a clock may be wrong."""
+    looks: list[c.Command] = []
+
+    async def expiring(command: c.Command, timeout_ms: int) -> c.Reply:
+        looks.append(command)
+        return c.Queued((), 1)
+
+    with httpx.Client(base_url=open_server.base) as http:
+        take(http, "a", "one")
+        take(http, "a", "two")
+        open_server.server.service("")._send = expiring
+        waited = http.get("/v1/sessions/two/claims/1", headers={"Prefer": "wait=1"})
+    assert waited.status_code == 202
+    assert set(looks) == {c.Look("two", 1)}
+    assert len(looks) <= 10, "after 20, 40, 80 … ms, not every few milliseconds"
 
 
 def test_the_limits_are_those_of_the_documentation() -> None:

@@ -390,3 +390,30 @@ def test_rights_and_quotas_can_be_replaced_while_in_use(secured: Secured) -> Non
         assert take(alice, "orders/2", "b").status_code == 429, "it has a session already"
         alice.delete("/v1/sessions/a")
         assert take(alice, "orders/2", "b").status_code == 200
+
+
+def test_a_withdrawn_right_allows_no_upgrade(secured: Secured) -> None:
+    """What a principal holds stays, but only as it is: it may be given up, not extended."""
+    less = [grant for grant in GRANTS if grant.principal != "alice"]
+    less.append(Grant("alice", "", "other", USE))
+    body = {"places": [{"kind": "election", "name": "orders/2", "mode": "exclusive"}]}
+    with secured.http("alice") as alice:
+        assert take(alice, "orders/1", "a", mode="update").status_code == 200
+        assert alice.put("/v1/sessions/a/claims/2", json=body).status_code == 200
+        mode, value = "/v1/sessions/a/claims/1/mode", "/v1/sessions/a/claims/2/value"
+        for forgets in (False, True):  # a server that was restarted does not know the names
+            call = secured.thread.loop.call_soon_threadsafe
+            call(secured.thread.server.set_policy, Policy(RightsTable(less)))
+            if forgets:
+                call(secured.thread.server._usages.of("alice").ended, "a")
+            upgrade = {"step": 1, "mode": "exclusive"}
+            for refused in (
+                alice.put(mode, json=upgrade),
+                alice.put(value, json={"value": "x"}),
+            ):
+                assert (refused.status_code, kind_of(refused)) == (403, "forbidden")
+        downgrade = {"step": 2, "mode": "shared"}
+        assert alice.put(mode, json=downgrade).json()["Granted"]["mode"] == "shared"
+        assert alice.delete("/v1/sessions/a/claims/1").status_code == 200
+        call(secured.thread.server.set_policy, Policy(RightsTable(GRANTS)))
+        assert alice.put(value, json={"value": "x"}).status_code == 200

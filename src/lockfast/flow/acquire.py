@@ -211,7 +211,7 @@ async def _enter(
         if isinstance(reply, Busy):
             return reply
         if isinstance(reply, Refused):
-            raise _refusal(holding, reply)
+            raise refusal(f"claim on {holding.ask.name!r}", reply)
         raise StoreError(core.store.label, f"answered {reply!r} to enter")
 
 
@@ -365,8 +365,8 @@ def _describe(owner: str, token: int, for_ms: int, holding: Holding) -> str:
     return f"{owner} (token {token}, for {for_ms / 1000:.1f} s)"
 
 
-def _refusal(holding: Holding, reply: Refused) -> LockfastError:
-    name = holding.ask.name
+def refusal(what: str, reply: Refused) -> LockfastError:
+    """Return the error for a claim or session that the store refused."""
     if reply.why == WHY_LIMIT_DIFFERS:
         return LimitError(
             f"the limit of semaphore {reply.detail!r}",
@@ -377,9 +377,9 @@ def _refusal(holding: Holding, reply: Refused) -> LockfastError:
             f"not {reply.value}",
         )
     if reply.why in (WHY_QUEUE_FULL, WHY_CLAIMS_FULL, WHY_TOO_LARGE):
-        what = f"the queue of {reply.detail!r}" if reply.why == WHY_QUEUE_FULL else reply.detail
-        return LimitError(what, reply.value, reply.limit)
-    return StoreError("lockfast", f"claim on {name!r} refused: {reply.why}: {reply.detail}")
+        full = f"the queue of {reply.detail!r}" if reply.why == WHY_QUEUE_FULL else reply.detail
+        return LimitError(full, reply.value, reply.limit)
+    return StoreError("lockfast", f"{what} refused: {reply.why}: {reply.detail}")
 
 
 async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:

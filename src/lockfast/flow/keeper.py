@@ -80,10 +80,11 @@ class Keeper:
         self._closing_until_ms: int | None = None
         # One backoff per duty: a command that always fails must not delay the others,
         # least of all the keep-alive.
-        self._renewing = Backoff(session.ttl_ms)
-        self._sending = Backoff(session.ttl_ms)
-        self._searching = Backoff(session.ttl_ms)
-        self._looking = Backoff(session.ttl_ms)
+        pause_max_ms = session.ttl_ms // 10 + 1
+        self._renewing = Backoff(pause_max_ms)
+        self._sending = Backoff(pause_max_ms)
+        self._searching = Backoff(pause_max_ms)
+        self._looking = Backoff(pause_max_ms)
         """For claims ahead that the store keeps longer than it said."""
         self._log_at_ms: dict[str, int] = {}
         """Per duty, when its next failure may be logged."""

@@ -40,10 +40,10 @@ class Retry:
 
 
 class Backoff:
-    """Exponential backoff for a duty of the keeper: each pause is twice the previous one."""
+    """Exponential backoff without end: each pause is twice the previous one, up to a second."""
 
-    def __init__(self, ttl_ms: int) -> None:
-        self._pause_max_ms = min(BACKOFF_MAX_MS, ttl_ms // 10 + 1)
+    def __init__(self, pause_max_ms: int = BACKOFF_MAX_MS) -> None:
+        self._pause_max_ms = min(BACKOFF_MAX_MS, pause_max_ms)
         self.succeeded()
 
     def succeeded(self) -> None:

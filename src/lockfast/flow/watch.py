@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from lockfast.core.commands import Ended, Event, Events, EventsReply, Watch
+from lockfast.core.commands import Ended, Event, Events, EventsReply, Refused, Watch
 from lockfast.core.names import INTERNAL
 from lockfast.errors import WatchGapError
+from lockfast.flow.acquire import refusal
 from lockfast.flow.admin import WatchEvent, list_locks, watch_event
 from lockfast.flow.client import Core
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
@@ -131,7 +132,13 @@ class Watcher:
                 return session
             opening = session.opening()
             if opening is not None:
-                await self._core.request(opening)
+                opened = await self._core.request(opening)
+                if isinstance(opened, Ended):
+                    session.ended_by_store(opened)
+                    continue
+                if isinstance(opened, Refused):
+                    session.opening_refused()
+                    raise refusal("session", opened)
                 session.opened()
             reply = await self._core.request(Watch(session.id, True))
             if isinstance(reply, Ended):

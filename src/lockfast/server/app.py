@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Scope
 
 from lockfast.core import commands as c
 from lockfast.errors import StoreMisconfiguredError, UnsupportedError
-from lockfast.server.audit import AuditLog
+from lockfast.server.audit import AuditLog, Refusals, Sender
 from lockfast.server.border import LOOPBACK_HOSTS, Border
 from lockfast.server.config import Config, Policy
 from lockfast.server.counters import Counters
@@ -46,6 +46,11 @@ logger = logging.getLogger(__name__)
 NAMESPACES_MAX: Final = 1024
 UPKEEP: Final = frozenset({c.Renew, c.Leave, c.Close})
 """Commands that keep or release what a client holds; they have their own rate limit."""
+
+PATH_MAX: Final = 200
+"""How much of a path is written to the audit log."""
+PRINCIPAL: Final = "lockfast.principal"
+"""The key of an ASGI scope under which the authenticated principal is kept for the audit log."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -79,6 +84,7 @@ class LockServer:
         self._policy = config.policy
         self._usages = UsageTable(lambda principal: self._policy.quotas_of(principal))
         self.audit = AuditLog(config.audit_log)
+        self._refusals = Refusals(self.audit)
         self.draining = asyncio.Event()
         self.counters = Counters()
         self._services: dict[str, Service] = {}
@@ -154,6 +160,7 @@ class LockServer:
     def caller(self, request: Request) -> Caller:
         """Return the principal that sends a request, and its rights. Raises Problem."""
         identity = self._identify(request)
+        request.scope[PRINCIPAL] = identity.principal
         if self.authentication.anonymous:
             return Caller("", EVERYTHING, self._usages.of(""))
         namespace = self._checked(request.query_params.get("namespace", ""))
@@ -166,14 +173,19 @@ class LockServer:
         try:
             return self.authentication.identify(request)
         except Refusal as refusal:
-            self.audit.write("login refused", why=str(refusal), **_origin(request.scope))
+            self.note_refused_login(request, refusal)
             raise unauthorized() from None
 
-    def note_login(self, request: Request, **values: str) -> None:
-        """Write a login or a refused login to the audit log."""
-        what = "login refused" if "refused" in values else "login"
-        why = {"why": values.pop("refused")} if "refused" in values else {}
-        self.audit.write(what, **why, **values, **_origin(request.scope))
+    def note_login(self, request: Request, principal: str) -> None:
+        """Write a login to the audit log."""
+        sender = Sender(_address(request.scope), principal)
+        self.audit.write("login", path=_path(request.scope), **sender.values())
+
+    def note_refused_login(self, request: Request, refusal: Exception) -> None:
+        """Write a refused login to the audit log."""
+        scope = request.scope
+        sender = Sender(_address(scope))
+        self._refusals.write("login refused", sender, why=str(refusal), path=_path(scope))
 
     def set_policy(self, policy: Policy) -> None:
         """Replace rights and quotas."""
@@ -232,7 +244,9 @@ class LockServer:
         return problem.response()
 
     def _note_refusal(self, scope: Scope, problem: Problem) -> None:
-        self.audit.write("request refused", kind=problem.kind, why=problem.detail, **_origin(scope))
+        sender = Sender(_address(scope), scope.get(PRINCIPAL, ""))
+        values = {"kind": problem.kind, "why": problem.detail, "path": _path(scope)}
+        self._refusals.write("request refused", sender, **values)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -272,9 +286,14 @@ class LockServer:
             service.wakes.close()
             service.store.close()
         self._services.clear()
+        self._refusals.summarize()
         self.audit.close()
 
 
-def _origin(scope: Scope) -> dict[str, Any]:
+def _address(scope: Scope) -> str:
     client = scope.get("client")
-    return {"from": client[0] if client else "unix", "path": scope.get("path", "")[:200]}
+    return client[0] if client else "unix"
+
+
+def _path(scope: Scope) -> str:
+    return str(scope.get("path", ""))[:PATH_MAX]

@@ -15,6 +15,8 @@ from lockfast.core import commands as c
 from lockfast.core.codec import CodecError, command_of, encode_fields
 from lockfast.flow import deadlock
 from lockfast.flow.admin import deadlock_info
+from lockfast.flow.keeper import LOOK_SLACK_MS
+from lockfast.flow.retry import Backoff
 from lockfast.flow.wait_graph import wait_graph
 from lockfast.runtimes.platform import now_ms
 from lockfast.server import streams
@@ -94,15 +96,21 @@ class Endpoints:
 
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
+        looking = Backoff()
         with service.wakes.hearing(command.session, hear):
             reply = await service.execute(caller, command)
             while isinstance(reply, c.Queued) and not self._server.draining.is_set():
                 left_s = until_s - loop.time()
                 if left_s <= 0:
                     break
-                # Look again when a claim ahead may expire: expiry sends no wake.
-                at_most_s = min(left_s, reply.look_ms / 1000 + 0.01)
-                await streams.first_of(changed, self._server.draining, at_most_s)
+                # Look again when a claim ahead may expire: expiry sends no wake. If the claim is
+                # still there, the store's estimate was too early; then pause longer each time.
+                pause_ms = max(reply.look_ms + LOOK_SLACK_MS, looking.at_ms - now_ms())
+                at_most_s = min(left_s, pause_ms / 1000)
+                if await streams.first_of(changed, self._server.draining, at_most_s):
+                    looking.succeeded()
+                else:
+                    looking.failed(now_ms())
                 changed.clear()
                 reply = await service.execute(caller, look)
         return reply

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from lockfast.core import commands as c
 from lockfast.core.codec import TOKEN_MAX
-from lockfast.core.modes import MODES_OF_KIND, ONCE
+from lockfast.core.modes import MODES_OF_KIND, ONCE, UPGRADES
 from lockfast.core.names import (
     INTERNAL,
     check_name,
@@ -46,6 +46,13 @@ BOUND_MAX: Final = 100_000
 
 DETAIL_HIDDEN: Final = "through claims of other principals, which are not shown"
 """What the victim of a deadlock is told, unless it has found the deadlock itself."""
+
+_PAGES: Final = {
+    c.ListingReply: ("resources", "name"),
+    c.SessionsReply: ("sessions", "session"),
+    c.EventsReply: ("events", "position"),
+}
+"""The field with the entries of a page, and the field of an entry by which `after` names it."""
 
 _PRINCIPAL: Final = re.compile(r" \[([^\[\]]*)\]$")
 
@@ -203,6 +210,22 @@ class Service:
         entering = command.enter._replace(open=None)
         return self._filtered(caller, command, await self.send(command._replace(enter=entering)))
 
+    async def _change(self, caller: Caller, command: c.Convert | c.Proclaim) -> c.Reply:
+        """Change a claim; its principal may have lost the right since it entered.
+
+        Without the right, a downgrade or the cancellation of an upgrade is still allowed.
+        """
+        session, n = command.session, command.n
+        if await self.is_foreign(caller, session):
+            return c.Ended(UNKNOWN_SESSION)
+        names = caller.usage.names_of(session, n)
+        if not (names and all(caller.rights.allow(ACQUIRE, name) for name in names)):
+            claim = await self._claim(session, n)
+            for place in claim.places if claim is not None else ():
+                if isinstance(command, c.Proclaim) or (place.mode, command.mode) in UPGRADES:
+                    _need(caller, ACQUIRE, place.name)
+        return await self._own(caller, command)
+
     async def _resize(self, caller: Caller, command: c.Resize) -> c.Reply:
         _need(caller, ADMIN, command.name)
         return await self.send(command)
@@ -274,48 +297,48 @@ class Service:
             return c.ResourceView(command.kind, command.name, (), (), 0, 0, 0, 0)
         return _seen_resource(caller, await self.send(command))
 
-    # Pages may be short: a client continues after the last entry that it got. A page without
-    # visible entries is skipped, and the next ones are read in the largest size, so that a request
-    # with a small `limit` cannot cost thousands.
-
     async def _listing(self, caller: Caller, command: c.Listing) -> c.Reply:
-        reply = await self.send(command)
-        while isinstance(reply, c.ListingReply):
-            shown = tuple(
-                _seen_resource(caller, view)
-                for view in reply.resources
-                if INTERNAL not in view.name and caller.rights.allow(READ, view.name)
-            )
-            if shown or not reply.more:
-                more = reply.more or len(shown) > command.limit
-                return c.ListingReply(shown[: command.limit], more)
-            last = reply.resources[-1].name
-            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
-        return reply
+        def show(view: c.ResourceView) -> c.ResourceView | None:
+            if INTERNAL in view.name or not caller.rights.allow(READ, view.name):
+                return None
+            return _seen_resource(caller, view)
+
+        return await self._page(command, show)
 
     async def _sessions(self, caller: Caller, command: c.Sessions) -> c.Reply:
-        reply = await self.send(command)
-        while isinstance(reply, c.SessionsReply) and not caller.rights.everything:
-            shown = tuple(
-                view for view in reply.sessions if principal_in(view.owner) == caller.principal
-            )
-            if shown or not reply.more:
-                more = reply.more or len(shown) > command.limit
-                return c.SessionsReply(shown[: command.limit], more)
-            last = reply.sessions[-1].session
-            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
-        return reply
+        def show(view: c.SessionView) -> c.SessionView | None:
+            is_own = principal_in(view.owner) == caller.principal
+            return view if is_own or caller.rights.everything else None
+
+        return await self._page(command, show)
 
     async def _events(self, caller: Caller, command: c.Events) -> c.Reply:
-        reply = await self.send(command)
-        while isinstance(reply, c.EventsReply) and not caller.rights.everything:
-            shown = tuple(event for event in reply.events if caller.rights.allow(READ, event.name))
+        def show(event: c.Event) -> c.Event | None:
+            return event if caller.rights.allow(READ, event.name) else None
+
+        return await self._page(command, show)
+
+    async def _page(
+        self, command: c.Listing | c.Sessions | c.Events, show: Callable[[Any], Any]
+    ) -> c.Reply:
+        """Return the next page of a list; `show` returns what to show of an entry, or None.
+
+        Pages may be short: a client continues after the last entry that it got. A page without
+        visible entries is skipped, and the next ones are read in the largest size, so that a
+        request with a small `limit` cannot cost thousands.
+        """
+        limit = command.limit
+        while True:
+            reply: Any = await self.send(command)
+            if type(reply) not in _PAGES:
+                return cast(c.Reply, reply)
+            entries, position = _PAGES[type(reply)]
+            found = getattr(reply, entries)
+            shown = tuple(seen for entry in found if (seen := show(entry)) is not None)
             if shown or not reply.more:
-                more = reply.more or len(shown) > command.limit
-                return reply._replace(events=shown[: command.limit], more=more)
-            last = reply.events[-1].position
-            reply = await self.send(command._replace(after=last, limit=PAGE_MAX))
-        return reply
+                more = reply.more or len(shown) > limit
+                return cast(c.Reply, reply._replace(**{entries: shown[:limit], "more": more}))
+            command = command._replace(after=getattr(found[-1], position), limit=PAGE_MAX)
 
     def _filtered(self, caller: Caller, command: c.Command, reply: c.Reply) -> c.Reply:
         """Hide who is ahead from a principal that may acquire but not read."""
@@ -459,6 +482,8 @@ _HANDLERS: Final[dict[type, Callable[..., Awaitable[c.Reply]]]] = {
     c.Open: Service._open,
     c.Enter: Service._enter,
     c.Contend: Service._contend,
+    c.Convert: Service._change,
+    c.Proclaim: Service._change,
     c.Resize: Service._resize,
     c.Revoke: Service._revoke,
     c.RevokeSession: Service._revoke_session,

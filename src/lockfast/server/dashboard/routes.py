@@ -109,12 +109,12 @@ class Dashboard:
                 raise Refusal("a login with a credential that is too long, or not ASCII")
             identity = authentication.verify(credential)
         except Refusal as refusal:
-            self._server.note_login(request, refused=str(refusal))
+            self._server.note_refused_login(request, refusal)
             raise unauthorized("this token is not valid here") from None
         begun = authentication.logins.begin(credential)
         response = json_response({"check": begun.check, "principal": identity.principal})
         begun.set_cookie(request, response)
-        self._server.note_login(request, principal=identity.principal)
+        self._server.note_login(request, identity.principal)
         return response
 
     async def _logout(self, request: Request, caller: Caller) -> Response:
