@@ -19,12 +19,14 @@ from tests.servers.etcd import EtcdCluster
 def test_a_fit_cluster(trio: EtcdCluster, capsys: pytest.CaptureFixture[str]) -> None:
     url = trio.url("examined")
     with lockfast.connect(url) as client, client.lock("a"):
+        with lockfast.connect(url) as ended, ended.lock("b"):
+            pass
         assert main(["doctor", url]) == 0
     said = capsys.readouterr().out
     for looked_at in ("server", "leader", "revision", "database", "alarms", "round trip"):
         assert looked_at in said
     assert "3: m" in said, "all members are named"
-    assert "examined/: schema 2, 1 sessions" in said
+    assert "examined/: schema 2, 1 session" in said
     assert "BAD" not in said
 
 

@@ -100,7 +100,7 @@ def test_a_report_from_the_store_and_from_a_file(
     checked.feed(text)
     assert not checked.open
     assert "&lt;b&gt;&amp;orders" in text
-    assert "1 leases lost" in text
+    assert "1 lease lost" in text
     assert "&lt;i&gt;stuck" in text
     events = tmp_path / "events.jsonl"
     with events.open("w", encoding="utf-8") as file:
@@ -132,7 +132,7 @@ def test_a_report_from_a_history(
     page = tmp_path / "page.html"
     assert main(["report", "--from", str(history), "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
-    assert "1 locks, 2 grants" in text
+    assert "1 lock, 2 grants" in text
     assert 'class="waiting"' in text
     capsys.readouterr()
 

@@ -52,9 +52,9 @@ def test_a_repair_rebuilds_what_follows_from_claims(
         for table in ("resources", "lines"):
             server.run(f"DELETE FROM lockfast.{table} WHERE namespace = %s", namespace_of(url))
         assert main(["doctor", url]) == 2
-        assert "2 locks differ from their claims" in capsys.readouterr().out
+        assert "locks that differ from their claims: 2" in capsys.readouterr().out
         assert main(["doctor", "--repair", url]) == 0
-        assert "2 locks were rebuilt" in capsys.readouterr().out
+        assert "rebuilt 2 locks" in capsys.readouterr().out
         assert other.lock("orders/42").try_acquire() is None
         assert other.rwlock("read").write().try_acquire() is None
         for lease in readers:
@@ -66,6 +66,14 @@ def test_a_repair_rebuilds_what_follows_from_claims(
         assert main(["doctor", url]) == 0
 
 
+def test_ended_sessions_are_not_counted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with lockfast.connect(url, ttl=TTL) as client, client.lock("a"):
+        with lockfast.connect(url, ttl=TTL) as other, other.lock("b"):
+            pass
+        assert main(["doctor", url]) == 0
+    assert "1 session, 1 claim, 1 lock in use" in capsys.readouterr().out
+
+
 def test_of_two_holders_the_younger_is_revoked(
     server: PostgresServer, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +83,7 @@ def test_of_two_holders_the_younger_is_revoked(
         server.run("DELETE FROM lockfast.resources WHERE namespace = %s", namespace_of(url))
         second = other.lock("orders/42").acquire()
         assert main(["doctor", "--repair", url]) == 0
-        assert "1 claims were revoked" in capsys.readouterr().out
+        assert "revoked 1 claim of" in capsys.readouterr().out
         assert second.lost.wait(TTL)
         held.check()
         held.release()
@@ -89,7 +97,7 @@ def test_claims_without_a_session_are_deleted(
         server.run("DELETE FROM lockfast.sessions WHERE namespace = %s", namespace_of(url))
         assert main(["doctor", url]) == 2
         assert main(["doctor", "--repair", url]) == 0
-        assert "1 claims had no session" in capsys.readouterr().out
+        assert "deleted 1 claim without a session" in capsys.readouterr().out
         with other.lock("orders/42").acquire(timeout=TTL) as lease:
             assert lease.token > held.token
         assert held.lost.wait(TTL)

@@ -14,12 +14,14 @@ from tests.servers.redis import RedisServer, free_port
 def test_a_fit_server(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     url = server.url("examined")
     with lockfast.connect(url) as client, client.lock("a"):
+        with lockfast.connect(url) as ended, ended.lock("b"):
+            pass
         assert main(["doctor", url]) == 0
     said = capsys.readouterr().out
     for looked_at in ("round trip", "clock", "persistence", "maxmemory-policy", "replicas"):
         assert looked_at in said
     assert "default has all that are needed" in said
-    assert "examined: schema 1, in use, 1 sessions" in said
+    assert "examined: schema 1, in use, 1 session\n" in said
     assert "BAD" not in said
 
 

@@ -27,7 +27,16 @@ def test_a_sound_database(tmp_path: Path) -> None:
         found = {one.what: one for one in maintenance(path).examine()}
         assert list(found) == ["library", "files", "gate", "pages", "rows"]
         assert {one.verdict for one in found.values()} <= {"good", "note"}
-        assert found["rows"].found == "1 sessions, 1 claims, 1 locks in use"
+        assert found["rows"].found == "1 session, 1 claim, 1 lock in use"
+
+
+def test_ended_sessions_are_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    with lockfast.connect(f"sqlite://{path}") as client, client.lock("orders/42"):
+        with lockfast.connect(f"sqlite://{path}") as other, other.lock("b"):
+            pass
+        rows = [one.found for one in maintenance(path).examine() if one.what == "rows"]
+    assert rows == ["1 session, 1 claim, 1 lock in use"]
 
 
 def test_a_dump_shows_everything_but_secrets(tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ def findings(
 def test_a_fit_ensemble(trio: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[str]) -> None:
     url = trio.url("examined")
     with lockfast.connect(url) as client, client.lock("a"):
+        with lockfast.connect(url) as ended, ended.lock("a-reader"):
+            pass
         found = findings(capsys, url)
     assert {one["verdict"] for one in found.values()} == {"good"}
     assert found["server"]["found"].startswith("ZooKeeper 3.")
     assert found["endpoints"]["found"].count("follower") == 2
     assert found["members"]["found"] == "3 voting"
     assert found["session timeouts"]["found"] == "0.4 to 1200 s"
-    assert "1 sessions, 1 resources" in found["nodes"]["found"]
+    assert "1 session, 1 resource of ours" in found["nodes"]["found"]
     assert found["namespace"]["found"].endswith("/lockfast/examined: schema 1")
 
 

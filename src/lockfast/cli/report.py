@@ -10,6 +10,7 @@ from lockfast.cli import exit_codes
 from lockfast.cli.connection import open_client, program_label
 from lockfast.cli.formatting import write_note
 from lockfast.cli.stats import oldest_position
+from lockfast.core.wording import counted
 from lockfast.errors import WatchGapError
 from lockfast.flow.admin import WatchEvent
 from lockfast.telemetry.report import report_page
@@ -31,7 +32,7 @@ def report(arguments: argparse.Namespace) -> int:
     except OSError as error:
         message = f"{arguments.html} cannot be written: {error.strerror}"
         raise exit_codes.CommandError(exit_codes.USAGE, message) from None
-    write_note(f"wrote {arguments.html}: {len(spans)} claims")
+    write_note(f"wrote {arguments.html}: {counted(len(spans), 'claim')}")
     return exit_codes.OK
 
 

@@ -10,6 +10,7 @@ from lockfast.cli.confirmation import ask, require_terminal
 from lockfast.cli.connection import open_client, person_label
 from lockfast.cli.exit_codes import NO, OK, CommandError
 from lockfast.cli.formatting import duration, write_line
+from lockfast.core.wording import counted
 from lockfast.flow.admin import ClaimInfo
 
 
@@ -50,8 +51,7 @@ def _revoke_session(client: Client, arguments: argparse.Namespace) -> int:
         raise CommandError(NO, f"session {wanted!r} does not exist; see `lockfast sessions`")
     if found.ended:
         raise CommandError(NO, f"session {wanted!r} has already ended: {found.ended}")
-    claims = "1 claim" if found.claims == 1 else f"{found.claims} claims"
-    session = f"session {wanted} of {found.owner} with {claims}"
+    session = f"session {wanted} of {found.owner} with {counted(found.claims, 'claim')}"
     if not arguments.yes:
         ask(f"end {session}?")
     if not client.revoke(session=wanted, reason=arguments.reason):
@@ -69,7 +69,7 @@ def _describe(holders: Sequence[ClaimInfo]) -> str:
 def _grant(claim: ClaimInfo) -> str:
     if claim.permits is None:
         return f"token {claim.token}"
-    return "1 permit" if claim.permits == 1 else f"{claim.permits} permits"
+    return counted(claim.permits, "permit")
 
 
 def _ids(holders: Sequence[ClaimInfo]) -> set[tuple[str, int]]:

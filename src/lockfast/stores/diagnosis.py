@@ -10,12 +10,15 @@ it has no checks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, NamedTuple
 
+from lockfast.core.commands import Reply, Sessions, SessionsReply
 from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 
 Verdict = Literal["good", "note", "bad"]
+
+PAGE: Final = 1000
 
 
 class Diagnosis(NamedTuple):
@@ -81,6 +84,18 @@ class Maintenance:
         return UnsupportedError(
             self.label, f"`lockfast {command}` is not available for this kind of store"
         )
+
+
+def live_sessions(send: Callable[[Sessions], Reply]) -> int:
+    """Count the sessions that have not ended; a store keeps ended ones for a while."""
+    count, after = 0, ""
+    while True:
+        reply = send(Sessions(after, PAGE))
+        assert isinstance(reply, SessionsReply)
+        count += sum(not view.ended for view in reply.sessions)
+        if not reply.more:
+            return count
+        after = reply.sessions[-1].session
 
 
 def refuse_if_bad(label: str, findings: Iterable[Diagnosis]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
+from lockfast.core.wording import counted
 from lockfast.drawing.page import document, legend, table, verdict
 from lockfast.drawing.shapes import span_label
 from lockfast.drawing.timeline import LEGEND
@@ -88,8 +89,8 @@ def _verdict(spans: Sequence[Span], seconds: float, locks: int) -> str:
     gave_up = sum(span.how == "gave_up" for span in spans)
     granted = sum(span.granted is not None for span in spans)
     text = (
-        f"{locks} locks, {granted} grants in {span_label(seconds)}; "
-        f"{lost} leases lost, {gave_up} acquires gave up"
+        f"{counted(locks, 'lock')}, {counted(granted, 'grant')} in {span_label(seconds)}; "
+        f"{counted(lost, 'lease')} lost, {counted(gave_up, 'acquire')} gave up"
     )
     return verdict(text, good=not lost)
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from lockfast.cli.formatting import duration, local_time_ms, safe_text
 from lockfast.core.modes import EXCLUSIVE, LOCK, PERMIT
+from lockfast.core.wording import counted
 from lockfast.flow.admin import ClaimInfo, LockInfo, SessionInfo, WatchEvent
 from lockfast.flow.wait_graph import WaitGraph
 from lockfast.telemetry.graphs import tree_lines
@@ -130,7 +131,7 @@ def detail_lines(lock: LockInfo | None) -> Iterator[str]:
 
 def _holder_lines(claim: ClaimInfo) -> Iterator[str]:
     mode = f", {claim.mode}" if claim.mode not in (EXCLUSIVE, PERMIT) else ""
-    token = f"{claim.permits} permits" if claim.permits is not None else f"token {claim.token}"
+    token = f"token {claim.token}" if claim.permits is None else counted(claim.permits, "permit")
     ends = f"ends in {duration(claim.remaining)}" if claim.remaining > 0 else "expired"
     yield f"held by {claim.owner} for {duration(claim.seconds)}{mode}"
     yield f"        {token}, session {claim.session}, {ends}"
@@ -167,7 +168,7 @@ def session_lines(sessions: Sequence[SessionInfo]) -> Iterator[str]:
         yield "there are no sessions"
     for session in sorted(alive, key=lambda each: (-each.claims, each.owner))[:LINES_MAX]:
         yield (
-            f"{session.owner}: {session.claims} claims, TTL {duration(session.ttl)}, "
+            f"{session.owner}: {counted(session.claims, 'claim')}, TTL {duration(session.ttl)}, "
             f"ends in {duration(session.remaining)}, session {session.session}"
         )
 
@@ -176,8 +177,8 @@ def status(snapshot: Snapshot, store: str, order: str, pattern: str, paused: boo
     """Return the status line above the table."""
     waiting = sum(lock.waiting_count for lock in snapshot.locks)
     alive = sum(not session.ended for session in snapshot.sessions)
-    parts = [store, f"{len(snapshot.locks)} locks", f"{waiting} waiting", f"{alive} sessions"]
-    parts.append(f"by {order}")
+    parts = [store, counted(len(snapshot.locks), "lock"), f"{waiting} waiting"]
+    parts += [counted(alive, "session"), f"by {order}"]
     if pattern:
         parts.append(f"filter {pattern!r}")
     if paused:

@@ -7,10 +7,10 @@ from statistics import median
 from time import monotonic
 from typing import Any, Final
 
-from lockfast.core.commands import Sessions, SessionsReply
+from lockfast.core.wording import counted
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.runtimes.threads import run
-from lockfast.stores.diagnosis import Diagnosis
+from lockfast.stores.diagnosis import Diagnosis, live_sessions
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.address import Address
@@ -184,12 +184,10 @@ class _Checkup:
         try:
             base = k.base_from(self._address.label, stored)
             assert base is not None
-            reply = run(self._wire.send(Sessions(), TIMEOUT_MS))
+            living = live_sessions(lambda command: run(self._wire.send(command, TIMEOUT_MS)))
         except StoreMisconfiguredError as error:
             return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
         except (StoreError, k.UnreadableError) as error:
             found = f"{root}: has other data in it ({error})"
             return Diagnosis("namespace", found, "bad", "use another namespace")
-        assert isinstance(reply, SessionsReply)
-        living = sum(not view.ended for view in reply.sessions)
-        return Diagnosis("namespace", f"{root}: schema {base.schema}, {living} sessions")
+        return Diagnosis("namespace", f"{root}: schema {base.schema}, {counted(living, 'session')}")

@@ -11,6 +11,7 @@ from typing import Any, Final
 from lockfast.core import rows as r
 from lockfast.core.commands import WAKE_ENDED, WAKE_LOOK, Wake
 from lockfast.core.rows import Claim, ResourceRow, Session
+from lockfast.core.wording import counted
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.diagnosis import Diagnosis, Maintenance
 from lockfast.stores.postgresql.address import Address
@@ -99,11 +100,19 @@ class PostgresMaintenance(Maintenance):
 class _Contents:
     """All rows of a namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
         self.sessions: dict[str, Session] = {}
         self.claims: list[Claim] = []
         self.resources: dict[ResourceKey, ResourceRow] = {}
         self.lines: dict[LineKey, str] = {}
+
+    def living(self) -> int:
+        """Count the sessions that have not ended."""
+        return sum(
+            not session.ended and session.deadline_ms > self._now_ms
+            for session in self.sessions.values()
+        )
 
     def orphans(self) -> int:
         return sum(claim.session not in self.sessions for claim in self.claims)
@@ -115,14 +124,12 @@ def _rows(contents: _Contents) -> Diagnosis:
     orphans = contents.orphans()
     if wrong or orphans:
         shown = ", ".join(wrong[:SHOWN_MAX]) + (" …" if len(wrong) > SHOWN_MAX else "")
-        parts = [f"{len(wrong)} locks differ from their claims ({shown})"] if wrong else []
-        parts += [f"{orphans} claims have no session"] if orphans else []
+        parts = [f"locks that differ from their claims: {len(wrong)} ({shown})"] if wrong else []
+        parts += [f"claims without a session: {orphans}"] if orphans else []
         return Diagnosis("rows", "; ".join(parts), "bad", "run lockfast doctor --repair")
-    return Diagnosis(
-        "rows",
-        f"{len(contents.sessions)} sessions, {len(contents.claims)} claims,"
-        f" {len(contents.resources)} locks in use",
-    )
+    parts = (counted(contents.living(), "session"), counted(len(contents.claims), "claim"))
+    used = counted(len(contents.resources), "lock")
+    return Diagnosis("rows", f"{', '.join(parts)}, {used} in use")
 
 
 class _Namespace:
@@ -150,8 +157,9 @@ class _Namespace:
 
     def contents(self) -> _Contents:
         of = (self._name,)
-        sessions, claims, resources, lines = self.run(
+        clock, sessions, claims, resources, lines = self.run(
             [
+                ("SELECT lockfast.now_ms(NULL)", ()),
                 ("SELECT lockfast.session_row(s) FROM lockfast.sessions s"
                  " WHERE namespace = $1", of),
                 ("SELECT lockfast.claim_row(c) FROM lockfast.claims c WHERE namespace = $1", of),
@@ -161,7 +169,7 @@ class _Namespace:
                  " FROM lockfast.lines WHERE namespace = $1", of),
             ]
         )  # fmt: skip
-        found = _Contents()
+        found = _Contents(int(clock[0][0] or 0))
         for values in _decoded(sessions):
             found.sessions[values[0]] = unpack_session(values)
         found.claims = [
@@ -198,15 +206,19 @@ class _Namespace:
         flight.append(("SELECT lockfast.raise_epoch(NULL)", ()))
         flight += self._looks(contents, repaired)
         self.run([*flight, COMMIT])
-        yield Diagnosis("repair", f"kept {len(contents.sessions)} sessions and {len(kept)} claims")
+        sessions = counted(len(contents.sessions), "session")
+        yield Diagnosis("repair", f"kept {sessions} and {counted(len(kept), 'claim')}")
         revoked = sum(claim.state == "revoked" for claim in repaired.changed)
         for count, what in (
-            (len(wrong), "locks were rebuilt from their claims"),
-            (len(repaired.orphans), "claims had no session and were deleted"),
-            (revoked, "claims were revoked: they held what an older claim holds"),
+            (len(wrong), f"rebuilt {counted(len(wrong), 'lock')} from claims"),
+            (
+                len(repaired.orphans),
+                f"deleted {counted(len(repaired.orphans), 'claim')} without a session",
+            ),
+            (revoked, f"revoked {counted(revoked, 'claim')} of what an older claim holds"),
         ):
             if count:
-                yield Diagnosis("repair", f"{count} {what}", "note")
+                yield Diagnosis("repair", what, "note")
 
     def _looks(self, contents: _Contents, repaired: Repaired) -> list[Statement]:
         """Make the sessions of changed claims look at them."""

@@ -9,10 +9,12 @@ from statistics import median
 from time import monotonic
 from typing import Any, Final
 
-from lockfast.core.commands import Sessions
+from lockfast.core.commands import Reply, Sessions
+from lockfast.core.wording import counted
 from lockfast.errors import StoreError
-from lockfast.stores.diagnosis import Diagnosis, Maintenance
+from lockfast.stores.diagnosis import Diagnosis, Maintenance, live_sessions
 from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import ENCODERS, decode
 from lockfast.stores.redis.connection import EVICTING, Connection, info_field
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import pack
@@ -50,15 +52,17 @@ class RedisMaintenance(Maintenance):
 
     def repair(self) -> Iterator[Diagnosis]:
         sessions, claims, lost = self._run(repair(self._address.layout))
-        yield Diagnosis("repair", f"rebuilt {sessions} sessions and {claims} claims")
+        yield Diagnosis(
+            "repair", f"rebuilt {counted(sessions, 'session')} and {counted(claims, 'claim')}"
+        )
         if lost:
             advice = "their holders are told at their next keep-alive"
-            found = f"{lost} rows could not be read and were deleted"
+            found = f"deleted {counted(lost, 'unreadable row')}"
             yield Diagnosis("repair", found, "note", advice)
 
     def reset(self) -> Iterator[Diagnosis]:
         (sessions,) = self._run(reset(self._address.layout))
-        found = f"ended {sessions} sessions and deleted all their claims"
+        found = f"ended {counted(sessions, 'session')} and deleted all their claims"
         yield Diagnosis("reset", found)
 
     def _run(self, script: Script) -> list[int]:
@@ -238,11 +242,18 @@ class _Checkup:
     def _namespace(self) -> Diagnosis:
         keys = keys_of(self._address.namespace)
         script = script_of(Sessions, self._address.layout)
-        reply = self._run("EVAL", script.body, len(keys), *keys, "", 1000)
+
+        def send(command: Sessions) -> Reply:
+            reply = self._run("EVAL", script.body, len(keys), *keys, *ENCODERS[Sessions](command))
+            if isinstance(reply, Exception):
+                raise translate(str(reply), self._address.label)
+            return decode(reply)
+
         name = self._address.namespace
-        if isinstance(reply, Exception):
-            error: StoreError = translate(str(reply), self._address.label)
+        try:
+            living = live_sessions(send)
+        except StoreError as error:
             return Diagnosis("namespace", f"{name}: {error.what}", "bad", error.advice)
         used = "in use" if self._run("EXISTS", *keys) else "not used yet"
-        living = sum(not session[8] for session in reply[1])
-        return Diagnosis("namespace", f"{name}: schema {SCHEMA}, {used}, {living} sessions")
+        sessions = counted(living, "session")
+        return Diagnosis("namespace", f"{name}: schema {SCHEMA}, {used}, {sessions}")

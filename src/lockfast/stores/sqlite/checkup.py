@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from lockfast.stores.diagnosis import Diagnosis, Maintenance
+from lockfast.core.wording import counted
+from lockfast.stores.diagnosis import Diagnosis, Maintenance, live_sessions
 from lockfast.stores.sqlite import filesystem
 from lockfast.stores.sqlite.file import SqliteFile, open_file
 from lockfast.stores.sqlite.packing import UnreadableError, unpack, unpack_event
@@ -128,11 +129,10 @@ def _contents(file: SqliteFile) -> Iterator[Diagnosis]:
             "run lockfast reset: it frees all locks and keeps tokens rising",
         )
     else:
-        yield Diagnosis(
-            "rows",
-            f"{kinds.get('s', 0)} sessions, {kinds.get('c', 0)} claims, "
-            f"{kinds.get('r', 0)} locks in use",
-        )
+        living = live_sessions(lambda command: file.apply(command, int(TIMEOUT_S * 1000)))
+        parts = (counted(living, "session"), counted(kinds.get("c", 0), "claim"))
+        used = counted(kinds.get("r", 0), "lock")
+        yield Diagnosis("rows", f"{', '.join(parts)}, {used} in use")
 
 
 def _read_all(execute: Any) -> tuple[list[str], dict[str, int]]:

@@ -9,6 +9,7 @@ from statistics import median
 from time import monotonic, time_ns
 from typing import Any, Final
 
+from lockfast.core.wording import counted
 from lockfast.errors import (
     AccessDeniedError,
     StoreError,
@@ -211,11 +212,12 @@ def _timeouts(least_ms: int, most_ms: int, ttl_ms: int) -> Diagnosis:
 
 def _nodes(client: Any, address: Address, states: dict[Member, Status | None]) -> Diagnosis:
     paths = Paths(address.root)
-    children = [_ask(client.exists_async(node)) for node in (paths.sessions, paths.resources)]
+    children = [_ask(client.exists_async(node)) for node in (paths.alive, paths.resources)]
     ours = [stat.numChildren if stat is not None else 0 for stat in children]
     total = max(state.node_count if state is not None else -1 for state in states.values())
     found = f"{total} in all" if total >= 0 else "unknown number in all"
-    return Diagnosis("nodes", f"{found}; {ours[0]} sessions, {ours[1]} resources of ours")
+    parts = f"{counted(ours[0], 'session')}, {counted(ours[1], 'resource')}"
+    return Diagnosis("nodes", f"{found}; {parts} of ours")
 
 
 def _round_trip(client: Any, address: Address) -> Diagnosis:
