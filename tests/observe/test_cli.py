@@ -101,6 +101,7 @@ def test_a_report_from_the_store_and_from_a_file(
     assert not checked.open
     assert "&lt;b&gt;&amp;orders" in text
     assert "1 lease lost" in text
+    assert "<td>revoked: &lt;i&gt;stuck</td>" in text
     assert "&lt;i&gt;stuck" in text
     events = tmp_path / "events.jsonl"
     with events.open("w", encoding="utf-8") as file:
@@ -115,7 +116,7 @@ def test_a_report_from_the_store_and_from_a_file(
             print(json.dumps(event._asdict()), file=file)
     again = tmp_path / "again.html"
     assert main(["report", "--from", str(events), "--html", str(again)]) == 0
-    assert "1 leases lost" in again.read_text(encoding="utf-8")
+    assert "1 lease lost" in again.read_text(encoding="utf-8")
     capsys.readouterr()
 
 

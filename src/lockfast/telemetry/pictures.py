@@ -50,9 +50,7 @@ def hint_of(span: Span) -> str:
     if span.held is not None:
         parts.append(f"held {span_label(span.held)}")
     if span.how:
-        parts.append(
-            span.how.replace("_", " ") + (f": {isolated(span.detail)}" if span.detail else "")
-        )
+        parts.append(isolated(span.outcome))
     return ", ".join(parts)
 
 

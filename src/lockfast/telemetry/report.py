@@ -162,7 +162,7 @@ def _losses(spans: Sequence[Span], start: float) -> str:
             str(span.token or "-"),
             f"+{span_label((span.ended or start) - start)}",
             span_label(span.held or 0.0),
-            f"{span.how}: {span.detail}" if span.detail else span.how,
+            span.outcome,
         ]
         for span in lost[-ROWS_MAX:]
     ]

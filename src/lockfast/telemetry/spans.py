@@ -55,6 +55,14 @@ class Span:
     def was_lost(self) -> bool:
         return self.granted is not None and self.how in LOSSES
 
+    @property
+    def outcome(self) -> str:
+        """How it ended and why. The detail of a revocation already begins with "revoked"."""
+        how = self.how.replace("_", " ")
+        if self.detail.startswith(how):
+            return self.detail
+        return f"{how}: {self.detail}" if self.detail else how
+
 
 class SpanBuilder:
     """Applies events, oldest first, and keeps the claims that have not ended yet."""

@@ -59,7 +59,9 @@ REASON_OF: Final = {
 
 def number(body: Json, name: str) -> int:
     """Return an int64 given as text or as a number; 0 if it is missing."""
-    found = body.get(name, 0)
+    found = body.get(name)
+    if found is None:
+        return 0
     try:
         value = int(found)
     except (TypeError, ValueError):
@@ -82,7 +84,9 @@ def octets(body: Json, name: str) -> bytes:
 
 def choice(body: Json, name: str, names: Mapping[str, int]) -> int:
     """Return a value of an enumeration, given by name or number; 0 if it is missing."""
-    found = body.get(name, 0)
+    found = body.get(name)
+    if found is None:
+        return 0
     value = names.get(found, -1) if isinstance(found, str) else int(found)
     if value not in names.values():
         raise EtcdError(INVALID, f"unknown value {found!r} for {name}")
