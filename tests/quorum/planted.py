@@ -76,7 +76,9 @@ def _(stack: ExitStack) -> None:
         if is_yes and self.record.claims.get(self.n) is self.claim:
             # With a number that no node has.
             extra[id(self.claim)] = extra.get(id(self.claim), 0) + 1
-            self.claim.at.add(100 + extra[id(self.claim)])
+            second = 100 + extra[id(self.claim)]
+            self.record.cover(second, self.claim.sent_ms)
+            self.claim.at.add(second)
 
     replace(stack, Proposal, "late", wrong)
 

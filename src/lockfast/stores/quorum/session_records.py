@@ -28,6 +28,8 @@ SESSIONS_KEPT: Final = 64
 class Phase(Enum):
     PROPOSED = "proposed"
     HELD = "held"
+    LOST = "lost"
+    """Given up by this client's records; the client has not been told yet, or not released it."""
     LEAVING = "leaving"
 
 
@@ -41,6 +43,18 @@ class Claim:
     phase: Phase = Phase.PROPOSED
     at: set[int] = field(default_factory=set)
     """Nodes that have accepted its ballot and, as far as is known, still have it."""
+    void: dict[int, int] = field(default_factory=dict)
+    """Nodes that no longer had it, and the last flight before that was known."""
+
+    def accepted(self, node: int, flight: int) -> None:
+        """Record that the node has the claim, unless a later answer said that it has not."""
+        if flight > self.void.get(node, 0):
+            self.at.add(node)
+
+    def lost_by(self, node: int, flight: int) -> None:
+        """Record that the node does not have the claim: answers up to this flight are void."""
+        self.at.discard(node)
+        self.void[node] = flight
 
 
 @dataclass(slots=True)
@@ -49,6 +63,10 @@ class SessionRecord:
 
     open: Open
     ended: Ended | None = None
+    flight: int = 0
+    """The number of the last flight that was sent for the session."""
+    renewed_ms: int = 0
+    """When the last successful keep-alive was sent: the deadline of every lease counts from it."""
     covered: dict[int, int] = field(default_factory=dict)
     claims: dict[int, Claim] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
@@ -56,6 +74,10 @@ class SessionRecord:
     next_n: int = 1
     outdated: set[int] = field(default_factory=set)
     """Nodes whose state of the session differs from this record."""
+
+    def next_flight(self) -> int:
+        self.flight += 1
+        return self.flight
 
     def was_released(self, n: int) -> bool:
         return n < self.lowest or n in self.released
@@ -69,9 +91,9 @@ class SessionRecord:
         self.lowest = max(self.lowest, lowest)
         self.released = {n for n in self.released if n >= self.lowest}
 
-    def held(self) -> dict[int, int]:
-        """Return the ballots of the held claims, by claim number."""
-        return {n: c.take.ballot for n, c in self.claims.items() if c.phase is Phase.HELD}
+    def believed(self) -> dict[int, Claim]:
+        """Return the claims that the client believes to hold, by claim number."""
+        return {n: c for n, c in self.claims.items() if c.phase in (Phase.HELD, Phase.LOST)}
 
     def account_at(self, node: int) -> tuple[int, int]:
         """Return count and checksum of the claims that the node is known to have."""
@@ -83,6 +105,13 @@ class SessionRecord:
         instants = sorted((self.covered.get(node, -1) for node in claim.at), reverse=True)
         return instants[majority - 1] if len(instants) >= majority else -1
 
+    def is_valid(self, claim: Claim, majority: int) -> bool:
+        """Return True if a majority keeps the claim for as long as the client would believe in it.
+
+        It does not if the claim's answers arrived after a later keep-alive that did not renew it.
+        """
+        return self.confirmed_ms(claim, majority) >= self.renewed_ms
+
     def cover(self, node: int, sent_ms: int) -> None:
         self.covered[node] = max(self.covered.get(node, -1), sent_ms)
 
@@ -90,7 +119,7 @@ class SessionRecord:
         """Record that the node has lost the session and all its claims."""
         self.covered.pop(node, None)
         for claim in self.claims.values():
-            claim.at.discard(node)
+            claim.lost_by(node, self.flight)
 
     def restored(self) -> tuple[Restored, ...]:
         """Return the claims that a node may have of this session; it releases all others."""

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lockfast.core import commands as c
 from lockfast.core.modes import EXCLUSIVE
+from lockfast.core.reasons import NO_RECORD
 from lockfast.stores.quorum import messages as m
 from lockfast.stores.quorum.flights import Answers
+from lockfast.stores.quorum.session_records import Claim, Phase
 
 
 def _is_majority(count: int, answered: int, nodes: int) -> bool:
@@ -49,35 +51,40 @@ def blockers(taken: Sequence[m.Taken], nodes: int) -> tuple[c.Blocker, ...]:
     )
 
 
-def claims_of(session: str, answers: Answers, held: Mapping[int, int]) -> tuple[c.ClaimView, ...]:
-    """Return the session's claims that its client holds and a majority may have."""
+def claims_of(
+    session: str, answers: Answers, believed: Mapping[int, Claim]
+) -> tuple[c.ClaimView, ...]:
+    """Return the claims that the session's client believes to hold.
+
+    Those that are lost, or that no majority can have, are shown as revoked, so that the client
+    releases them.
+    """
     known = [answer for answer in answers if isinstance(answer, m.SessionClaims)]
-    shown: dict[tuple[int, int], m.HeldClaim] = {}
-    counts: Counter[tuple[int, int]] = Counter()
-    for answer in known:
-        for claim in answer.claims:
-            key = (claim.n, claim.ballot)
-            counts[key] += 1
-            shown.setdefault(key, claim)
+    shown = {(claim.n, claim.ballot): claim for answer in known for claim in answer.claims}
+    counts = Counter((claim.n, claim.ballot) for answer in known for claim in answer.claims)
     owner = next((answer.owner for answer in known if answer.owner), "")
     left_ms = max((answer.left_ms for answer in known), default=0)
-    return tuple(
-        c.ClaimView(
-            session,
-            claim.n,
-            owner,
-            claim.actor,
-            (c.Place(claim.kind, claim.name, EXCLUSIVE),),
-            c.HOLDING,
-            claim.ballot,
-            0,
-            claim.value,
-            claim.for_ms,
-            left_ms,
+    views = []
+    for n, claim in sorted(believed.items()):
+        key = n, claim.take.ballot
+        is_held = claim.phase is Phase.HELD and _is_majority(counts[key], len(known), len(answers))
+        views.append(
+            c.ClaimView(
+                session,
+                n,
+                owner,
+                claim.take.actor,
+                (claim.place,),
+                c.HOLDING if is_held else c.REVOKED,
+                claim.take.ballot,
+                0,
+                claim.take.value,
+                shown[key].for_ms if is_held else 0,
+                left_ms,
+                reason="" if is_held else NO_RECORD,
+            )
         )
-        for (n, ballot), claim in sorted(shown.items())
-        if held.get(n) == ballot and _is_majority(counts[n, ballot], len(known), len(answers))
-    )
+    return tuple(views)
 
 
 def resource(kind: str, name: str, answers: Answers) -> c.ResourceView:

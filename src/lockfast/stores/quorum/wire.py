@@ -176,20 +176,25 @@ class QuorumWire:
             if record.was_released(enter.n):
                 return c.Refused(c.WHY_FINISHED, "this claim was given up")
             claim = record.claims.get(enter.n) or self._new_claim(record, enter, since_us)
-            proposal = Proposal(self._records, record, enter.n, claim)
+            with self._records.mutex:
+                flight = record.next_flight()
+            proposal = Proposal(self._records, record, flight, enter.n, claim)
             answers = await self._flights.ask(
                 proposal.requests(), proposal.judge, timeout_ms, proposal.late
             )
             proposal.note(answers)
             with self._records.mutex:
-                if claim.phase is not Phase.LEAVING and len(claim.at) >= self._majority:
+                is_won = len(claim.at) >= self._majority
+                is_wanted = claim.phase in (Phase.PROPOSED, Phase.HELD)
+                if is_won and is_wanted and record.is_valid(claim, self._majority):
                     claim.phase = Phase.HELD
                     return c.Granted(claim.take.ballot, 0, claim.place.mode)
             reply = self._not_won(record, enter.n, claim, answers)
             misfits = sum(isinstance(a, m.Taken) and a.status in MISFITS for a in answers)
-            if misfits < self._majority:
+            if misfits < self._majority and not is_won:
                 break
-            # The lock is free and only the ballot was refused; the answers say which ballot fits.
+            # The lock is free. Either only the ballot was refused, and the answers say which one
+            # fits; or the answers came too late.
         return reply
 
     def _new_claim(self, record: SessionRecord, enter: c.Enter, since_us: int) -> Claim:
@@ -277,8 +282,12 @@ class QuorumWire:
             if claim is None:
                 record.release(command.n)
                 return c.Done(found=False)
-            was_held, claim.phase = claim.phase is Phase.HELD, Phase.LEAVING
-        request = _give(claim, close_ms=command.close_ms, undo=not was_held)
+            was, claim.phase = claim.phase, Phase.LEAVING
+        was_held = was in (Phase.HELD, Phase.LOST)
+        close_ms = command.close_ms
+        if was is Phase.LOST:
+            close_ms = max(close_ms, claim.take.lock_delay_ms)
+        request = _give(claim, close_ms=close_ms, undo=not was_held)
         answers = await self._ask_all(request, timeout_ms)
         with self._records.mutex:
             record.release(command.n)
@@ -337,12 +346,7 @@ class QuorumWire:
         if record.outdated:
             left_ms = max(1, until_ms - self._runtime.now_ms())
             await self._bring_up_to_date(record, renewal.sent_ms, left_ms)
-        self._lose_claims(record, renewal.sent_ms)
-        with self._records.mutex:
-            record.forget_below(command.lowest)
-            held = record.held()
-        account = (len(held), checksum_of(held.items()))
-        return c.Renewed(account == (command.count, command.checksum))
+        return self._conclude(record, command, renewal.sent_ms)
 
     async def _bring_up_to_date(
         self, record: SessionRecord, renewal_ms: int, timeout_ms: int
@@ -352,39 +356,46 @@ class QuorumWire:
         with self._records.mutex:
             request = m.Sync(record.open, record.next_n, record.restored())
             asked, record.outdated = record.outdated, set()
-        sync = Synchronisation(self._records, record, request, sent_ms, renewal_ms, asked)
+            flight = record.next_flight()
+        sync = Synchronisation(self._records, record, flight, request, sent_ms, renewal_ms, asked)
         requests = [request if node in asked else None for node in range(self._records.nodes)]
         answers = await self._flights.ask(requests, sync.judge, timeout_ms, sync.late)
         for node, answer in enumerate(answers):
             if isinstance(answer, m.SessionClaims):
                 sync.late(node, answer)
 
-    def _lose_claims(self, record: SessionRecord, renewal_ms: int) -> None:
-        """Remove claims that have lost their majority. Raises while that is uncertain."""
+    def _conclude(self, record: SessionRecord, command: c.Renew, renewal_ms: int) -> c.Renewed:
+        """Extend the session from `renewal_ms`. Raises unless every claim is confirmed or lost.
+
+        A lost claim stays at the nodes until its client has been told and sends `Leave`: whoever
+        believes in a lease must not see it released.
+        """
+        give_up_ms = self._runtime.now_ms() - GIVE_UP_SHARE * record.open.ttl_ms
         lost: list[Claim] = []
-        uncertain = 0
-        now_ms = self._runtime.now_ms()
+        uncertain: list[Claim] = []
         with self._records.mutex:
-            for n, claim in list(record.claims.items()):
-                if claim.phase is not Phase.HELD:
-                    continue
+            record.forget_below(command.lowest)
+            believed = record.believed()
+            account = checksum_of((n, claim.take.ballot) for n, claim in believed.items())
+            matches = (len(believed), account) == (command.count, command.checksum)
+            for claim in believed.values():
                 confirmed_ms = record.confirmed_ms(claim, self._majority)
-                if confirmed_ms >= renewal_ms:
+                if claim.phase is Phase.HELD and confirmed_ms >= renewal_ms:
                     continue
-                overdue_ms = GIVE_UP_SHARE * record.open.ttl_ms
-                if confirmed_ms < 0 or now_ms - confirmed_ms > overdue_ms:
-                    record.release(n)
-                    lost.append(claim)
-                else:
-                    uncertain += 1
-        for claim in lost:
-            self._flights.post([_give(claim)] * self._records.nodes)
-        if uncertain:
-            raise OutcomeUnknownError(
-                self._label,
-                f"{uncertain} claims of the session were not confirmed by {self._majority} of "
-                f"{self._records.nodes} nodes",
-            )
+                is_lost = claim.phase is Phase.LOST or confirmed_ms < max(0, give_up_ms)
+                (lost if is_lost else uncertain).append(claim)
+            # A claim that was granted while the keep-alive was in flight is missing in the
+            # client's account, so the client would not notice that it is lost.
+            if not uncertain and (matches or not lost):
+                for claim in lost:
+                    claim.phase = Phase.LOST
+                record.renewed_ms = max(record.renewed_ms, renewal_ms)
+                return c.Renewed(matches and not lost)
+        raise OutcomeUnknownError(
+            self._label,
+            f"{len(lost) + len(uncertain)} claims of the session were not confirmed by "
+            f"{self._majority} of {self._records.nodes} nodes",
+        )
 
     async def _close(self, command: c.Close, timeout_ms: int) -> c.Reply:
         return await self._end(m.End(command.session, CLOSED), timeout_ms)
@@ -440,7 +451,7 @@ class QuorumWire:
         if not isinstance(reply, c.ClaimsReply):
             return reply
         for view in reply.claims:
-            if view.n == command.n:
+            if view.n == command.n and view.state == c.HOLDING:
                 return c.Granted(view.token, view.for_ms, view.places[0].mode)
         return c.Gone("a majority of the nodes has no record of it")
 
@@ -454,8 +465,8 @@ class QuorumWire:
             record.ended = ended
             return ended
         with self._records.mutex:
-            held = record.held()
-        return c.ClaimsReply(views.claims_of(command.session, answers, held))
+            believed = record.believed()
+        return c.ClaimsReply(views.claims_of(command.session, answers, believed))
 
     async def _inspect(self, command: c.Inspect, timeout_ms: int) -> c.Reply:
         request = m.ReadLocks(command.kind, command.name)
@@ -482,6 +493,7 @@ class Proposal:
 
     records: SessionRecords
     record: SessionRecord
+    flight: int
     n: int
     claim: Claim
 
@@ -528,7 +540,7 @@ class Proposal:
                 self.record.lose_node(node)
             elif answer.status == m.OK and self.record.claims.get(self.n) is self.claim:
                 self.record.cover(node, self.claim.sent_ms)
-                self.claim.at.add(node)
+                self.claim.accepted(node, self.flight)
 
 
 class Renewal:
@@ -580,6 +592,7 @@ class Synchronisation:
 
     records: SessionRecords
     record: SessionRecord
+    flight: int
     request: m.Sync
     sent_ms: int
     renewal_ms: int
@@ -612,9 +625,9 @@ class Synchronisation:
                 if n >= self.request.up_to:
                     continue  # proposed since then: its own flight records it
                 if (n, claim.take.ballot) in there:
-                    claim.at.add(node)
+                    claim.accepted(node, self.flight)
                 else:
-                    claim.at.discard(node)
+                    claim.lost_by(node, self.record.flight)
 
 
 # ── small helpers ────────────────────────────────────────────────────────────────────
