@@ -33,13 +33,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import lockfast
-from chaos.faults import FAULTS, MIX, NAMES, mixed
-from chaos.targets import Target
+from chaos.faults import FAULTS, MIX, mixed
+from chaos.targets import NAMES, Target
 from chaos.witness import Witness
 from chaos.worker import ACQUIRE_S, CLOSING_S, Orders
 from lockfast.runtimes.platform import now_us
 from lockfast.sim.checker import Problem, check_history
-from lockfast.sim.entries import HistoryError
 from lockfast.sim.history import Entry, read_history
 
 ROOT: Final = Path(__file__).parents[1]
@@ -206,7 +205,7 @@ class Case:
         """Run the case and return its result; one that cannot be completed counts as broken."""
         try:
             self._run()
-        except (lockfast.LockfastError, HistoryError, OSError, RuntimeError) as error:
+        except Exception as error:
             self.result.problems.append(f"not run to its end: {type(error).__name__}: {error}")
         return self.result
 
@@ -227,7 +226,7 @@ class Case:
             self._judge()
 
     def tick(self) -> None:
-        """Called repeatedly while the case runs."""
+        """Called repeatedly between strikes, while nothing is broken."""
 
     # ── the course of a case ─────────────────────────────────────────────────────────
 
@@ -236,12 +235,18 @@ class Case:
         while time.monotonic() < until or self.result.strikes < self.plan.strikes:
             strike = FAULTS[self.rng.choice(self._faults)].strike
             if strike is None:
-                self.wait(max(0.1, until - time.monotonic()))
+                self._rest(max(0.1, until - time.monotonic()))
                 break
             strike(self)
             self.result.strikes += 1
             gap_s = self.plan.gap_s or 0.4 * self.target.ttl
-            self.wait(self.rng.uniform(0.1, 1.0) * gap_s)
+            self._rest(self.rng.uniform(0.1, 1.0) * gap_s)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.tick()
+            time.sleep(min(left, TICK_S))
 
     def _recover(self) -> None:
         for proxy in self.target.proxies:
@@ -349,10 +354,7 @@ class Case:
     # ── what faults do here ──────────────────────────────────────────────────────────
 
     def wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self.tick()
-            time.sleep(min(left, TICK_S))
+        time.sleep(seconds)
 
     def note(self, fault: str, on: str) -> None:
         self.witness.note(fault=fault, on=on)

@@ -13,13 +13,11 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Protocol
 
 from chaos import shim
-from chaos.targets import Cluster, Etcd, Quorum, Target, ZooKeeper
+from chaos.targets import NAMES, Cluster, Etcd, Promoting, Quorum, Target, ZooKeeper
 from tests.servers.etcd import EtcdCluster
 from tests.servers.proxy import DIRECTIONS, Cut, Direction, Shape
 from tests.servers.sentinel import wait_until
 
-NAMES: Final = ["orders/1", "orders/2"]
-"""The locks that workers acquire."""
 HOUR_S: Final = 3600.0
 BYTES_MAX: Final = 1500
 """Connections are cut within this many bytes: a few requests and replies."""
@@ -172,20 +170,20 @@ def _move_leader(cluster: EtcdCluster, rng: random.Random) -> None:
 
 
 def promote(scene: Scene) -> None:
-    """Kill or stop a primary until its replica has taken over its slots."""
-    assert isinstance(scene.target, Cluster)
-    cluster, how = scene.target.cluster, scene.rng.choice(("killed", "stopped"))
-    slot = scene.target.slot_of(scene.rng.choice(NAMES))
-    primary = cluster.owner(slot)
-    scene.note(f"primary {how}", _lane(scene, cluster.nodes.index(primary)))
+    """Kill or stop a primary until a replica has taken over."""
+    target = scene.target
+    assert isinstance(target, Promoting)
+    primary, how = target.primary(scene.rng), scene.rng.choice(("killed", "stopped"))
+    scene.note(f"primary {how}", _lane(scene, target.nodes.index(primary)))
     if how == "killed":
-        cluster.fail_over(primary)
+        primary.kill()
+        target.wait_for_failover(primary)
         primary.start()
     else:
         with primary.stopped():
-            cluster.wait_for_failover(primary)
-    wait_until(cluster.is_ok, "that the former primary is a replica")
-    scene.wait(scene.rng.uniform(0.1, 0.5) * scene.target.ttl)
+            target.wait_for_failover(primary)
+    wait_until(target.is_ok, "that the former primary is a replica")
+    scene.wait(scene.rng.uniform(0.1, 0.5) * target.ttl)
 
 
 def reshard(scene: Scene) -> None:
@@ -276,15 +274,19 @@ def _always(target: Target) -> str:
 
 
 def _proxy(target: Target) -> str:
-    return "" if target.proxies else "it has no connections"
+    return "" if target.has_proxies else "its clients use no proxy"
 
 
 def _server(target: Target) -> str:
-    return "" if target.nodes else "it has no server"
+    return "" if target.has_servers else "it has no server"
 
 
 def _led(target: Target) -> str:
     return "" if isinstance(target, Etcd | ZooKeeper) else "it has no leader"
+
+
+def _promoting(target: Target) -> str:
+    return "" if isinstance(target, Promoting) else "it has no replica to promote"
 
 
 def _cluster(target: Target) -> str:
@@ -316,7 +318,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "restart": Fault(restart, "kill -9 of a server, which comes back with its data", _server),
     "wipe": Fault(wipe, "kill -9 of a server, which comes back without its data", _server),
     "leader": Fault(leader, "the leader is moved, killed or stopped", _led),
-    "promote": Fault(promote, "a primary is killed or stopped, its replica promoted", _cluster),
+    "promote": Fault(promote, "a primary is killed or stopped, its replica promoted", _promoting),
     "reshard": Fault(reshard, "slots move to other nodes, connections are cut", _cluster),
     "disk": Fault(disk, "no file grows", _disk),
     "clock": Fault(clock, "the wall clock moves an hour and back", _shim),
@@ -330,7 +332,7 @@ def possible(target: Target, fault: str) -> str:
     """Return why a fault cannot be tried on a store; "" if it can."""
     if fault == MIX:
         return ""
-    return FAULTS[fault].lacks(target) or target.lacks(fault)
+    return target.lacks(fault) or FAULTS[fault].lacks(target)
 
 
 def mixed(target: Target) -> list[str]:

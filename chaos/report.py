@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from chaos.case import Result
-from chaos.faults import NAMES
+from chaos.targets import NAMES
 from lockfast.drawing.page import document
 from lockfast.drawing.page import verdict as drawn_verdict
 from lockfast.sim.checker import Grant, grants_of

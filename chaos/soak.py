@@ -1,9 +1,10 @@
 """Many faults over a long time: what a process and a store use must not grow.
 
 Two workers survive the whole run: faults hit them, but none kills or stops them.
-Their memory, descriptors and threads, and the rows of the store, are measured at intervals. The
-first quarter of the run warms up. A figure is flat if its median over the last quarter is no more
-than that over the second quarter plus an allowance, for each of the two processes:
+Their memory, descriptors and threads, and the rows of the store, are measured at intervals, between
+faults: a request to a stopped server would make the fault longer. The first quarter of the run
+warms up. A figure is flat if its median over the last quarter is no more than that over the second
+quarter plus an allowance, for each of the two processes:
 
   memory       10 % and 4 MB
   descriptors  3 (connections that are being replaced)
@@ -115,7 +116,7 @@ class Soak(Case):
         processes = [Path(f"/proc/{w.process.pid}") for w in self.workers[:SURVIVORS]]
         memory = [int((p / "statm").read_text().split()[1]) * PAGE_BYTES for p in processes]
         rows = None
-        with suppress(Exception):  # the server is down just now
+        with suppress(Exception):  # a cluster may still be electing a leader
             rows = self.target.rows()
         return Sample(
             monotonic() - self._began,

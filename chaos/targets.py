@@ -26,8 +26,11 @@ from tests.servers.postgresql import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
+from tests.servers.sentinel import Watched
 from tests.servers.zookeeper import ZooKeeperEnsemble
 
+NAMES: Final = ["orders/1", "orders/2"]
+"""The locks that workers acquire."""
 NOTHING: Final[frozenset[str]] = frozenset()
 FORGETS: Final = frozenset(["exclusion", "order"])
 """After a loss of state, or of time, a store promises only tokens and the fenced register."""
@@ -56,6 +59,9 @@ class Target:
     """It still exists when all workers have ended."""
     per_name = False
     """Tokens of different locks are not comparable."""
+    has_servers = True
+    has_proxies = True
+    """Clients reach its servers through proxies."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
@@ -149,6 +155,7 @@ class Memory(Target):
     name = "memory"
     workers, lanes = 1, 4
     outlives_workers = False
+    has_servers = has_proxies = False
 
     def start(self) -> None:
         self.workers_have_shim = self.add_shim(self.directory) is not None
@@ -164,6 +171,7 @@ class Sqlite(Target):
     """A file that all workers open."""
 
     name = "sqlite"
+    has_servers = has_proxies = False
 
     def start(self) -> None:
         self._files = self.directory / "files"
@@ -347,8 +355,66 @@ class Quorum(Target):
         return sum(int(server.run("DBSIZE")) for server in self._servers)
 
 
-class Cluster(Target):
-    """A Redis Cluster of three primaries with a replica each, without persistence."""
+class Promoting(Target):
+    """Redis with replicas that take over; clients connect to the addresses that it announces.
+
+    Its nodes have no persistence.
+    """
+
+    has_proxies = False
+
+    def primary(self, rng: random.Random) -> RedisServer:
+        """Return a primary that serves a lock of the workers."""
+        raise NotImplementedError
+
+    def wait_for_failover(self, lost: RedisServer) -> None:
+        """Wait until a replica has taken over from `lost`."""
+        raise NotImplementedError
+
+    def is_ok(self) -> bool:
+        """Return whether all nodes run and every replica is in sync."""
+        raise NotImplementedError
+
+    def unpromised(self, fault: str) -> frozenset[str]:
+        # Replication is asynchronous, so a failover may lose the last grants.
+        return FORGETS if fault in ("freeze", "wipe", "promote") else NOTHING
+
+    def lacks(self, fault: str) -> str:
+        if fault in ("restart", "disk"):
+            return "its nodes keep nothing on disk: see `wipe` and `redis`"
+        return "see `redis`" if fault == "clock" else ""
+
+    def wipe(self, node: int) -> None:
+        pass  # nothing was saved
+
+
+class Sentinel(Promoting):
+    """A primary with two replicas, watched by three sentinels."""
+
+    name = "redis-sentinel"
+
+    def start(self) -> None:
+        self._watched = self.stack.enter_context(Watched())
+        self.nodes = self._watched.nodes
+
+    def url(self, namespace: str) -> str:
+        return self._watched.url(namespace)
+
+    def primary(self, rng: random.Random) -> RedisServer:
+        return self._watched.current()
+
+    def wait_for_failover(self, lost: RedisServer) -> None:
+        self._watched.wait_for_failover(lost)
+
+    def is_ok(self) -> bool:
+        return self._watched.is_ok()
+
+    def rows(self) -> int | None:
+        return int(self._watched.current().run("DBSIZE"))
+
+
+class Cluster(Promoting):
+    """A Redis Cluster of three primaries with a replica each."""
 
     name = "redis-cluster"
     workers = 8
@@ -369,17 +435,14 @@ class Cluster(Target):
         shard = Placement(self.shards).shard_of_name("lock", name)
         return slot_of(tag_of(shard_namespaces(self._namespace, self.shards)[shard]))
 
-    def unpromised(self, fault: str) -> frozenset[str]:
-        # Replication is asynchronous, so a failover may lose the last grants.
-        return FORGETS if fault in ("freeze", "wipe", "promote") else NOTHING
+    def primary(self, rng: random.Random) -> RedisServer:
+        return self.cluster.owner(self.slot_of(rng.choice(NAMES)))
 
-    def lacks(self, fault: str) -> str:
-        if fault in ("restart", "disk"):
-            return "its nodes keep nothing on disk: see `wipe` and `redis`"
-        return "see `redis`" if fault == "clock" else ""
+    def wait_for_failover(self, lost: RedisServer) -> None:
+        self.cluster.wait_for_failover(lost)
 
-    def wipe(self, node: int) -> None:
-        pass  # nothing was saved
+    def is_ok(self) -> bool:
+        return self.cluster.is_ok()
 
     def rows(self) -> int | None:
         return sum(int(node.call("DBSIZE")) for node in self.cluster.primaries)
@@ -432,5 +495,8 @@ class Server(Target):
 
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
     kind.name: kind
-    for kind in (Memory, Sqlite, Redis, Cluster, Postgresql, Etcd, ZooKeeper, Quorum, Server)
+    for kind in (
+        *(Memory, Sqlite, Redis, Sentinel, Cluster, Postgresql),
+        *(Etcd, ZooKeeper, Quorum, Server),
+    )
 }

@@ -144,7 +144,7 @@ class RedisCluster:
         node.kill()
         self.wait_for_failover(node)
 
-    def wait_for_failover(self, lost: Node) -> None:
+    def wait_for_failover(self, lost: RedisServer) -> None:
         others = [node for node in self.nodes if node is not lost and node.is_running()]
         wait_until(
             lambda: (

@@ -148,19 +148,42 @@ class Watched(Replicated):
         )
         return f"redis+sentinel://{credentials}{hosts}/{SERVICE}?{query}"
 
+    # ── what operators and accidents do ──────────────────────────────────────────────
+
+    @property
+    def nodes(self) -> list[RedisServer]:
+        return [self.primary, *self.replicas]
+
+    def current(self) -> RedisServer:
+        """Return the primary that the sentinels name."""
+        wait_until(lambda: len(self._named()) == 1, "that sentinels agree on a primary")
+        (port,) = self._named()
+        return next(node for node in self.nodes if str(node.port) == port)
+
     def fail_over(self) -> RedisServer:
         """Kill the primary, wait until a replica has been promoted, and return it."""
-        before = self.primary.port
         self.primary.kill()
-        ports = {replica.port: replica for replica in self.replicas}
+        self.wait_for_failover(self.primary)
+        return self.current()
 
-        def moved() -> bool:
-            return all(
-                found.get("port") not in (None, str(before))
-                for found in (sentinel.fields() for sentinel in self.sentinels)
-            )
-
-        wait_until(moved, "a failover")
-        promoted = ports[int(self.sentinels[0].fields()["port"])]
+    def wait_for_failover(self, lost: RedisServer) -> None:
+        """Wait until every sentinel names another primary than `lost`, which is one."""
+        wait_until(lambda: self._named().isdisjoint(("", str(lost.port))), "a failover")
+        promoted = self.current()
         wait_until(lambda: "role:master" in self.info(promoted), "a promotion")
-        return promoted
+
+    def is_ok(self) -> bool:
+        """Return whether all nodes run, one is the primary, and the others are in sync with it."""
+        named = self._named()
+        if len(named) != 1 or not all(node.is_running() for node in self.nodes):
+            return False
+        (port,) = named
+        states = {str(node.port): self.info(node) for node in self.nodes}
+        return "role:master" in states.pop(port) and all(
+            f"master_port:{port}\r" in state and "master_link_status:up" in state
+            for state in states.values()
+        )
+
+    def _named(self) -> set[str]:
+        """Return the ports that the sentinels name; "" for one that does not answer."""
+        return {sentinel.fields().get("port", "") for sentinel in self.sentinels}
