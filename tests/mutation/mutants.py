@@ -108,6 +108,8 @@ def _changes(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, ast
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from _changes(child, f"{where}.{child.name}" if where else child.name)
+        elif child is getattr(tree, "returns", None):
+            continue  # an annotation, which is never evaluated
         elif (
             isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         ) or isinstance(child, ast.arguments | ast.Raise | ast.Assert | ast.JoinedStr):

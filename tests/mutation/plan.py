@@ -21,6 +21,29 @@ _OF_ETCD: Final = (f"{_SEARCHES}::test_etcd", "tests/sim/test_etcd_cluster.py")
 _OF_QUORUM: Final = (f"{_SEARCHES}::test_quorum", "tests/quorum/test_conformance_memory.py")
 _OF_PARTS: Final = ("tests/stores", "tests/api/test_urls.py", "tests/history")
 _OF_GUARDS: Final = ("tests/guards",)
+_OF_FLOW: Final = (
+    "tests/flow",
+    "tests/api/test_leases.py",
+    _OF_MEMORY,
+    "tests/sim/test_one_flow_three_runtimes.py",
+    *(f"tests/primitives/test_{name}.py" for name in ("retained", "conversion", "once", "several")),
+    *(f"tests/api/test_{name}.py" for name in ("waiting", "aio", "arguments")),
+)
+_OF_PARTS_OF_FLOW: Final = {
+    "admin": ("primitives/test_watch", "drawing/test_drawings"),
+    "convert": ("primitives/test_conversion", "primitives/test_rwlock"),
+    "emitter": ("observe/test_events", "observe/test_delivery", "observe/test_logs"),
+    "groups": ("primitives/test_election", "primitives/test_party"),
+    "holding": ("observe/test_events",),
+    "log_lines": ("observe/test_logs",),
+    "observed": ("observe/test_events", "observe/test_logs", "observe/test_sim_events"),
+    "once": ("primitives/test_once", "primitives/test_once_wait"),
+    "retained": ("primitives/test_retained", "observe/test_events"),
+    "session_claims": ("observe/test_events",),
+    "wait_graph": ("drawing/test_drawings",),
+    "watch": ("primitives/test_watch", "primitives/test_election"),
+}
+"""Tests that kill mutants of one module in particular, run before those of the whole package."""
 
 TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "core": {
@@ -36,12 +59,15 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "core/names": ("tests/core/test_names.py", "tests/api/test_names.py"),
     },
     "flow": {
-        "flow": (
-            _OF_MEMORY,
-            "tests/sim/test_one_flow_three_runtimes.py",
-            "tests/api/test_leases.py",
-            *(f"tests/primitives/test_{name}.py" for name in ("retained", "conversion", "once")),
-        ),
+        "flow": _OF_FLOW,
+        **{
+            f"flow/{module}": (*(f"tests/{test}.py" for test in tests), *_OF_FLOW)
+            for module, tests in _OF_PARTS_OF_FLOW.items()
+        },
+        **{
+            f"flow/{name}": (*_OF_FLOW, f"{_SEARCHES}::test_quorum")
+            for name in ("capabilities", "contention")
+        },
     },
     "stores": {
         **{
