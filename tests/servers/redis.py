@@ -27,7 +27,7 @@ from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.resp import pack
 
-START_S: Final = 20.0
+START_S: Final = 60.0
 _READY: Final = "ready to accept connections"
 """In lower case: Redis 6 and 7 and Valkey begin the line differently."""
 _numbers = itertools.count(1)
