@@ -195,7 +195,7 @@ def reshard(scene: Scene) -> None:
     cluster = scene.target.cluster
     slot = scene.target.slot_of(scene.rng.choice(NAMES))
     source = cluster.owner(slot)
-    target = scene.rng.choice([node for node in cluster.primaries if node is not source])
+    target = scene.rng.choice([node for node in cluster.masters() if node is not source])
     pause_s = scene.rng.choice((0.0, 0.1 * scene.target.ttl))
     scene.note(f"slot {slot} moves", _lane(scene, cluster.nodes.index(source)))
     cluster.move_slot(slot, source, target, halfway=lambda moved: scene.wait(pause_s))

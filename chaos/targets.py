@@ -447,7 +447,7 @@ class Cluster(Promoting):
         return self.cluster.is_ok()
 
     def rows(self) -> int | None:
-        return sum(int(node.call("DBSIZE")) for node in self.cluster.primaries)
+        return sum(int(node.call("DBSIZE")) for node in self.cluster.masters())
 
 
 class Served(ServerProcess):

@@ -130,13 +130,17 @@ class RedisCluster:
 
     # ── what operators and accidents do ──────────────────────────────────────────────
 
+    def masters(self) -> list[Node]:
+        """Return the nodes that are primaries now, after any failovers."""
+        running = [node for node in self.nodes if node.is_running()]
+        return [node for node in running if node.field("role", "replication") == "master"]
+
     def owner(self, slot: int) -> Node:
         """Return the node that claims to be the primary of a slot."""
-        for node in self.nodes:
-            if node.is_running() and node.field("role", "replication") == "master":
-                for line in str(node.call("CLUSTER", "NODES")).splitlines():
-                    if "myself" in line and _serves(line.split()[8:], slot):
-                        return node
+        for node in self.masters():
+            for line in str(node.call("CLUSTER", "NODES")).splitlines():
+                if "myself" in line and _serves(line.split()[8:], slot):
+                    return node
         raise AssertionError(f"no node serves slot {slot}")
 
     def fail_over(self, node: Node) -> None:
@@ -168,9 +172,9 @@ class RedisCluster:
             moved += 1
             if halfway is not None:
                 halfway(moved)
-        for node in (target, source, *self.primaries):
-            if node.is_running() and node.field("role", "replication") == "master":
-                node.call("CLUSTER", "SETSLOT", slot, "NODE", target.id)
+        others = [node for node in self.masters() if node not in (target, source)]
+        for node in (target, source, *others):
+            node.call("CLUSTER", "SETSLOT", slot, "NODE", target.id)
         return moved
 
 
