@@ -22,7 +22,7 @@ import tempfile
 import time
 import tomllib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final, NamedTuple
@@ -71,7 +71,7 @@ def _judge(
     if options.only:
         sample = [mutant for mutant in everything if options.only in str(mutant)]
     print(f"{package}: {len(sample)} of {len(everything):,} mutants", flush=True)
-    limits = {paths: _limit_s(paths, scratch) for paths in {tests[m.module] for m in sample}}
+    limits = _limits_s({tests[m.module] for m in sample}, scratch)
     outcomes = _run_all(sample, tests, limits, options.jobs, scratch)
     survivors = [outcome.mutant for outcome in outcomes if not outcome.killed]
     known = [mutant for mutant in survivors if str(mutant) in explained]
@@ -87,20 +87,34 @@ def _judge(
     return share >= TARGETS[package]
 
 
-def _limit_s(paths: Sequence[str], scratch: Path) -> int:
-    """Return the CPU time that the tests may take with a mutant; they must pass without one."""
+def _limits_s(plans: Collection[Sequence[str]], scratch: Path) -> dict[Sequence[str], int]:
+    """Return the CPU time that each list of tests may take with a mutant."""
+    used_s: dict[str, float] = {}
+    for plan in plans:
+        options = [each for each in plan if each.startswith("-")]
+        for path in plan:
+            if path not in used_s and path not in options:
+                used_s[path] = _cpu_s([path, *options], scratch)
+    return {
+        plan: int(CPU_FACTOR * sum(used_s.get(path, 0.0) for path in plan)) + CPU_MORE_S
+        for plan in plans
+    }
+
+
+def _cpu_s(paths: Sequence[str], scratch: Path) -> float:
+    """Return the CPU time of these tests without a mutant; they must pass."""
     child = _start(None, paths, scratch, 3600)
     _, status, usage = os.wait4(child, 0)
     if status:
         output = (scratch / f"{child}.txt").read_text(errors="replace")
         sys.exit(f"without any mutant {' '.join(paths)} fail:\n{output[-3000:]}")
-    return int(CPU_FACTOR * (usage.ru_utime + usage.ru_stime)) + CPU_MORE_S
+    return usage.ru_utime + usage.ru_stime
 
 
 def _run_all(
     sample: Sequence[Mutant],
     tests: dict[str, tuple[str, ...]],
-    limits: dict[tuple[str, ...], int],
+    limits: dict[Sequence[str], int],
     jobs: int,
     scratch: Path,
 ) -> list[Outcome]:
