@@ -30,18 +30,43 @@ _OF_FLOW: Final = (
     *(f"tests/api/test_{name}.py" for name in ("waiting", "aio", "arguments")),
 )
 _OF_PARTS_OF_FLOW: Final = {
+    "acquire": (
+        *("regressions/test_timeout_names_the_holder", "regressions/test_last_try_cut_short"),
+        *("regressions/test_who_is_in_the_way", "regressions/test_refused_session"),
+    ),
     "admin": ("primitives/test_watch", "drawing/test_drawings"),
-    "convert": ("primitives/test_conversion", "primitives/test_rwlock"),
+    "convert": (
+        *("primitives/test_conversion", "primitives/test_rwlock"),
+        "regressions/test_deadlock_of_a_conversion_names_its_cycle",
+    ),
+    "deadlock": (
+        *(
+            "regressions/test_youngest_of_a_deadlock",
+            "regressions/test_deadlock_beside_a_long_wait",
+        ),
+        "regressions/test_deadlock_of_three_clients_with_two_ttls",
+    ),
     "emitter": ("observe/test_events", "observe/test_delivery", "observe/test_logs"),
     "groups": ("primitives/test_election", "primitives/test_party"),
     "holding": ("observe/test_events",),
+    "keeper": ("regressions/test_keeper_survives_what_it_reads", "observe/test_events"),
     "log_lines": ("observe/test_logs",),
     "observed": ("observe/test_events", "observe/test_logs", "observe/test_sim_events"),
     "once": ("primitives/test_once", "primitives/test_once_wait"),
-    "retained": ("primitives/test_retained", "observe/test_events"),
-    "session_claims": ("observe/test_events",),
-    "wait_graph": ("drawing/test_drawings",),
-    "watch": ("primitives/test_watch", "primitives/test_election"),
+    "retained": (
+        *("primitives/test_retained", "observe/test_events"),
+        *("regressions/test_loser_of_a_kept_lock", "regressions/test_kept_locks_of_one_client"),
+        *("regressions/test_callbacks_of_a_kept_lock", "regressions/test_wanted_wake_unheard"),
+    ),
+    "session_claims": ("observe/test_events", "regressions/test_margin_is_given_to_the_work"),
+    "session_life": ("observe/test_events",),
+    "watch": (
+        *("primitives/test_watch", "primitives/test_election"),
+        *(
+            "regressions/test_watch_of_a_closed_client",
+            "regressions/test_watch_behind_hidden_events",
+        ),
+    ),
 }
 """Tests that kill mutants of one module in particular, run before those of the whole package."""
 
