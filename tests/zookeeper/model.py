@@ -25,6 +25,8 @@ class ModelServer:
         self.requests = 0
         self.writes = 0
         self.bytes_read = 0
+        self.before: Callable[[Request], None] | None = None
+        """Called before each request, also between those of one flight."""
 
     def _fired(self, session: int, path: str) -> None:
         self.links[session].on_event(path)
@@ -103,6 +105,8 @@ class ModelLink:
         server.now_us += 1
         answers = []
         for request in requests:
+            if server.before is not None:
+                server.before(request)
             before = server.state.zxid
             answer = server.state.apply(self.session, request, server.now_us // 1000)
             answers.append(answer)

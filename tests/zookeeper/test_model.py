@@ -108,7 +108,7 @@ def comparable(answer: Answer) -> Answer:
     """Leave out what has another origin: zxids and clocks."""
 
     def stripped(stat: t.Stat | None) -> t.Stat | None:
-        return None if stat is None else stat._replace(mzxid=0, mtime_ms=0)
+        return None if stat is None else stat._replace(mzxid=0, mtime_ms=0, czxid=0)
 
     return answer._replace(
         stat=stripped(answer.stat),

@@ -107,14 +107,14 @@ class Ensemble:
         if session is not None:
             session.link.break_soon(session.connection)
 
-    def apply(self, number: int, requests: Sequence[Request]) -> list[Answer]:
+    def apply(self, number: int, request: Request) -> Answer:
         # The leader's clock may be wrong, but is not set while it leads.
         now_ms = EPOCH_MS + self.kernel.now // MS
-        answers = [self.state.apply(number, request, now_ms) for request in requests]
+        answer = self.state.apply(number, request, now_ms)
         if self.network.chance(0.02):
             self.state.reap_containers()
-        self._observe(requests, answers)
-        return answers
+        self._observe(request, answer)
+        return answer
 
     def _fired(self, number: int, path: str) -> None:
         session = self.sessions.get(number)
@@ -244,9 +244,13 @@ class SimLink:
             self.break_soon(self._connection)
             return
         at_us = max(self._kernel.now + self._network.transit_us(), self._up_us + 1)
-        self._up_us = at_us
-        receive = partial(self._receive, self._connection, self._member, flight)
-        self._kernel.arrive(at_us - self._kernel.now, self._member.host, receive)
+        found: list[Answer] = []
+        for _ in flight.requests:
+            receive = partial(self._receive, self._connection, self._member, flight, found)
+            self._kernel.arrive(at_us - self._kernel.now, self._member.host, receive)
+            self._up_us = at_us
+            # Each request is executed separately, so others are executed in between.
+            at_us += 1 + self._network.transit_us() // 4
 
     def break_soon(self, connection: int) -> None:
         late_us = 1 + int(self._network.draw() * BROKEN_US_MAX)
@@ -302,15 +306,18 @@ class SimLink:
         told = partial(self._connected, connection, session)
         self._network.carry(member.host, self._host, told)
 
-    def _receive(self, connection: int, member: Member, flight: SimFlight) -> None:
+    def _receive(
+        self, connection: int, member: Member, flight: SimFlight, found: list[Answer]
+    ) -> None:
         ensemble, session = self._ensemble, self._session
         known = ensemble.sessions.get(session)
         if member.down or known is None or known.connection != connection:
             self.break_soon(connection)
             return
         ensemble.heard_from(session)
-        answers = ensemble.apply(session, flight.requests)
-        self._answer(connection, partial(self._take, connection, flight, answers))
+        found.append(ensemble.apply(session, flight.requests[len(found)]))
+        if len(found) == len(flight.requests):
+            self._answer(connection, partial(self._take, connection, flight, found))
 
     def push(self, connection: int, path: str) -> None:
         self._answer(connection, partial(self._hear, connection, path))

@@ -27,7 +27,7 @@ class Node:
     had_children: bool = False
 
     def stat(self) -> Stat:
-        return Stat(self.mzxid, self.mtime_ms, self.version, len(self.children))
+        return Stat(self.mzxid, self.mtime_ms, self.version, len(self.children), self.czxid)
 
     def copy(self) -> Node:
         return Node(
@@ -105,7 +105,7 @@ class State:
         if node is None:
             return Answer() if isinstance(request, t.Exists) else Answer(t.NO_NODE)
         if isinstance(request, t.Children):
-            return Answer(children=tuple(sorted(node.children)))
+            return Answer(stat=node.stat(), children=tuple(sorted(node.children)))
         data = node.data if isinstance(request, t.Get) else b""
         return Answer("", data, node.stat())
 

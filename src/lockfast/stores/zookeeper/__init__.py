@@ -19,7 +19,8 @@ What each multi checks, and why that suffices:
     each multi also requires *a node below the resource* that existed when it was read. A node with
     children cannot be deleted and no name below a resource is used twice, so it is still the same
     resource. If there is none, the multi deletes the resource, which succeeds only while it has
-    no children, and creates it again.
+    no children, and creates it again. The document and the names of its children are two reads;
+    if their `czxid` differs, the resource was replaced between them and is read again.
   - *The acting session's node at version 0.* Ending a session sets that node, so from then on the
     session can do nothing, and be granted nothing, even before its client knows.
   - *The node of each heir, and its session's.* A dead heir fails the multi; the next one is tried.

@@ -83,7 +83,7 @@ class _Multi(NamedTuple):
 
 
 def _stat(stat: Any) -> Stat:
-    return Stat(stat.mzxid, stat.mtime, stat.version, stat.numChildren)
+    return Stat(stat.mzxid, stat.mtime, stat.version, stat.numChildren, stat.czxid)
 
 
 class KazooFlight:
@@ -125,10 +125,10 @@ def _answer(value: Any) -> Answer:
         return value[0]
     if isinstance(value, tuple) and hasattr(value, "mzxid"):
         return Answer("", b"", _stat(value))
+    if isinstance(value, tuple) and isinstance(value[0], list):
+        return Answer("", b"", _stat(value[1]), tuple(value[0]))
     if isinstance(value, tuple):
         return Answer("", value[0] or b"", _stat(value[1]))
-    if isinstance(value, list):
-        return Answer("", children=tuple(value))
     return Answer()
 
 
@@ -214,7 +214,7 @@ class KazooLink:
         if isinstance(request, t.Exists):
             return client.exists_async(request.path, self._watch if request.watch else None)
         if isinstance(request, t.Children):
-            return client.get_children_async(request.path)
+            return client.get_children_async(request.path, include_data=True)
         if isinstance(request, t.Sync):
             return client.sync_async("/")
         operations = request.operations if isinstance(request, t.Multi) else (request,)

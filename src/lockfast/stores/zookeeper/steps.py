@@ -366,6 +366,8 @@ class Step:
         for i, name in enumerate(names):
             one = self._absent(name)
             node, below = answers[2 * i : 2 * i + 2]
+            while is_replaced(node, below):
+                node, below = await self._requests.call(Get(one.path), Children(one.path))
             if node.stat is not None and not below.error:
                 one.exists, one.version = True, node.stat.version
                 one.children = frozenset(below.children)
@@ -666,6 +668,16 @@ class Step:
         if self._conflicts > 2:
             bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
             await self._requests.pause(1 + network.random_bits(8) % bound)
+
+
+def is_replaced(node: Answer, below: Answer) -> bool:
+    """Return whether a resource was deleted and created again between two reads of it.
+
+    A node below the new resource would not prove that the document that was read is current.
+    """
+    return (
+        node.stat is not None and below.stat is not None and node.stat.czxid != below.stat.czxid
+    )
 
 
 def is_consistent(loaded: dict[Name, Loaded]) -> bool:

@@ -54,6 +54,8 @@ class Get(NamedTuple):
 
 
 class Children(NamedTuple):
+    """Read the names of a node's children, and its stat."""
+
     path: str
 
 
@@ -90,6 +92,8 @@ class Stat(NamedTuple):
     mtime_ms: int
     version: int
     children: int = 0
+    czxid: int = 0
+    """The write that created the node: distinguishes it from earlier nodes of the same name."""
 
 
 class Answer(NamedTuple):
