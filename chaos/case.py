@@ -237,6 +237,7 @@ class Case:
             if strike is None:
                 self._rest(max(0.1, until - time.monotonic()))
                 break
+            self.target.revive()
             strike(self)
             self.result.strikes += 1
             gap_s = self.plan.gap_s or 0.4 * self.target.ttl
@@ -249,6 +250,7 @@ class Case:
             time.sleep(min(left, TICK_S))
 
     def _recover(self) -> None:
+        self.target.revive()
         for proxy in self.target.proxies:
             proxy.heal()
         for shim in self.target.shims:

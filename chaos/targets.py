@@ -119,6 +119,9 @@ class Target:
         """Delete the data of a node that is down."""
         raise NotImplementedError
 
+    def revive(self) -> None:
+        """Restart servers that crashed because of a known bug, as an init system would."""
+
     def rows(self) -> int | None:
         """Return the number of rows, keys or pages; None if they cannot be counted."""
         return None
@@ -290,6 +293,9 @@ class Etcd(Replicated[EtcdCluster]):
 
     def make_cluster(self) -> EtcdCluster:
         return EtcdCluster(3)
+
+    def revive(self) -> None:
+        self.cluster.revive()
 
     def rows(self) -> int | None:
         everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
