@@ -54,7 +54,8 @@ _OF_PARTS_OF_FLOW: Final = {
     "observed": ("observe/test_events", "observe/test_logs", "observe/test_sim_events"),
     "once": ("primitives/test_once", "primitives/test_once_wait"),
     "retained": (
-        *("primitives/test_retained", "observe/test_events"),
+        *("regressions/test_margin_is_given_to_the_work", "primitives/test_retained"),
+        "observe/test_events",
         *("regressions/test_loser_of_a_kept_lock", "regressions/test_kept_locks_of_one_client"),
         *("regressions/test_callbacks_of_a_kept_lock", "regressions/test_wanted_wake_unheard"),
     ),

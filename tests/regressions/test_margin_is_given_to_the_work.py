@@ -22,12 +22,13 @@ def lose_the_session(world: SlowWorld) -> None:
     world.store.is_cut = lambda command: isinstance(command, Renew)
 
 
-def test_work_that_goes_on_has_the_margin_to_itself() -> None:
+@pytest.mark.parametrize("retain", [False, True])
+def test_work_that_goes_on_has_the_margin_to_itself(retain: bool) -> None:
     world = SlowWorld()
 
     async def story() -> None:
         client, other = world.client(ttl=TTL_MS / 1000), world.other()
-        lease = await client.lock("a").acquire()
+        lease = await client.lock("a", retain=retain).acquire()
         successor = world.start(other.lock("a").acquire())
         lose_the_session(world)
         assert await lease.lost.wait()
@@ -39,12 +40,13 @@ def test_work_that_goes_on_has_the_margin_to_itself() -> None:
     world.run(story())
 
 
-def test_work_that_has_stopped_is_not_waited_for() -> None:
+@pytest.mark.parametrize("retain", [False, True])
+def test_work_that_has_stopped_is_not_waited_for(retain: bool) -> None:
     world = SlowWorld()
 
     async def story() -> None:
         client, other = world.client(ttl=TTL_MS / 1000), world.other()
-        lease = await client.lock("a").acquire()
+        lease = await client.lock("a", retain=retain).acquire()
         successor = world.start(other.lock("a").acquire())
         lose_the_session(world)
         assert await lease.lost.wait()
