@@ -240,7 +240,7 @@ def of_lock(scene: Scene, made: Any) -> dict[str, Any]:
 @case("Client.lock", "lock", renew=False)
 def fixed_lock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     scene.take(scene.client().lock("a", **arguments))
-    return {"renew": not scene.kept[-1]._holding.fixed_ms}
+    return {"renew": not scene.kept[-1]._holding.ask.fixed_ms}
 
 
 @case("Client.rwlock", name="a", lock_delay=9.0, retain=True, **OPTIONS)

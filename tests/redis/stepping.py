@@ -41,7 +41,8 @@ class ScriptSteps:
 
     def _step(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
         answer = self._wire.exchange(command, 10_000, f"{now_ms} {wall_us}")
-        self._protocol.check(answer)
+        if isinstance(answer, Exception):
+            raise self._protocol.error(answer)
         found, wakes = answer
         if isinstance(found, int) or found[0] in "qb":
             self.shortcuts += 1

@@ -363,13 +363,6 @@ class RecipeBase(Named):
             return self._options.timeout_ms
         return settings.timeout_to_ms(timeout)
 
-    def _new_holding(self, ask: Ask) -> Holding:
-        """Create a claim before anything is sent."""
-        holding = self._core.holding(ask)
-        if self._options.fixed_ms:
-            holding.fixed_ms = self._options.fixed_ms
-        return holding
-
     def _ask_for_names(self, names: Sequence[str]) -> Ask:
         options = self._options
         parts = zip(self._parts, names, strict=True)
@@ -380,6 +373,7 @@ class RecipeBase(Named):
             options.priority * self._core.ageing_step_ms,
             options.max_hold_ms,
             options.lock_delay_ms,
+            fixed_ms=options.fixed_ms,
         )
 
     def _retained_lock(self, ask: Ask) -> RetainedLock:

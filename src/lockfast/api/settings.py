@@ -89,11 +89,10 @@ def timeout_to_ms(timeout: object) -> int | None:
     return None if timeout is None else min(_span_ms(timeout, "timeout"), SPAN_MS_MAX)
 
 
-def refuse_positional(method: str, given: tuple[object, ...], *keywords: str) -> None:
-    """Raise TypeError, with what to write instead, if there are positional arguments."""
-    if given:
-        instead = " or ".join(f"{method}({keyword}={given[0]!r})" for keyword in keywords)
-        raise TypeError(f"{method}() takes no positional arguments: write {instead}")
+def positional_error(method: str, given: tuple[object, ...], *keywords: str) -> TypeError:
+    """Return the error for positional arguments; it says what to write instead."""
+    instead = " or ".join(f"{method}({keyword}={given[0]!r})" for keyword in keywords)
+    return TypeError(f"{method}() takes no positional arguments: write {instead}")
 
 
 def ttl_to_ms(ttl: object) -> int:

@@ -39,7 +39,7 @@ from lockfast.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from lockfast.flow.contention import back_off, contends, entering
+from lockfast.flow.contention import back_off, contend
 from lockfast.flow.ending import end_session
 from lockfast.flow.holding import (
     HELD,
@@ -94,7 +94,7 @@ async def obtain(core: Core, holding: Holding, timeout_ms: int | None) -> bool:
                 if await _expel_the_dead(core, holding, reply.ahead):
                     continue
                 holding.ahead = reply.ahead
-                if not contends(core, timeout_ms):
+                if timeout_ms == 0 or not core.contends:
                     return False
                 if core.emitter.observer is not None:
                     await _report_queued(core, holding, None)
@@ -162,7 +162,9 @@ async def _enter(
         holding.may_be_stored = True
         try:
             reply = await core.wire.send(
-                entering(core, holding, timeout_ms, opening),
+                contend(core, holding, opening)
+                if timeout_ms != 0 and core.contends
+                else holding.enter(timeout_ms != 0, opening),
                 min(retry.left_ms(sent_ms), core.connect_timeout_ms),
             )
         except LockfastError as error:

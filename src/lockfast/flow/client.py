@@ -59,7 +59,10 @@ class Core:
         self.ageing_step_ms = ageing_step_ms
         self._deadlock_after_ms = deadlock_after_ms
         self.lock_order: LockOrder | None = None
-        self.wire: Wire = checked_wire(store.caller_wire(), store.capabilities)
+        can = store.capabilities
+        self.contends = can.contend and not can.queue
+        """An acquire that may wait does so by contending."""
+        self.wire: Wire = checked_wire(store.caller_wire(), can)
         self._keeper_runtime = keeper_runtime
         self._metadata = metadata
         self.emitter = Emitter(runtime, store.label)

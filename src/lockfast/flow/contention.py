@@ -9,25 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockfast.core.commands import Busy, Contend, Enter, Open
+from lockfast.core.commands import Busy, Contend, Open
 from lockfast.flow.holding import Holding
 
 if TYPE_CHECKING:
     from lockfast.flow.client import Core
 
 
-def contends(core: Core, timeout_ms: int | None) -> bool:
-    """Return True if an acquire with this timeout waits by contending."""
-    can = core.store.capabilities
-    return timeout_ms != 0 and can.contend and not can.queue
-
-
-def entering(
-    core: Core, holding: Holding, timeout_ms: int | None, opening: Open | None
-) -> Enter | Contend:
-    """Return the command that requests the claim: `Contend` or `Enter`."""
-    if not contends(core, timeout_ms):
-        return holding.enter(timeout_ms != 0, opening)
+def contend(core: Core, holding: Holding, opening: Open | None) -> Contend:
+    """Return the command for the next attempt."""
     session = holding.session
     assert session is not None
     now_ms = core.runtime.now_ms()

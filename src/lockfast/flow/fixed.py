@@ -15,7 +15,7 @@ from lockfast.flow.holding import Holding
 
 async def extend(core: Core, holding: Holding, by_ms: int) -> None:
     """Move the end of a fixed lease, if the store confirms that it is still held."""
-    if not holding.fixed_ms:
+    if not holding.ask.fixed_ms:
         raise UnsupportedError(
             f"extending the lease on {holding.ask.name!r}",
             "it is renewed in the background, for as long as its holder lives",

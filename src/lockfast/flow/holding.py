@@ -64,6 +64,8 @@ class Ask(NamedTuple):
     block: int = 1
     value: str | None = None
     window_ms: int = 0
+    fixed_ms: int = 0
+    """How long a lease lasts that is not renewed; 0 if it is renewed."""
 
     @property
     def name(self) -> str:
@@ -92,8 +94,6 @@ class Holding:
     looked_ms = 0
     """When the claim was last checked for a deadlock."""
     hold_deadline_ms: int | None = None
-    fixed_ms = 0
-    """How long a lease lasts that is not renewed; 0 if it is renewed."""
     may_be_stored = False
     """An `Enter` may have reached the store, so the claim must be removed there."""
     leaving = False
@@ -137,7 +137,7 @@ class Holding:
     @property
     def bound_ms(self) -> int:
         """How long the claim may be held at most; 0 if there is no bound."""
-        bounds = (self.ask.max_hold_ms, self.fixed_ms)
+        bounds = (self.ask.max_hold_ms, self.ask.fixed_ms)
         return min((bound for bound in bounds if bound), default=0)
 
     def enter(self, queue: bool, opening: Open | None) -> Enter:
@@ -145,7 +145,7 @@ class Holding:
         assert self.session is not None
         (
             places, _, priority, head_start_ms, max_hold_ms, lock_delay_ms, block, value,
-            window_ms,
+            window_ms, _,
         ) = self.ask  # fmt: skip
         return Enter(
             self.session.id, self.n, places, self.actor, queue, priority, head_start_ms,

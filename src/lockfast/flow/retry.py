@@ -14,12 +14,13 @@ BACKOFF_MAX_MS: Final = 1000
 class Retry:
     """Retries one idempotent request until `give_up_ms`."""
 
+    # Keep the text, not the exception, which would keep its frames alive.
+    _last = ""
+    _before = ""
+
     def __init__(self, runtime: Runtime, give_up_ms: int) -> None:
         self._runtime = runtime
         self._give_up_ms = give_up_ms
-        # Keep the text, not the exception, which would keep its frames alive.
-        self._last = ""
-        self._before = ""
 
     def left_ms(self, now_ms: int) -> int:
         """Return the timeout of an attempt that starts now."""

@@ -209,7 +209,8 @@ class SessionClaims(SessionLife):
             holding.wanted = True
         if mode:
             holding.mode = mode
-        if (holding.ask.max_hold_ms or holding.fixed_ms) and holding.hold_deadline_ms is None:
+        ask = holding.ask
+        if (ask.max_hold_ms or ask.fixed_ms) and holding.hold_deadline_ms is None:
             span_ms = holding.bound_ms
             holding.hold_deadline_ms = holding.granted_at_ms + span_ms - margin_ms(span_ms)
             self._bounded[holding.n] = holding

@@ -47,15 +47,19 @@ class Stream:
 
         Raises TimeoutError at `until_s`.
         """
-        sent = 0
-        while sent < len(data):
+        rest: bytes | memoryview = data
+        while True:
             left_s(until_s)
             try:
-                sent += self.socket.send(memoryview(data)[sent:] if sent else data)
+                sent = self.socket.send(rest)
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait_for_room(until_s)
             except ssl.SSLWantReadError:
                 self._input.poll(left_s(until_s) * 1000)
+            else:
+                if sent == len(rest):
+                    return
+                rest = memoryview(rest)[sent:]
 
     def receive(self, until_s: float) -> bytes:
         """Wait for data and return what has arrived; b"" if the peer closed the connection.
@@ -66,18 +70,14 @@ class Stream:
         began_s = monotonic()
         if began_s >= until_s:
             raise TimeoutError("no time left")
-        data = self._spin(began_s + SPIN_S if self._answers_fast else 0.0)
-        while data is None:
-            self._input.poll(left_s(until_s) * 1000)
-            data = self.receive_nowait()
+        spin_until_s = began_s + SPIN_S if self._answers_fast else 0.0
+        while (data := self.receive_nowait()) is None:
+            if monotonic() < spin_until_s:
+                yield_cpu()
+            else:
+                self._input.poll(left_s(until_s) * 1000)
         self._used_s = monotonic()
         self._answers_fast = self._spins and self._used_s - began_s < SPIN_S
-        return data
-
-    def _spin(self, until_s: float) -> bytes | None:
-        """Poll for data until `until_s`, at least once."""
-        while (data := self.receive_nowait()) is None and monotonic() < until_s:
-            yield_cpu()
         return data
 
     def receive_nowait(self) -> bytes | None:

@@ -69,7 +69,7 @@ class Recipe(RecipeBase, Generic[L]):
         else:
             # Create the lease before sending anything: from here on it is either returned to
             # the caller or released, at the latest by its finalizer.
-            lease = self._lease(core, self._new_holding(ask))
+            lease = self._lease(core, core.holding(ask))
             if not await claims.acquire(core, lease._holding, timeout_ms):
                 holders, ahead = claims.who_is_ahead(lease._holding)
                 raise AcquireTimeoutError(ask.name, 0.0, holders=holders, ahead=ahead)
@@ -134,7 +134,8 @@ class Lock(Recipe[Lease]):
         Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
         timeout of the lock), after leaving the queue.
         """
-        settings.refuse_positional("acquire", positional, "timeout")
+        if positional:
+            raise settings.positional_error("acquire", positional, "timeout")
         return Acquiring(self._wait_for(self._ask(), timeout))
 
     async def try_acquire(self) -> Lease | None:
@@ -252,7 +253,8 @@ class Semaphore(Recipe[Permit]):
         Raises AcquireTimeoutError after `timeout` seconds (None: no timeout; by default the
         timeout of the semaphore), and LimitError if the semaphore is in use with another limit.
         """
-        settings.refuse_positional("acquire", positional, "permits", "timeout")
+        if positional:
+            raise settings.positional_error("acquire", positional, "permits", "timeout")
         return Acquiring(self._wait_for(self._ask_for(permits), timeout))
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:

@@ -18,6 +18,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import Wire
 from lockfast.stores.redis.address import Address
+from lockfast.stores.redis.codec import BYTES_MAX
 from lockfast.stores.redis.connection import (
     check_handshake,
     handshake,
@@ -175,7 +176,7 @@ class AsyncWire:
         if connection is None or not connection.is_usable or connection.loop is not loop:
             connection = await self._link.connected(loop, until_s)
         packed = protocol.packed(command)
-        bytes_max = protocol.bytes_max(command)
+        bytes_max = BYTES_MAX[type(command)]
         found = await connection.request(packed, until_s, bytes_max)
         if isinstance(found, Exception) and is_script_missing(str(found)):
             # Certainly not executed. Load and call together: the script may be flushed again.

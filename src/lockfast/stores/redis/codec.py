@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, get_args
 from lockfast.core import commands as c
 from lockfast.core.lines import FAR_MS
 from lockfast.core.modes import LOCK, MODES_OF_KIND
+from lockfast.stores.stream import FRAME_BYTES_MAX
 
 Argument: TypeAlias = str | int
 Arguments: TypeAlias = tuple[Argument, ...]
@@ -111,12 +112,13 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
 """By type of command: return the arguments of its script. Plain claims have their own."""
 
 BYTES_MAX: Final[dict[type, int]] = {
+    **dict.fromkeys(get_args(c.Command), FRAME_BYTES_MAX),
     # A keep-alive returns up to 64 waiting claims and the 16 claims ahead of each.
     c.Renew: 8 << 20,
     # These replies grow with the stored data.
     **dict.fromkeys((c.Claims, c.Inspect, c.Listing, c.Sessions, c.Events), 128 << 20),
 }
-"""The largest answer that is read, by type of command; FRAME_BYTES_MAX for all others."""
+"""The largest answer that is read, by type of command."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────

@@ -12,12 +12,12 @@ from typing import Any
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.codec import BYTES_MAX, ENCODERS, PLAIN, AnswerError, reply_to
+from lockfast.stores.redis.codec import ENCODERS, PLAIN, AnswerError, reply_to
 from lockfast.stores.redis.confirmation import Confirmation
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.resp import pack, pack_four
 from lockfast.stores.redis.scripts import keys_of, script_of
-from lockfast.stores.stream import FRAME_BYTES_MAX, unreadable
+from lockfast.stores.stream import unreadable
 
 
 class ScriptProtocol:
@@ -59,27 +59,18 @@ class ScriptProtocol:
         kind: type = type(command)
         return pack("SCRIPT", "LOAD", script_of(kind, self.address.layout).body)
 
-    @staticmethod
-    def bytes_max(command: Command) -> int:
-        """Return the maximum size of the answer."""
-        return BYTES_MAX.get(type(command), FRAME_BYTES_MAX)
-
     def reply(self, command: Command, found: Any) -> Reply:
         """Return the reply in the server's answer.
 
         Raises the error for an error reply, and OutcomeUnknownError if the answer is not one of
         this command's script.
         """
-        self.check(found)
+        if isinstance(found, Exception):
+            raise self.error(found)
         try:
             return reply_to(command, found)
         except AnswerError as error:
             raise unreadable(self.address.label, error) from error
-
-    def check(self, found: Any) -> None:
-        """Raise the error for an error reply."""
-        if isinstance(found, Exception):
-            raise self.error(found)
 
     def error(self, reply: Exception) -> StoreError:
         return translate(str(reply), self.address.label)

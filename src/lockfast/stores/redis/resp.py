@@ -19,7 +19,6 @@ DEPTH_MAX: Final = 8
 
 _KINDS: Final = b":$*+-"
 _INTEGER, _BULK, _ARRAY, _STATUS, _ERROR = _KINDS
-_SIMPLE: Final = frozenset((_INTEGER, _STATUS, _ERROR))
 
 
 class ProtocolError(Exception):
@@ -82,38 +81,37 @@ class ReplyReader:
     def gets(self) -> Any:
         """Return the next reply, or PENDING if it is incomplete. Raises ProtocolError."""
         buffer, at, within = self._buffer, self._at, self._open
+        if at == len(buffer):
+            return PENDING
         found: Any
         while (end := buffer.find(b"\r\n", at)) >= 0:
-            kind = buffer[at]
-            if kind == _STATUS:
-                found = buffer[at + 1 : end].decode(errors="replace")
-            elif kind == _ERROR:
-                found = ReplyError(buffer[at + 1 : end].decode(errors="replace"))
-            else:
-                try:
-                    found = int(buffer[at + 1 : end])
-                except ValueError:
-                    raise ProtocolError(f"{buffer[at:end][:40]!r} is no reply") from None
-            if kind == _BULK:
-                if found < 0:
-                    found = None
-                else:
+            kind, line = buffer[at], buffer[at + 1 : end]
+            if kind == _INTEGER:
+                found = _number(line)
+            elif kind == _BULK:
+                size, found = _number(line), None
+                if size >= 0:
                     start = end + 2
-                    end = start + found
-                    if found > self.bytes_max or len(buffer) < end + 2:
+                    end = start + size
+                    if size > self.bytes_max or len(buffer) < end + 2:
                         break
                     found = buffer[start:end].decode(errors="replace")
             elif kind == _ARRAY:
-                if found > 0:
+                count = _number(line)
+                if count > 0:
                     # Each element takes at least three bytes, so this count exceeds the bound.
-                    if found > self.bytes_max or len(within) >= DEPTH_MAX:
-                        raise ProtocolError(f"an array of {found} in {len(within)} others")
-                    within.append(([], found))
+                    if count > self.bytes_max or len(within) >= DEPTH_MAX:
+                        raise ProtocolError(f"an array of {count} in {len(within)} others")
+                    within.append(([], count))
                     self._at = at = end + 2
                     continue
-                found = [] if found == 0 else None
-            elif kind not in _SIMPLE:
-                raise ProtocolError(f"{buffer[at:end][:40]!r} is no reply")
+                found = [] if count == 0 else None
+            elif kind == _STATUS:
+                found = line.decode(errors="replace")
+            elif kind == _ERROR:
+                found = ReplyError(line.decode(errors="replace"))
+            else:
+                break
             self._at = at = end + 2
             while within:
                 elements, count = within[-1]
@@ -123,15 +121,23 @@ class ReplyReader:
                 within.pop()
                 found = elements
             else:
-                self._check_size(at)
+                if at - self._began > self.bytes_max:
+                    raise self._too_large()
                 self._began = at
                 return found
         # The length of a string is known before the string has arrived.
-        self._check_size(max(len(buffer), end))
+        if max(len(buffer), end) - self._began > self.bytes_max:
+            raise self._too_large()
         if at < len(buffer) and buffer[at] not in _KINDS:
             raise ProtocolError(f"{buffer[at : at + 40]!r} is no reply")
         return PENDING
 
-    def _check_size(self, end: int) -> None:
-        if end - self._began > self.bytes_max:
-            raise ProtocolError(f"a reply of more than {self.bytes_max} bytes")
+    def _too_large(self) -> ProtocolError:
+        return ProtocolError(f"a reply of more than {self.bytes_max} bytes")
+
+
+def _number(line: bytes) -> int:
+    try:
+        return int(line)
+    except ValueError:
+        raise ProtocolError(f"{line[:40]!r} is no number") from None

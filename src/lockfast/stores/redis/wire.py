@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from lockfast.core.commands import Command, Reply
+from lockfast.stores.redis.codec import BYTES_MAX
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.errors import is_demoted, is_script_missing
 from lockfast.stores.redis.pool import ConnectionPool
@@ -30,36 +31,30 @@ class BlockingWire:
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         until_s = monotonic() + timeout_ms / 1000
-        connection = self._pool.take(until_s)
+        protocol, pool = self._protocol, self._pool
+        connection = pool.take(until_s)
         try:
             found = self._exchange(connection, command, until_s)
-            if not isinstance(found, Exception):
+            refused = isinstance(found, Exception)
+            if not refused:
                 # Decode before the connection is reused: if the answer is malformed, requests and
                 # replies may be out of step.
-                reply = self._confirmed(connection, command, found, until_s)
+                reply = protocol.reply(command, found)
+                confirmation = protocol.confirmation
+                if confirmation is not None and confirmation.needed(command, reply):
+                    packed = confirmation.packed(until_s - monotonic())
+                    answer = connection.exchange(packed, until_s)
+                    reply = confirmation.judged(command, reply, answer)
         except BaseException:
             connection.close()
             raise
-        if isinstance(found, Exception):
-            if is_demoted(str(found)):
-                connection.close()
-            else:
-                self._pool.put_back(connection)
-            raise self._protocol.error(found)
-        self._pool.put_back(connection)
+        if refused and is_demoted(str(found)):
+            connection.close()
+        else:
+            pool.put_back(connection)
+        if refused:
+            raise protocol.error(found)
         return reply
-
-    def _confirmed(
-        self, connection: Connection, command: Command, found: Any, until_s: float
-    ) -> Reply:
-        """Return the reply in an answer; with `?wait=`, after replicas have confirmed a grant."""
-        reply = self._protocol.reply(command, found)
-        confirmation = self._protocol.confirmation
-        if confirmation is None or not confirmation.needed(command, reply):
-            return reply
-        left_s = until_s - monotonic()
-        answer = connection.exchange(confirmation.packed(left_s), until_s)
-        return confirmation.judged(command, reply, answer)
 
     def exchange(self, command: Command, timeout_ms: int, clock: str = "") -> Any:
         """Return the script's raw answer; for tests, which may set the clock."""
@@ -78,7 +73,7 @@ class BlockingWire:
     ) -> Any:
         protocol = self._protocol
         packed = protocol.packed(command, clock)
-        bytes_max = protocol.bytes_max(command)
+        bytes_max = BYTES_MAX[type(command)]
         found = connection.exchange(packed, until_s, bytes_max)
         if isinstance(found, Exception) and is_script_missing(str(found)):
             # Certainly not executed. Load and call together: the script may be flushed again.

@@ -14,6 +14,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.redis.address import Server, servers_in
 from lockfast.stores.redis.cluster.topology import Channel, Cluster, Links, Shard
+from lockfast.stores.redis.codec import BYTES_MAX
 from lockfast.stores.redis.connection import packed_probe
 from lockfast.stores.redis.errors import is_demoted, is_script_missing
 from lockfast.stores.redis.resp import pack
@@ -88,7 +89,7 @@ class ShardWire:
         async def carry_out(channel: Channel, to: Redirection, until_s: float) -> Any:
             return await self._carry_out(command, channel, to, until_s)
 
-        reads_much = self._shard.protocol.bytes_max(command) > FRAME_BYTES_MAX
+        reads_much = BYTES_MAX[type(command)] > FRAME_BYTES_MAX
         attempt_s = timeout_ms / 1000 if reads_much else ATTEMPT_S
         reply: Reply = await self._on_primary(self._shard, carry_out, until_s, attempt_s)
         return reply
@@ -130,7 +131,7 @@ class ShardWire:
                 return probed[-1]
             self._cluster.probed.add((shard.namespace, to.server))
         packed = [*to.prefix, protocol.packed(command)]
-        bytes_max = protocol.bytes_max(command)
+        bytes_max = BYTES_MAX[type(command)]
         found = (await channel.exchange(packed, until_s, bytes_max))[-1]
         if isinstance(found, Exception) and is_script_missing(str(found)):
             # Certainly not executed. Load and call together: the script may be flushed again.
