@@ -127,9 +127,9 @@ def _rows(contents: _Contents) -> Diagnosis:
         parts = [f"locks that differ from their claims: {len(wrong)} ({shown})"] if wrong else []
         parts += [f"claims without a session: {orphans}"] if orphans else []
         return Diagnosis("rows", "; ".join(parts), "bad", "run lockfast doctor --repair")
-    parts = (counted(contents.living(), "session"), counted(len(contents.claims), "claim"))
-    used = counted(len(contents.resources), "lock")
-    return Diagnosis("rows", f"{', '.join(parts)}, {used} in use")
+    sessions, claims = contents.living(), len(contents.claims)
+    stored = f"{counted(sessions, 'session')}, {counted(claims, 'claim')}"
+    return Diagnosis("rows", f"{stored}, {counted(len(contents.resources), 'lock')} in use")
 
 
 class _Namespace:

@@ -675,9 +675,7 @@ def is_replaced(node: Answer, below: Answer) -> bool:
 
     A node below the new resource would not prove that the document that was read is current.
     """
-    return (
-        node.stat is not None and below.stat is not None and node.stat.czxid != below.stat.czxid
-    )
+    return node.stat is not None and below.stat is not None and node.stat.czxid != below.stat.czxid
 
 
 def is_consistent(loaded: dict[Name, Loaded]) -> bool:
