@@ -439,7 +439,7 @@ WORKLOADS: dict[str, Workload] = {
     "several": Workload(several, _USUAL),
     "tree": Workload(tree, _USUAL),
     "priorities": Workload(priorities, _WRITING),
-    "bounded": Workload(bounded, _WRITING),
+    "bounded": Workload(bounded, {**_WRITING, "hold_ms": (1, 40)}),
     "many": Workload(many, {**_WRITING, "tasks": 2}),
     "comings_and_goings": Workload(comings_and_goings, _USUAL),
     "meddling": Workload(meddling, _WRITING),

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 
 from lockfast.stores.etcd import batches, steps
 from lockfast.stores.etcd.batches import Committed
-from lockfast.stores.etcd.layout import STRIDE
+from lockfast.stores.etcd.layout import SEP, STRIDE, session_key
+from lockfast.stores.etcd.owned import OwnClaim
 from lockfast.stores.etcd.plan import _Maker
-from lockfast.stores.etcd.requests import Keys
+from lockfast.stores.etcd.requests import Found, Keys
 from tests.sim.planted.bugs import bug, replace
 
 
@@ -85,3 +86,43 @@ def _(stack: ExitStack) -> None:
         return 0
 
     replace(stack, steps, "lag_ms", wrong)
+
+
+# Three defects of an earlier design of the store, as they would be in this one.
+
+
+@bug("etcd: waiting claims outlive their sessions", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    """A holder and its waiters that die together leave a queue that nobody can end."""
+    right = Keys.put
+
+    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> str:
+        return right(self, key, value, 0 if f"{SEP}w{SEP}" in key else lease)
+
+    replace(stack, Keys, "put", wrong)
+
+
+@bug("etcd: a claim enters while its session ends", promise="left behind", store="etcd")
+def _(stack: ExitStack) -> None:
+    """Nothing ties it to its session: neither a comparison nor the lease."""
+    put, unchanged, own_sessions = Keys.put, Keys.unchanged, session_key("")
+
+    def wrong_put(self: Keys, key: str, value: str, lease: int = 0) -> str:
+        return put(self, key, value, 0 if f"{SEP}h{SEP}" in key else lease)
+
+    def wrong_unchanged(self: Keys, key: str, mod: int) -> str:
+        return _always(self, key) if key.startswith(own_sessions) else unchanged(self, key, mod)
+
+    replace(stack, Keys, "put", wrong_put)
+    replace(stack, Keys, "unchanged", wrong_unchanged)
+
+
+@bug("etcd: the known part of a queue is taken for all of it", promise="hand-over", store="etcd")
+def _(stack: ExitStack) -> None:
+    """With more waiters than a holder is told of, the others are not served by a release."""
+    right = OwnClaim.granted
+
+    def wrong(self: OwnClaim, token: int, mod: int, heirs: Found | None) -> None:
+        right(self, token, mod, heirs if heirs is not None else Found([], 0))
+
+    replace(stack, OwnClaim, "granted", wrong)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from lockfast.core.commands import Command
 from lockfast.ports import Store
 from lockfast.sim.etcd.cluster import Cluster
+from lockfast.sim.etcd.gateway import TXN
+from lockfast.sim.etcd.handover import HandOvers
 from lockfast.sim.etcd.transport import LABEL, SimEtcdNetwork
 from lockfast.sim.runtime import Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from lockfast.sim.world import World
 
 MEMBERS: Final = 3
+ADDRESS: Final = Address(LABEL)
 
 
 class EtcdService:
@@ -28,6 +31,7 @@ class EtcdService:
         self.hosts = [world.host(f"m{number + 1}") for number in range(MEMBERS)]
         self.steps: list[Step] = []
         self.cluster = Cluster(self.hosts, world.network, self._observe)
+        self._hand_overs = HandOvers(self.cluster.state, ADDRESS.root)
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
         return ObservedStore(open_etcd(host, self.cluster), on_send, on_reply)
@@ -56,8 +60,11 @@ class EtcdService:
 
     def _observe(self, path: str, answer: object) -> None:
         self.steps.append((self._world.kernel.now, path, answer))
+        if path.startswith(TXN):
+            for text in self._hand_overs.forgotten():
+                self._world.problem("hand-over", text)
 
 
 def open_etcd(host: Host, cluster: Cluster) -> Store:
     """Return the shipped store on a host, with the modelled cluster as its network."""
-    return EtcdStore(Address(LABEL), SimEtcdNetwork(host, cluster))
+    return EtcdStore(ADDRESS, SimEtcdNetwork(host, cluster))
