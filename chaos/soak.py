@@ -14,7 +14,7 @@ quarter plus an allowance, for each of the two processes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Final
 from chaos.case import Case, Plan, Result
 from chaos.faults import MIX
 from chaos.targets import Target
+from lockfast.sim.history import Entry
 
 STRIKES_MIN: Final = 100
 PAIRS_MIN: Final = 100_000
@@ -133,13 +134,24 @@ def soak(
     """Run a soak and print its measurements. Figures that grow become problems of the result."""
     case = Soak(target, seconds, seed, directory, say)
     result = case.run()
-    pairs = result.outcomes.get("done", 0)
-    for line in _summary(result, case.samples, pairs, seconds):
+    for line in _summary(result, case.samples, pairs_of(result.entries), seconds):
         say(line)
     result.problems += [
         f"flat: {figure}" for figure in figures_of(case.samples) if not figure.is_flat
     ]
     return result
+
+
+def pairs_of(entries: Iterable[Entry]) -> int:
+    """Return how many leases were released, also by workers that were killed later."""
+    releases: set[int] = set()
+    pairs = 0
+    for entry in entries:
+        if entry.get("ask") == "release":
+            releases.add(entry["op"])
+        elif entry.get("got") == "done" and entry["op"] in releases:
+            pairs += 1
+    return pairs
 
 
 def _summary(

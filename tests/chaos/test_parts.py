@@ -13,7 +13,7 @@ from chaos.case import Result
 from chaos.docs import BEGIN, END, PAGE, docs_section, last_run
 from chaos.report import Page, row
 from chaos.shim import Shim
-from chaos.soak import Figure, Sample, figures_of
+from chaos.soak import Figure, Sample, figures_of, pairs_of
 from chaos.witness import Proof, Register, Witness, overlaps
 from lockfast.sim.checker import check_register
 
@@ -56,6 +56,16 @@ def test_a_figure_that_grows_is_not_flat() -> None:
     assert not Figure("x", list(range(40)), 0.0, 2).is_flat
     leak = [Sample(i, 50_000 + i * 1000, 30, 8, None) for i in range(40)]
     assert [figure.name for figure in figures_of(leak) if not figure.is_flat] == ["memory kB"]
+
+
+def test_a_pair_is_a_release_to_which_the_store_replied() -> None:
+    done = [
+        *({"at": 1, "op": 1, "ask": "acquire"}, {"at": 2, "op": 1, "got": "granted"}),
+        *({"at": 3, "op": 2, "ask": "release", "of": 1}, {"at": 4, "op": 2, "got": "done"}),
+    ]
+    unknown = [{"at": 5, "op": 3, "ask": "release", "of": 1}, {"at": 6, "op": 3, "got": "unknown"}]
+    converted = [{"at": 7, "op": 4, "ask": "convert", "of": 1}, {"at": 8, "op": 4, "got": "done"}]
+    assert pairs_of([*done, *unknown, *converted]) == 1
 
 
 def test_a_process_with_the_shim_obeys_its_page(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ _OF_REDIS: Final = (f"{_SEARCHES}::test_redis",)
 _OF_ETCD: Final = (f"{_SEARCHES}::test_etcd", "tests/sim/test_etcd_cluster.py")
 _OF_QUORUM: Final = (f"{_SEARCHES}::test_quorum", "tests/quorum/test_conformance_memory.py")
 _OF_PARTS: Final = ("tests/stores", "tests/api/test_urls.py", "tests/history")
-_OF_GUARDS: Final = ("tests/guards",)
+_OF_GUARDS: Final = tuple(
+    f"tests/guards/test_{name}.py" for name in ("memory", "semantics", "sqlite", "sqlite_names")
+)
 _OF_FLOW: Final = (
     "tests/flow",
     "tests/api/test_leases.py",
