@@ -249,6 +249,18 @@ async def test_a_timeout_or_cancellation_in_the_local_line(world: World) -> None
     assert not keep._line
 
 
+async def test_a_timeout_in_the_local_line_names_its_length_and_the_user_here(world: World) -> None:
+    client = world.client()
+    lock = client.lock("a", retain=True)
+    lease = await lock.acquire()
+    with pytest.raises(lockfast.AcquireTimeoutError) as refused:
+        await lock.acquire(timeout=0)
+    assert refused.value.timeout == 0
+    (holder,) = refused.value.holders
+    assert holder.endswith(f"(token {lease.token}, here)")
+    await lease.release()
+
+
 async def test_a_lost_wake_is_made_good_by_the_keep_alive(world: World) -> None:
     """The datagram WAKE_WANTED is dropped: the keep-alive delivers it a third of the TTL later."""
     client, other = world.clients(2, ttl=0.6)
