@@ -64,7 +64,9 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
         """True if the claim is still queued and the keeper is removing it in the background."""
         self.trouble = trouble
         """The store's last error and advice, if the store was unreachable at the timeout."""
-        message = f"{name!r} was not acquired within {timeout:g} s"
+        message = f"{name!r} was not acquired " + (
+            f"within {timeout:g} s" if timeout else "at once"
+        )
         if holders:
             message += f": held by {', '.join(holders)}"
         if ahead:

@@ -40,3 +40,8 @@ def test_an_error_survives_pickling(error: errors.LockfastError) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+def test_a_timeout_of_zero_is_not_a_time() -> None:
+    assert "was not acquired at once" in str(errors.AcquireTimeoutError("a", 0))
+    assert "was not acquired within 5 s" in str(errors.AcquireTimeoutError("a", 5.0))

@@ -111,8 +111,11 @@ def test_a_url_is_a_str(url: object) -> None:
 
 
 def test_a_scheme_that_there_is_not_names_those_there_are() -> None:
-    with pytest.raises(UnsupportedError, match=r"memory://.*sqlite://"):
+    with pytest.raises(UnsupportedError, match=r"sqlite://.*memory://") as refused:
         lockfast.connect("carrier-pigeon://loft")
+    assert "testing://" not in str(refused.value)
+    with pytest.raises(UnsupportedError, match=r"did you mean postgresql://\?"):
+        lockfast.connect("postgressql://host/db")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_ls_says_who_holds_what_and_how_many_wait(cli: Cli) -> None:
 def test_ls_of_nothing_is_an_empty_list(cli: Cli) -> None:
     done = cli.run("ls")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "no lock is in use\n"
+    assert done.stderr == f"no lock is in use in {cli.url}\n"
     assert cli.run("ls", "--json").stdout == "[]\n"
 
 

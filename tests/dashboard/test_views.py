@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 import lockfast
 from tests.dashboard import chromium
+from tests.dashboard.conftest import WAIT_MS
 from tests.servers.lockserver import ServerThread
 
 Open = Callable[..., Page]
@@ -336,3 +337,16 @@ def test_offline(world: World, open_page: Open) -> None:
         go(page, view)
     assert len(asked) > 10
     assert [url for url in asked if not url.startswith(world.base)] == []
+
+
+def test_a_browser_without_a_locale(world: World, browser: Browser) -> None:
+    """It reports a language that Intl does not accept; the page was blank."""
+    context = browser.new_context()
+    language = "Object.defineProperty(navigator, 'language', {value: 'en-US@posix', %s})"
+    context.add_init_script(language % "configurable: true")
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{world.base}/#/trends")
+    expect(page.get_by_role("link", name="Trends")).to_be_visible()
+    expect(page.locator(".uplot").first).to_be_visible()
+    context.close()

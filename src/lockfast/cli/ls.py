@@ -27,6 +27,7 @@ def ls(arguments: argparse.Namespace) -> int:
     with open_client(arguments, program_label("lockfast")) as client:
         kinds = [TREE] if arguments.tree else [arguments.kind] if arguments.kind else KINDS
         locks = [lock for kind in kinds for lock in client.list(arguments.prefix, kind=kind)]
+        store = client._core.store.label
     if arguments.json:
         write_json([lock_as_json(lock) for lock in locks])
     elif locks:
@@ -35,7 +36,8 @@ def ls(arguments: argparse.Namespace) -> int:
             write_line(line)
     else:
         beginning = f" whose name begins with {arguments.prefix!r}" if arguments.prefix else ""
-        write_note(f"no lock{beginning} is in use")
+        # Name the store: a mistyped path is a new, empty database.
+        write_note(f"no lock{beginning} is in use in {store}")
     return exit_codes.OK
 
 

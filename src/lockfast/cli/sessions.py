@@ -23,6 +23,7 @@ from lockfast.flow.admin import SessionInfo
 def sessions(arguments: argparse.Namespace) -> int:
     with open_client(arguments, program_label("lockfast")) as client:
         found = [each for each in client.sessions() if arguments.all or not each.ended]
+        store = client._core.store.label
     if arguments.json:
         write_json([each._asdict() for each in found])
     elif found:
@@ -38,7 +39,7 @@ def sessions(arguments: argparse.Namespace) -> int:
         for line in table(header, rows, width, colour=use_colour()):
             write_line(line)
     else:
-        write_note("there are no sessions")
+        write_note(f"there are no sessions in {store}")
     return exit_codes.OK
 
 

@@ -102,8 +102,9 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
         raise StoreMisconfiguredError(
-            path, f"cannot be used ({error.strerror})", "choose another place, or allow access"
+            path, f"cannot be used ({why})", "choose another place, or allow access"
         ) from error
 
 

@@ -107,7 +107,10 @@ def check_file(path: str, found: os.stat_result, label: str, *, group: bool = Fa
     if others:
         rights = f"{stat.S_IMODE(found.st_mode):04o}"
         raise _refused(
-            label, path, f"can be used by other users (mode {rights})", f"run chmod go= {path}"
+            label,
+            path,
+            f"can be used by other users (mode {rights})",
+            f"if it is a file of Lockfast, run chmod go= {path}; otherwise name another path",
         )
 
 

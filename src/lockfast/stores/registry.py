@@ -61,6 +61,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "http+unix": "lockfast.stores.lockserver.opening:open_store",
 }
 
+USUAL: Final = ("sqlite", "redis", "postgresql", "etcd", "zookeeper", "http", "https", "memory")
+"""The schemes that the error for an unknown one names."""
 WITH_PASSWORDS: Final = (
     "redis", "rediss", "unix", "valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql",
     "cluster", "sentinel", "http", "https", "zookeeper", "zookeepers", "zk", "zks",
@@ -256,12 +258,14 @@ def _find(url: StoreUrl) -> tuple[ModuleType, str]:
 
 
 def _registered(url: StoreUrl) -> str:
+    from difflib import get_close_matches
     from importlib.metadata import entry_points
 
     for found in entry_points(group=ENTRY_POINTS, name=url.scheme):
         return found.value
-    raise UnsupportedError(
-        url.label,
-        f"there is no store for {url.scheme}://",
-        f"use one of {', '.join(f'{scheme}://' for scheme in _BUILT_IN)}",
+    close = get_close_matches(url.scheme, _BUILT_IN, 1)
+    usual = ", ".join(f"{scheme}://" for scheme in USUAL)
+    advice = (
+        f"did you mean {close[0]}://?" if close else f"use {usual} or another that is documented"
     )
+    raise UnsupportedError(url.label, f"there is no store for {url.scheme}://", advice)

@@ -35,7 +35,7 @@ def _require_kazoo(url: StoreUrl) -> None:
         import kazoo  # noqa: F401
     except ImportError:
         raise StoreMisconfiguredError(
-            url.label, "needs kazoo, which is not installed", "pip install 'lockfast[zookeeper]'"
+            url.label, "the package kazoo is not installed", "pip install 'lockfast[zookeeper]'"
         ) from None
 
 

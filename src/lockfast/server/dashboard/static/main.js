@@ -4,6 +4,7 @@
 // function that is called when the view is left. Views of other parts of the product ("panels")
 // have the same form; server/dashboard/panels.py describes it.
 
+import "./locale.js";
 import { api, follow, login, logout } from "./api.js";
 import { h, notify, set, svg, text } from "./dom.js";
 import * as format from "./format.js";
