@@ -27,3 +27,14 @@ def test_the_page_about_curl(tmp_path: Path) -> None:
             found = re.match(r'\{"session":"(s-[0-9a-f]{32})"', told)
             if found:
                 environment["SESSION"] = found[1]
+
+
+def test_the_readme_takes_a_lock_with_curl(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^curl .*\n(?: .*\n)*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    with ServerProcess(f"sqlite://{tmp_path}/locks.db", tmp_path) as server:
+        command = command.replace("http://127.0.0.1:7601", server.url)
+        environment = {**os.environ, "TOKEN": server.token}
+        told = subprocess.run(
+            ["bash", "-c", command], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+    assert '"Granted":{"token":' in told
