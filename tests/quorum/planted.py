@@ -95,6 +95,7 @@ def _(stack: ExitStack) -> None:
         lock = self._lock(request.kind, request.name)
         if lock.highest == request.ballot:
             lock.highest -= 1
+        self._ballots.clear()
         return right(self, request, wall_us)
 
     replace(stack, Node, "_take", equal)
@@ -106,6 +107,7 @@ def _(stack: ExitStack) -> None:
 
     def wrong(self: Node, request: m.Take, wall_us: int) -> m.Taken:
         self._lock(request.kind, request.name).highest = 0
+        self._ballots.clear()
         self.floor = 0
         return right(self, request, wall_us)
 

@@ -42,7 +42,6 @@ class TestWire(WireContract):
         clock = MovedClock()
 
         def moved_us() -> int:
-            # In microseconds: clients that use different locks may propose equal ballots otherwise.
             return wall_us() + 1000 * clock.ahead_ms
 
         monkeypatch.setattr("lockfast.stores.quorum.sqlite.wall_us", moved_us)

@@ -56,11 +56,18 @@ class Script:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._taken: list[m.Take] = []
+        self._is_repeated = False
         self.wall_us = START_US
         self._jump_us = self._random.choice((-1, 1)) * JUMP_US
 
     def next(self) -> m.Request:
         rng = self._random
+        if self._is_repeated:
+            # Propose the same ballot for another lock.
+            self._is_repeated = False
+            last = self._taken[-1]
+            self._taken.append(last._replace(n=len(self._taken) + 1, kind="lock", name="b"))
+            return self._taken[-1]
         self.wall_us += rng.choice((0, 1, 500, 5_000, 200_000, 900_000))
         if rng.random() < 0.03:
             # Forward and back again: not so far that old records are removed.
@@ -89,6 +96,7 @@ class Script:
         request: m.Request = rng.choice(made)
         if isinstance(request, m.Take):
             self._taken.append(request)
+            self._is_repeated = rng.random() < 0.3
         return request
 
     def _take(self, session: str, kind: str, name: str, opening: Open | None) -> m.Take:

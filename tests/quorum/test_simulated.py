@@ -21,7 +21,9 @@ def test_every_promise_is_kept() -> None:
         mix = mix_of_seed(seed, "quorum")
         run, problems = try_seed(seed, mix)
         assert problems == [], f"seed {seed}: {mix}"
-        granted += sum(entry.get("got") == "granted" for entry in run.entries)
+        tokens = [entry["token"] for entry in run.entries if entry.get("got") == "granted"]
+        assert len(set(tokens)) == len(tokens), f"seed {seed}: a token of two locks"
+        granted += len(tokens)
     assert granted > 10 * SEEDS, "locks were taken"
 
 

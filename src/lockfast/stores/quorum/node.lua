@@ -3,7 +3,7 @@
 -- ARGV: request, clock (us; "" for the server's), skew (us), silence (ms), fields of the request
 --
 -- rows   hash    run, floor, silent (until, ms), swept (ms) · L kind US name -> lock · S id -> session
--- index  zset    in byte order: C session US n US kind US name · N kind US name · S session
+-- index  zset    in byte order: B ballot · C session US n US kind US name · N kind US name · S session
 -- idle   zset    locks, by a time of use; later uses do not move the entry
 -- due    zset    sessions, by a deadline; a renewal does not move the entry
 --
@@ -120,6 +120,7 @@ local function write()
   if count > 0 then call('HSET', ROWS, unpack(rows)) end
 end
 local function key_of(kind, name) return kind .. US .. name end
+local function ballot_member(ballot) return 'B' .. string.format('%016.0f', ballot) end
 local function claim_member(id, n, key)
   return 'C' .. id .. US .. string.format('%016.0f', n) .. US .. key
 end
@@ -244,6 +245,7 @@ local function purge(id)
 end
 local function sweep()
   if now_ms < swept_ms then return end
+  call('ZREMRANGEBYLEX', INDEX, '[B', '(' .. ballot_member(wall_us - skew_us))
   local dead = call('ZRANGEBYSCORE', DUE, '-inf', now_ms, 'LIMIT', 0, SWEEP)
   for _, id in ipairs(dead) do
     local s = session_of(id)
@@ -344,7 +346,8 @@ local function take()
     elseif ballot < wall_us - skew_us then
       status = 'behind'
     else
-      status = 'ok'
+      -- The node accepts no ballot twice, not even for different locks.
+      status = call('ZADD', INDEX, 0, ballot_member(ballot)) == 1 and 'ok' or 'low'
     end
     if status ~= 'ok' then
       local count, mine, changed = 0, id .. US .. actor, false

@@ -4,6 +4,8 @@ A node knows only what it has accepted itself.
 
   - It accepts a ballot if no lease on that lock is alive here, the ballot is above all ballots
     accepted or released for the lock, and it is within `skew_us` of the node's wall clock.
+  - It accepts no ballot twice, not even for different locks: any two majorities share a node, so
+    no two grants have the same token. It remembers ballots until its clock refuses them.
   - So a node with a wrong clock accepts nothing. It does not delete anything either: a lease is
     compared with the clock on each request, and is replaced only when a ballot is accepted, which
     proves that the clock is right. A lease lasts for its TTL plus twice the skew, so that no clock
@@ -94,14 +96,17 @@ class Node:
         skew_us: int = SKEW_US,
         locks: MutableMapping[tuple[str, str], LockRow] | None = None,
         sessions: MutableMapping[str, SessionRow] | None = None,
+        ballots: MutableMapping[int, tuple[str, str]] | None = None,
     ) -> None:
-        """`locks` and `sessions` have the rows of a node that does not keep them in memory."""
+        """The mappings have the rows of a node that does not keep them in memory."""
         self.silent_until_ms = 0
         self._skew_us = skew_us
         self._grace_ms = 2 * skew_us // 1000
         self.floor = 0
         self._locks = locks if locks is not None else {}
         self._sessions = sessions if sessions is not None else {}
+        self._ballots = ballots if ballots is not None else {}
+        """The ballots accepted of late, and for which lock."""
         self._now_ms = 0
         self._sweep_at_ms = 0
         self._wakes: list[m.FreeWake] = []
@@ -251,13 +256,15 @@ class Node:
             lock.closed_until_ms = max(lock.closed_until_ms, self._closed_until_ms(lock))
             self._free(lock, session)
 
-    def _sweep(self) -> None:
-        """Delete a few ended sessions and unused locks.
+    def _sweep(self, wall_us: int) -> None:
+        """Delete old ballots, and a few ended sessions and unused locks.
 
         Called only after a ballot was accepted, which proves that the clock is right.
         """
         if self._now_ms < self._sweep_at_ms:
             return
+        for ballot in [each for each in self._ballots if each < wall_us - self._skew_us]:
+            del self._ballots[ballot]
         dead: list[str] = []
         for id_, session in self._sessions.items():
             ended_ms = session.ended_ms if session.ended else session.deadline_ms
@@ -336,6 +343,8 @@ class Node:
                 status, free_ms = m.AHEAD, 0
             elif request.ballot < wall_us - self._skew_us:
                 status, free_ms = m.BEHIND, 0
+            elif request.ballot in self._ballots:
+                status, free_ms = m.LOW, 0
             else:
                 status, free_ms = m.OK, 0
             if status != m.OK:
@@ -345,8 +354,9 @@ class Node:
             if lock.session:
                 self._free(lock, self._sessions[lock.session])
             self._hold(lock, session, request)
+            self._ballots[request.ballot] = (request.kind, request.name)
             lock.waiting.pop((request.session, request.actor), None)
-            self._sweep()
+            self._sweep(wall_us)
         self._renew(session)
         return m.Taken(m.OK, highest=lock.highest, contenders=self._contenders(lock))
 

@@ -39,6 +39,7 @@ _SCHEMA: Final = (
     "(boot TEXT NOT NULL, floor INTEGER NOT NULL, silent_until_ms INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS locks (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS sessions (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS ballots (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
 )
 
 _inherited: Final[list[sqlite3.Connection]] = []
@@ -131,9 +132,11 @@ class SqliteNode:
         self._label = label
         self._skew_us = skew_us
         self._silence_ms = silence_ms
-        self._sessions = Rows("sessions", (str, str), (_session_to, _session_from))
-        self._locks = Rows("locks", (SEPARATOR.join, _lock_key), (_lock_to, _lock_from))
-        self._node = Node(skew_us, self._locks, self._sessions)
+        sessions = Rows("sessions", (str, str), (_session_to, _session_from))
+        locks = Rows("locks", (SEPARATOR.join, _lock_key), (_lock_to, _lock_from))
+        ballots = Rows("ballots", (str, int), (SEPARATOR.join, _lock_key))
+        self._node = Node(skew_us, locks, sessions, ballots)
+        self._tables: tuple[Rows[Any, Any], ...] = (sessions, locks, ballots)
         self._connection: sqlite3.Connection | None = None
         self._start()
 
@@ -183,11 +186,11 @@ class SqliteNode:
             node = self._node
             _, floor, silent_until_ms = connection.execute("SELECT * FROM node").fetchone()
             node.floor, node.silent_until_ms = floor, silent_until_ms
-            self._locks.begin(connection)
-            self._sessions.begin(connection)
+            for rows in self._tables:
+                rows.begin(connection)
             done = node.apply(request, now_us // 1000, now_us)
-            self._locks.write()
-            self._sessions.write()
+            for rows in self._tables:
+                rows.write()
             if node.floor != floor:
                 connection.execute("UPDATE node SET floor = ?", (node.floor,))
             connection.execute("COMMIT")
@@ -227,7 +230,7 @@ class SqliteNode:
             connection.execute(statement)
         if connection.execute("SELECT boot FROM node").fetchone() == (boot,):
             return
-        for table in ("node", "locks", "sessions"):
+        for table in ("node", "locks", "sessions", "ballots"):
             connection.execute(f"DELETE FROM {table}")
         node, now_us = self._node, wall_us()
         node.restart(now_us // 1000, now_us, self._silence_ms, empty=False)
