@@ -106,7 +106,7 @@ class Node:
         self._locks = locks if locks is not None else {}
         self._sessions = sessions if sessions is not None else {}
         self._ballots = ballots if ballots is not None else {}
-        """The ballots accepted of late, and for which lock."""
+        """The recently accepted ballots, and the lock of each."""
         self._now_ms = 0
         self._sweep_at_ms = 0
         self._wakes: list[m.FreeWake] = []

@@ -29,7 +29,7 @@ class Phase(Enum):
     PROPOSED = "proposed"
     HELD = "held"
     LOST = "lost"
-    """Given up by this client's records; the client has not been told yet, or not released it."""
+    """It lost its majority; the client has not been told yet, or has not released it yet."""
     LEAVING = "leaving"
 
 
@@ -44,7 +44,8 @@ class Claim:
     at: set[int] = field(default_factory=set)
     """Nodes that have accepted its ballot and, as far as is known, still have it."""
     void: dict[int, int] = field(default_factory=dict)
-    """Nodes that no longer had it, and the last flight before that was known."""
+    """Nodes that had lost it, and the last flight sent before this was known: the answers to that
+    flight and earlier ones no longer count."""
 
     def accepted(self, node: int, flight: int) -> None:
         """Record that the node has the claim, unless a later answer said that it has not."""

@@ -184,9 +184,9 @@ class QuorumWire:
             )
             proposal.note(answers)
             with self._records.mutex:
-                is_won = len(claim.at) >= self._majority
                 is_wanted = claim.phase in (Phase.PROPOSED, Phase.HELD)
-                if is_won and is_wanted and record.is_valid(claim, self._majority):
+                is_won = is_wanted and len(claim.at) >= self._majority
+                if is_won and record.is_valid(claim, self._majority):
                     claim.phase = Phase.HELD
                     return c.Granted(claim.take.ballot, 0, claim.place.mode)
             reply = self._not_won(record, enter.n, claim, answers)
@@ -367,8 +367,8 @@ class QuorumWire:
     def _conclude(self, record: SessionRecord, command: c.Renew, renewal_ms: int) -> c.Renewed:
         """Extend the session from `renewal_ms`. Raises unless every claim is confirmed or lost.
 
-        A lost claim stays at the nodes until its client has been told and sends `Leave`: whoever
-        believes in a lease must not see it released.
+        A lost claim stays at the nodes until its client has been told and sends `Leave`: nobody
+        else may get the lock while the client still relies on it.
         """
         give_up_ms = self._runtime.now_ms() - GIVE_UP_SHARE * record.open.ttl_ms
         lost: list[Claim] = []
