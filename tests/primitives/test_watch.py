@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import lockfast
-from tests.primitives.world import World
+from tests.primitives.world import World, core_of
 
 
 async def seen(watch: Any, count: int) -> list[tuple[str, str, str]]:
@@ -134,3 +134,15 @@ async def test_all_kinds_together(world: World) -> None:
         pass
     kinds = [kind for kind, _, _ in await seen(watch, 6)]
     assert sorted(set(kinds)) == ["lock", "semaphore", "tree"]
+
+
+async def test_a_watch_that_does_not_wait_leaves_nothing_registered(world: World) -> None:
+    client = world.client()
+    watch = client.watch("a", after=0)
+    for _ in range(3):
+        async with client.lock("a"):
+            pass
+        await seen(watch, 2)
+    for session in core_of(client).sessions():
+        assert session.on_end == []
+        assert session.events_changed == []
