@@ -137,6 +137,41 @@ async def test_others_get_their_share_while_it_is_busy(world: World) -> None:
     assert min(taken) < theirs[-1] < max(taken)
 
 
+async def test_a_long_local_line_is_interrupted_for_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retained, "SERVED_WHILE_WANTED", 3)
+    monkeypatch.setattr(retained, "SERVED_MS_WHILE_WANTED", 60_000)
+    client, other = world.clients(2)
+    lock = client.lock("a", retain=True)
+    lease = await lock.acquire()
+    tokens: list[int] = []
+
+    async def take() -> None:
+        async with lock as mine:
+            tokens.append(mine.token)
+
+    (keep,) = getattr(client, "it", client)._retained_locks.values()
+    running = [world.start(take()) for _ in range(8)]
+
+    async def all_in_line() -> bool:
+        return len(keep._line) == 8
+
+    await world.until(all_in_line)
+    (waiting,) = await world.queue(client, "a", [other.lock("a").acquire()])
+
+    async def is_wanted() -> bool:
+        return keep._wanted_at_arrival is not None
+
+    await world.until(is_wanted)
+    await lease.release()
+    async with await waiting.result() as theirs:
+        pass
+    for job in running:
+        await job.result()
+    assert sum(token < theirs.token for token in tokens) == 3
+
+
 async def test_cached_readers_cost_nothing_until_a_writer_comes(world: World) -> None:
     client, other = world.clients(2)
     counter = Counter(client)
