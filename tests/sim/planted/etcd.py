@@ -88,18 +88,7 @@ def _(stack: ExitStack) -> None:
     replace(stack, steps, "lag_ms", wrong)
 
 
-# Three defects of an earlier design of the store, as they would be in this one.
-
-
-@bug("etcd: waiting claims outlive their sessions", promise="liveness", store="etcd")
-def _(stack: ExitStack) -> None:
-    """A holder and its waiters that die together leave a queue that nobody can end."""
-    right = Keys.put
-
-    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> str:
-        return right(self, key, value, 0 if f"{SEP}w{SEP}" in key else lease)
-
-    replace(stack, Keys, "put", wrong)
+# Defects of an earlier design of the store, as they would be in this one.
 
 
 @bug("etcd: a claim enters while its session ends", promise="left behind", store="etcd")
