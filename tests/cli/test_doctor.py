@@ -149,3 +149,8 @@ def test_doctor_of_a_lock_file(cli: Cli) -> None:
     assert dumped.returncode == 0
     assert "orders/42" in dumped.stdout
     assert "alice" in dumped.stdout
+
+
+def test_a_lock_server_refers_to_its_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "http://127.0.0.1:1"]) == 2
+    assert "with the URL of the server's store" in capsys.readouterr().err

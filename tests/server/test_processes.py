@@ -368,3 +368,17 @@ def test_a_server_serves_the_address_at_which_it_listens(tmp_path: Path) -> None
         other = httpx.get(server.url + "/healthz", headers={"Host": "127.0.0.3"})
         assert other.status_code == 421
         server.stop()
+
+
+def test_a_server_whose_output_nobody_reads_can_be_stopped(tmp_path: Path) -> None:
+    """The message about the shutdown failed, and with it the handler of the signal."""
+    server = ServerProcess("memory://", tmp_path)
+    reader, writer = os.pipe()
+    command = [*server._command, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=writer) as process, os.fdopen(reader) as said:
+        os.close(writer)
+        assert any("serving" in line for line in iter(said.readline, ""))
+        said.close()
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0

@@ -9,9 +9,11 @@ import time
 from lockfast.cli import exit_codes
 from lockfast.cli.formatting import safe_text, write_line
 from lockfast.cli.json_output import write_json
+from lockfast.cli.serve import check_packages
 
 
 def token(arguments: argparse.Namespace) -> int:
+    check_packages("lockfast token")
     from lockfast.server.audit import AuditLog
     from lockfast.server.running import token_file
 

@@ -308,4 +308,6 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    # Whoever read standard error may be gone; a signal must still stop the server.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)

@@ -42,8 +42,10 @@ class Maintenance:
     """The TTL of the clients for which the store is checked; some stores do not support every TTL.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, advice: str = "") -> None:
+        """`advice`: what to do instead of something that is not supported."""
         self.label = label
+        self._advice = advice
 
     def examine(self) -> Iterator[Diagnosis]:
         """Check the store without changing anything."""
@@ -82,7 +84,9 @@ class Maintenance:
 
     def _unsupported(self, command: str) -> UnsupportedError:
         return UnsupportedError(
-            self.label, f"`lockfast {command}` is not available for this kind of store"
+            self.label,
+            f"`lockfast {command}` is not available for this kind of store",
+            self._advice,
         )
 
 
