@@ -9,6 +9,7 @@ from lockfast.flow.acquire import lost_error
 from lockfast.flow.holding import LeaseState, Phase
 from lockfast.flow.session import DEADLOCK_EVERY_MS_MAX, WAITING_PER_RENEWAL, Session
 from lockfast.flow.session_claims import DEADLOCK_AFTER_MS
+from lockfast.flow.session_life import KeeperState
 from tests.flow.worlds import BLOCKER, TTL_MS, Clock, World
 
 
@@ -175,3 +176,26 @@ def test_a_reply_to_a_keep_alive_after_the_deadline_is_too_late(world: World) ->
     world.clock.at_ms = deadline
     assert not world.session.renewed(sent_ms)
     assert not world.session.alive()
+
+
+def test_only_the_first_failed_keep_alive_makes_leases_uncertain(world: World) -> None:
+    lease = world.held()
+    assert world.session.unconfirmed()
+    assert not world.session.unconfirmed()
+    assert world.session.state_of(lease) is LeaseState.UNCERTAIN
+    assert world.session.renewed(world.clock.at_ms)
+    assert world.session.state_of(lease) is LeaseState.HELD
+
+
+def test_closing_waits_only_for_a_keeper_that_has_something_to_send(world: World) -> None:
+    assert not world.session.close(), "it has no keeper"
+    world.session.keeper = KeeperState.RUNNING
+    stopped: list[str] = []
+    assert world.session.close(lambda: stopped.append("stopped"))
+    world.session.keeper_stopped()
+    assert stopped == ["stopped"]
+    assert not world.session.close(), "its keeper has stopped"
+    unsent = Session(Clock(), TTL_MS, "owner", "")
+    unsent.keeper = KeeperState.RUNNING
+    unsent.end("closed")
+    assert not unsent.close()

@@ -37,6 +37,10 @@ _OF_PARTS_OF_FLOW: Final = {
         *("regressions/test_who_is_in_the_way", "regressions/test_refused_session"),
     ),
     "admin": ("primitives/test_watch", "drawing/test_drawings"),
+    "client": (
+        *("regressions/test_owner_of_a_forked_child", "regressions/test_actor_of_a_forked_child"),
+        "regressions/test_closed_and_busy_workers",
+    ),
     "convert": (
         *("primitives/test_conversion", "primitives/test_rwlock"),
         "regressions/test_deadlock_of_a_conversion_names_its_cycle",
