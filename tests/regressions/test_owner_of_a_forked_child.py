@@ -15,9 +15,10 @@ def owner_in_child(client: lockfast.Client) -> str:
     pid = os.fork()
     if pid == 0:
         try:
+            told = client.owner
             with client.lock("a"):
                 seen = client.inspect("a").holders[0].owner
-            os.write(writing, f"{client.owner}\n{seen}".encode())
+            os.write(writing, f"{told}\n{seen}".encode())
         finally:
             os._exit(0)
     os.close(writing)
