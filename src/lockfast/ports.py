@@ -81,6 +81,9 @@ WAKE_DIED = "died"
 WAKE_MISSED = "missed"
 """A wake of a listener that has just connected: earlier wakes are lost, so the keeper must
 check every claim, including those whose `Enter` is still in flight."""
+WAKE_DISCONNECTED = "disconnected"
+"""A wake of a listener whose connection also carries the keep-alives: it is broken, so leases are
+uncertain until a keep-alive succeeds, and wakes may be lost as with WAKE_MISSED."""
 PROCESS_DIED = "its process died"
 """The reason recorded when a session is expelled because its process has exited."""
 

@@ -10,6 +10,7 @@ import pytest
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
 from lockfast.stores.zookeeper import ZooKeeperStore
+from lockfast.stores.zookeeper.transport import Children, Multi, Request, Set
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
 from tests.zookeeper.model import ModelNetwork, ModelServer
 
@@ -104,3 +105,77 @@ def test_a_hand_over_reads_no_more_in_a_longer_line(count: int) -> None:
     per_grant = (server.bytes_read - before) / grants
     print(f"{count} waiting: {per_grant:.0f} bytes read per grant")
     assert per_grant < 16_000
+
+
+@pytest.mark.parametrize("moment", [Set, Children, Multi])
+def test_a_claim_that_joins_while_its_bucket_is_read_is_not_passed_over(
+    moment: type[Request],
+) -> None:
+    """A release seals the bucket, reads it and moves its claims; another claim joins in between."""
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(14)]
+    late = Client(server, "late")
+    for client in clients:
+        client.enter()
+    while moves_a_bucket(server, clients[0], moment, late) is False:
+        assert isinstance(clients[1].look(), c.Granted)
+        clients.pop(0)
+    for here, behind in pairwise([*clients[1:], late]):
+        assert isinstance(here.look(), c.Granted), here.id
+        here.leave()
+        assert isinstance(behind.look(), c.Granted), behind.id
+
+
+def moves_a_bucket(
+    server: ModelServer, holder: Client, moment: type[Request], late: Client
+) -> bool:
+    """Release the lock; if that needs a bucket, another claim joins before the given request."""
+    is_sealing = False
+
+    def join(request: Request) -> None:
+        nonlocal is_sealing
+        is_sealing |= isinstance(request, Set) and "/q" in request.path
+        if is_sealing and isinstance(request, moment):
+            server.before = None
+            assert isinstance(late.enter(), c.Queued)
+
+    server.before = join
+    assert holder.leave() == c.Done()
+    server.before = None
+    return is_sealing
+
+
+def test_many_that_give_up_do_not_touch_the_document() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(100)]
+    for client in clients:
+        client.enter()
+    version = server.state.nodes["/lockfast/default/n/lock:a"].version
+    for client in clients[30:]:
+        assert client.leave() == c.Done()
+    assert server.state.nodes["/lockfast/default/n/lock:a"].version == version
+    for here, behind in pairwise(clients[:30]):
+        here.leave()
+        assert isinstance(behind.look(), c.Granted)
+
+
+def test_claims_that_join_a_bucket_do_not_touch_the_document() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(60)]
+    for client in clients[:20]:
+        client.enter()
+    version = server.state.nodes["/lockfast/default/n/lock:a"].version
+    for client in clients[20:]:
+        assert isinstance(client.enter(), c.Queued)
+    assert server.state.nodes["/lockfast/default/n/lock:a"].version == version
+
+
+def test_a_queue_that_was_long_leaves_nothing_behind() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(100)]
+    for client in clients:
+        client.enter()
+    for client in clients:
+        client.leave()
+    server.state.reap_containers()
+    assert not server.state.nodes["/lockfast/default/n"].children

@@ -48,7 +48,7 @@ from lockfast.flow.retry import Backoff
 from lockfast.flow.session import RENEWALS_PER_TTL, Proof, Session
 from lockfast.flow.session_life import KeeperState
 from lockfast.flow.silent_sessions import SLACK, SilentSessions, just_before
-from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_MISSED, Wire
+from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_DISCONNECTED, WAKE_MISSED, Wire
 
 REQUEST_MS_MAX: Final = 2000
 LISTEN_AGAIN_MS: Final = 100
@@ -276,6 +276,13 @@ class Keeper:
         session = self._session
         observed.report_keep_alive_failed(session, sent_us, error)
         if was_confirmed:
+            self._report_uncertain()
+
+    def _report_uncertain(self) -> None:
+        session = self._session
+        if session.emitter.observer is not None:
+            from lockfast.flow import observed
+
             held = [holding for holding in session.holdings() if holding.held_us is not None]
             observed.report_uncertain(session, held)
 
@@ -410,7 +417,9 @@ class Keeper:
                     changed()
             elif wake.what == WAKE_WANTED:
                 session.wanted(wake.n)
-            elif wake.what == WAKE_MISSED:
+            elif wake.what in (WAKE_MISSED, WAKE_DISCONNECTED):
+                if wake.what == WAKE_DISCONNECTED and session.unconfirmed():
+                    self._report_uncertain()
                 # An immediate keep-alive detects changes of held and waiting claims; a claim
                 # whose `Enter` is in flight is checked as soon as it is known to wait.
                 session.wakes_missed()

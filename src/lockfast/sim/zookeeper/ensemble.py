@@ -27,6 +27,8 @@ from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, O
 LABEL: Final = "zookeeper://simulated"
 BROKEN_US_MAX: Final = 60 * MS
 """A broken connection is noticed within this."""
+BETWEEN_US_MAX: Final = 300
+"""Requests of one flight are executed within this of each other."""
 EPOCH_MS: Final = 1_700_000_000_000
 CONNECT_AGAIN_US: Final = 80 * MS
 
@@ -250,7 +252,7 @@ class SimLink:
             self._kernel.arrive(at_us - self._kernel.now, self._member.host, receive)
             self._up_us = at_us
             # Each request is executed separately, so others are executed in between.
-            at_us += 1 + self._network.transit_us() // 4
+            at_us += 1 + int(self._network.draw() * BETWEEN_US_MAX)
 
     def break_soon(self, connection: int) -> None:
         late_us = 1 + int(self._network.draw() * BROKEN_US_MAX)

@@ -11,6 +11,7 @@ from lockfast.sim.runtime import Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
 from lockfast.sim.zookeeper.ensemble import LABEL, Ensemble, SimZooKeeperNetwork
 from lockfast.stores.zookeeper import ZooKeeperStore
+from lockfast.stores.zookeeper.plan import Sizes
 
 if TYPE_CHECKING:
     from lockfast.sim.world import World
@@ -29,7 +30,8 @@ class ZooKeeperService:
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
         network = SimZooKeeperNetwork(host, self.ensemble)
-        store = ZooKeeperStore(LABEL, "/lockfast/default", network)
+        # Few claims wait in a world, so its queues are divided into small parts.
+        store = ZooKeeperStore(LABEL, "/lockfast/default", network, Sizes(1, 2))
         return ObservedStore(store, on_send, on_reply)
 
     def crash(self) -> None:

@@ -15,12 +15,13 @@ document sees as its `mzxid`.
 What each multi checks, and why that suffices:
 
   - *The version of each document*, which every step there raises: no claim has entered, left or
-    been granted since it was read. Versions restart when a node is deleted and created again, so
-    each multi also requires *a node below the resource* that existed when it was read. A node with
-    children cannot be deleted and no name below a resource is used twice, so it is still the same
-    resource. If there is none, the multi deletes the resource, which succeeds only while it has
-    no children, and creates it again. The document and the names of its children are two reads;
-    if their `czxid` differs, the resource was replaced between them and is read again.
+    been granted since it was read, except in a bucket (see below). Versions restart when a node is
+    deleted and created again, so each multi also requires *a node below the resource* that existed
+    when it was read. A node with children cannot be deleted and no name below a resource is used
+    twice, so it is still the same resource. If there is none, the multi deletes the resource, which
+    succeeds only while it has no children, and creates it again. The document and the names of its
+    children are two reads; if their `czxid` differs, the resource was replaced between them and is
+    read again.
   - *The acting session's node at version 0.* Ending a session sets that node, so from then on the
     session can do nothing, and be granted nothing, even before its client knows.
   - *The node of each heir, and its session's.* A dead heir fails the multi; the next one is tried.
@@ -33,11 +34,31 @@ lock is free, and a leave that the document is as the last step of this process 
 a free lock, releasing it and handing it over cost one write each. If the assumption is wrong, the
 step reads the current state.
 
-**Long queues.** A document has at most a window of waiting claims. Further claims wait in
-*buckets*, separate nodes that the document lists with their first ranks. A step that exhausts the
-window reads the next bucket into it. A claim that joins a bucket raises the document's version too,
-so no claim is missed. A hand-over reads and writes a window and a bucket, and forty bytes for each
-further bucket.
+**Long queues.** A document has a *window*, the first waiting claims. Further claims wait in
+*buckets*: containers whose children are the claims, named by their ranks. The document lists the
+buckets, each with the rank where it starts. A claim that joins a bucket creates its node and checks
+that the bucket is open (data version 0); it does not touch the document, so it conflicts neither
+with other claims that join nor with a hand-over. A claim that gives up in a bucket deletes its node
+and only checks that the document is unchanged. Four rules make this safe:
+
+  - *A bucket is listed as long as it is open.* The multi that creates it lists it, and the multi
+    that removes it from the list was planned after it was sealed.
+  - *A claim in a bucket never has a lower rank than the bucket's start*, which is fixed when the
+    bucket is opened and only rises with the claims that are moved. So a claim in the window that
+    is ahead of all starts can be granted without reading a bucket: nobody who joined one can be
+    ahead of it. Claims with a lower rank, those with priority, enter the document.
+  - *A bucket is sealed before it is read for a decision.* Sealing sets the node, so no claim can
+    join any more; what is read afterwards is everything. The first claims, as many as the window
+    holds, move into the document in the multi that grants. They keep their nodes.
+  - *The window is refilled before the queue counts as empty*: the table sees a bucket as at least
+    one waiting claim. So the step that releases a lock finds every claim that has joined.
+
+A claim that finds its bucket sealed reads the document again and joins the next bucket, which the
+step that sealed the last one opens. If that step dies before its multi, the bucket is listed but
+sealed: claims that join open another one, and the next hand-over moves what is in it. A claim reads
+the names in the last bucket before it joins, to draw a higher rank, so arrival order is kept. A
+hand-over reads the document, the names in one or two buckets and one window of claims, and sixty
+bytes for each further bucket of 64 claims.
 
 **Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
 its claims; the bell's content includes the token. A waiting client also watches the sessions
@@ -52,7 +73,8 @@ kazoo's pings are disabled, or a client whose keeper is stuck would hold its loc
 keep-alive is a write, because a member that is cut off from the leader still answers reads. The
 session timeout is a third longer than the TTL (`sessions.link_timeout_ms`). Ranks, closings and
 `max_hold` use the leader's clock, as estimated from the last write of this process; a claim never
-enters ahead of those it can see in the queue.
+enters ahead of those it can see in the queue. The estimate is never ahead of that clock, and a
+closing counts from the write that stores it, so it never ends early.
 
 **Tokens** are `base + zxid`, where the zxid's two halves are packed into fewer bits
 (`layout.Base`): they increase across an election and a roll-over of the low half. Opening a session
@@ -73,6 +95,7 @@ from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.stores.zookeeper.layout import Paths
 from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import SALT_BITS, OwnSessions
+from lockfast.stores.zookeeper.plan import Sizes
 from lockfast.stores.zookeeper.steps import SEVERAL_MAX, Context
 from lockfast.stores.zookeeper.transport import Network
 from lockfast.stores.zookeeper.wake_listener import ZooKeeperWakeListener
@@ -84,11 +107,17 @@ class ZooKeeperStore:
 
     capabilities = Capabilities(several=SEVERAL_MAX, watch=False)
 
-    def __init__(self, label: str, root: str, network: Network) -> None:
+    def __init__(
+        self,
+        label: str,
+        root: str,
+        network: Network,
+        sizes: Sizes = Sizes(),  # noqa: B008  # immutable
+    ) -> None:
         self.label = label
         self.network = network
         own = OwnSessions(network.mutex(), network.random_bits(SALT_BITS))
-        self.context = Context(label, network, Paths(root), own)
+        self.context = Context(label, network, Paths(root), own, sizes)
         self.links = Links(self.context)
 
     def caller_wire(self) -> Wire:

@@ -11,12 +11,14 @@
     <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by the client that grants or
                                   revokes the claim; a revocation is in its content
     <root>/n/…/!<unique>          the resource is closed (as its document says); persistent
-    <root>/n/…/q<k>               one part of a long queue; a container
-    <root>/n/…/q<k>/<rank>.<session>.<n>   a claim that waits there (its document); ephemeral
+    <root>/n/…/q<k>               a bucket, one part of a long queue; a container. Its data version
+                                  is 0 while claims can join it
+    <root>/n/…/q<k>/<rank>.<session>.<n>   a claim that waits there (its entry); ephemeral
 
 A document has everything about a resource except which claims are alive: an entry counts only
 while its node exists. Tokens allocated by the write that produced the document are stored relative
-to that write's zxid, which a reader of the document sees as its `mzxid`.
+to that write's zxid, which a reader of the document sees as its `mzxid`, and the end of a closing
+relative to the leader's clock at that write, `mtime`.
 """
 
 from __future__ import annotations
@@ -107,6 +109,21 @@ def tomb_of(node: str) -> tuple[int, str]:
     """Return when a session was ended, and which one."""
     at_ms, _, session = node.partition(".")
     return int(at_ms) if at_ms.isdigit() else 0, unquote(session)
+
+
+def rank_in_bucket(rank: str, session: str, n: int) -> str:
+    """Return the rank of a claim that waits in a bucket; it is also the name of its node.
+
+    Claims that join a bucket do not see each other and may draw the same rank, so it is extended
+    by what is unique.
+    """
+    return f"{rank}.{place_node(session, n)}"
+
+
+def claim_of(rank: str) -> tuple[str, int]:
+    """Return the claim with this rank in a bucket."""
+    session, _, n = rank.partition(".")[2].rpartition(".")
+    return unquote(session), int(n)
 
 
 def place_node(session: str, n: int) -> str:
@@ -229,20 +246,20 @@ class Entry(NamedTuple):
 
     @property
     def node(self) -> str:
-        node = place_node(self.claim.session, self.claim.n)
-        return f"q{self.bucket}/{self.claim.rank}.{node}" if self.bucket else node
+        if self.bucket:
+            return f"q{self.bucket}/{self.claim.rank}"
+        return place_node(self.claim.session, self.claim.n)
 
 
 class Bucket(NamedTuple):
-    """One part of a long queue: the claims whose rank is `start` or higher."""
+    """One part of a long queue, as its document lists it."""
 
     name: str
     """Never reused, so that a node in it proves that the resource is still the same."""
     start: str
-    last: str
-    """The highest rank that has joined."""
-    joined: int
-    """How many claims have joined; some of them may be gone."""
+    """The claims in it that are not in the document have this rank or a higher one."""
+    is_sealed: bool = False
+    """No claim can join it, because its first claims were moved into the document."""
 
     @property
     def node(self) -> str:
@@ -306,10 +323,12 @@ def _place(values: Any) -> Place:
     return Place(kind, str(name), mode, int(weight), int(limit))
 
 
-def packed(document: Document, base: Base) -> bytes:
+def packed(document: Document, base: Base, closed_for_ms: int = 0) -> bytes:
+    """Encode a document; `closed_for_ms` is for how long this write closes the resource."""
     entries = [packed_entry(entry) for entry in document.entries.values()]
-    buckets = [list(bucket) for bucket in document.buckets]
-    rest = [document.limit, document.closed_ms, document.marker, buckets]
+    buckets = [[one.name, one.start, int(one.is_sealed)] for one in document.buckets]
+    closed = [closed_for_ms] if closed_for_ms else document.closed_ms
+    rest = [document.limit, closed, document.marker, buckets]
     return encode([list(base), rest, entries]).encode()
 
 
@@ -317,13 +336,14 @@ def document_from(label: str, data: bytes, stat: Stat) -> Document:
     if not data:
         return Document()  # created but not written yet; no step leaves a node like this
     try:
-        base_values, (limit, closed_ms, marker, buckets), entries = decode(data)
+        base_values, (limit, closed, marker, buckets), entries = decode(data)
+        closed_ms = stat.mtime_ms + closed[0] if isinstance(closed, list) else closed
         base = base_from(label, encode(base_values).encode())
         document = Document(
             {}, int(limit), int(closed_ms), str(marker),
-            [Bucket(str(a), str(b), str(c), int(d)) for a, b, c, d in buckets],
+            [Bucket(str(name), str(start), bool(sealed)) for name, start, sealed in buckets],
         )  # fmt: skip
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         raise UnreadableError(f"a resource is not readable ({error})") from None
     for values in entries:
         entry = entry_from(values, base, stat.mzxid)

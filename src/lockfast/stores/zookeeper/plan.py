@@ -2,7 +2,9 @@
 
 A plan checks everything the table's decision rests on:
 
-  - of each resource, the version of its node, which every step there raises;
+  - of each resource, the version of its node, which every step there raises, except that claims
+    join and leave buckets without it;
+  - of a bucket that a claim joins, that it is open;
   - that this is still the node that was read, not another one of the same name: some node below
     it that existed then still exists (a node with children cannot be deleted, and no name below a
     resource is used twice);
@@ -17,7 +19,7 @@ only makes room, and the claims waiting for it watch its session.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from lockfast.core.commands import REVOKED, WAITING, Wake
 from lockfast.core.rows import Claim
@@ -25,11 +27,21 @@ from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry, Paths
 from lockfast.stores.zookeeper.owned import OwnSessions
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
-from lockfast.stores.zookeeper.view import ClaimId, Loaded, Missing, Name, View
+from lockfast.stores.zookeeper.view import ClaimId, Instant, Loaded, Missing, Name, View
 
-WINDOW_MAX: Final = 16
-"""Waiting claims in a document; further claims wait in buckets."""
-BUCKET_MAX: Final = 32
+
+class Sizes(NamedTuple):
+    """How a long queue is divided."""
+
+    window_max: int = 8
+    """Waiting claims in a document; further claims wait in buckets."""
+    bucket_max: int = 64
+    """Claims in a bucket before the next one is opened; concurrent claims can exceed it."""
+
+
+CONTENDED: Final = 2
+"""After so many conflicts, a claim that joins a queue opens a bucket, where others can follow
+without conflicts, even if the window is not full."""
 
 
 @dataclass
@@ -43,6 +55,8 @@ class Plan:
     changed: set[ClaimId] = field(default_factory=set)
     nodes: dict[ClaimId, str] = field(default_factory=dict)
     """For each claim, the node of its first place, below the resource."""
+    closed: list[Name] = field(default_factory=list)
+    """Resources that the write closes: until an instant of the leader's clock at the write."""
     tokens: int = 0
     """How many tokens the write allocates."""
     base: tuple[Base, int] | None = None
@@ -53,6 +67,7 @@ class Plan:
 class _Ops:
     """The operations on one resource, in the order in which a multi needs them."""
 
+    checks: list[Operation] = field(default_factory=list)
     creates: list[Operation] = field(default_factory=list)
     deletes: list[Operation] = field(default_factory=list)
     sets: list[Operation] = field(default_factory=list)
@@ -68,15 +83,23 @@ class Planner:
         paths: Paths,
         own: OwnSessions,
         base: tuple[Base, int],
-        now_ms: int,
+        instant: Instant,
         unique: int,
+        sizes: Sizes,
+        sealed: set[str],
+        conflicts: int,
     ) -> None:
         self._view = view
         self._paths = paths
         self._own = own
         self._base, self._base_version = base
-        self._now_ms = now_ms
+        self._now_ms = instant.now_ms
+        self._by_server = instant.by_server
         self._unique = f"{unique:x}"
+        self._sizes = sizes
+        self._sealed = sealed
+        """Buckets that were found to be closed, whatever the document says."""
+        self._is_contended = conflicts >= CONTENDED
         self._plan = Plan(claims=view.claims())
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
@@ -127,6 +150,11 @@ class Planner:
         row, old = self._view.row(one), one.document
         entries: dict[ClaimId, Entry] = {}
         for of, claim in self._plan.claims.items():
+            if of in one.peeked:
+                if of in self._plan.changed and claim.state != REVOKED:
+                    bucket = one.peeked[of].bucket
+                    raise Missing(refill=(one.kind, one.name), bucket=bucket, of=of)
+                continue
             if claim.state != REVOKED and any(p[:2] == (one.kind, one.name) for p in claim.places):
                 known = old.entries.get(of)
                 bucket = known.bucket if known is not None else ""
@@ -165,7 +193,7 @@ class Planner:
         elif stood and not stands and before is not None:
             for i, place in enumerate(before.places):
                 one = self._view.loaded[place[:2]]
-                node = one.document.entries[of].node
+                node = (one.document.entries.get(of) or one.peeked[of]).node
                 if after is not None and i == 0:
                     self._set(
                         place[:2], node, k.packed_taken(Entry(after, self._view.owners[of[0]]))
@@ -191,6 +219,7 @@ class Planner:
             data = b""
         else:
             del document.entries[of]
+            claim.rank = k.rank_in_bucket(claim.rank, *of)
             entry = entry._replace(bucket=bucket.name)
             data = k.encode(k.packed_entry(entry)).encode()
             ops.creates.append(Create(f"{one.path}/{entry.node}", data, True))
@@ -203,17 +232,24 @@ class Planner:
         at = max((i for i, bucket in enumerate(buckets) if bucket.start <= rank), default=-1)
         if buckets and at < 0:
             return None
-        if not buckets:
-            waiting = [e for e in document.entries.values() if e.claim.state == WAITING]
-            if len(waiting) <= WINDOW_MAX or any(e.claim.rank > rank for e in waiting):
+        if buckets:
+            chosen = buckets[at]
+            is_closed = chosen.is_sealed or chosen.name in self._sealed
+            is_last = at == len(buckets) - 1
+            if not is_closed and not (is_last and one.last_count >= self._sizes.bucket_max):
+                ops.checks.append(Check(f"{one.path}/{chosen.node}", 0))
+                return chosen
+            if not is_last:
                 return None
-        if not buckets or (at == len(buckets) - 1 and buckets[at].joined >= BUCKET_MAX):
-            buckets.append(Bucket(self._unique, rank, rank, 0))
-            ops.creates.append(Create(f"{one.path}/{buckets[-1].node}", b"", container=True))
-            at = len(buckets) - 1
-        old = buckets[at]
-        buckets[at] = old._replace(last=max(old.last, rank), joined=old.joined + 1)
-        return buckets[at]
+        else:
+            waiting = [e for e in document.entries.values() if e.claim.state == WAITING]
+            is_short = len(waiting) <= self._sizes.window_max and not self._is_contended
+            if is_short or any(e.claim.rank > rank for e in waiting):
+                return None
+        opened = Bucket(self._unique, rank)
+        buckets.append(opened)
+        ops.creates.append(Create(f"{one.path}/{opened.node}", b"", container=True))
+        return opened
 
     def _wakes(self, wakes: list[Wake]) -> None:
         """Set the nodes of granted claims, which proves that they exist, and ring their bells."""
@@ -253,14 +289,23 @@ class Planner:
     def _resource(self, name: Name, one: Loaded, document: Document) -> list[Operation]:
         ops, path = self._ops[name], one.path
         self._mark_closed(one, document, ops)
-        if document == one.document and not (ops.creates or ops.touched or one.is_refilled):
-            return self._relied_on(one)
+        if document == one.document and not one.is_refilled:
+            # At most nodes in buckets change.
+            relied_on = self._relied_on(one) if ops.touched or not ops.creates else []
+            return [*relied_on, *ops.checks, *ops.creates, *ops.deletes, *ops.sets]
+        if one.open_reads:
+            raise Missing(seal=name)
+        self._replace_buckets(one, document, ops)
         created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
         left = {c for c in one.children | created if c not in ops.deleted and "/" not in c}
         after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
         after.taken = {of: found for of, found in one.taken.items() if of in self._plan.claims}
         self._plan.after[name] = after
-        data = k.packed(document, self._base)
+        closed_for_ms = 0
+        if self._by_server and document.closed_ms > one.document.closed_ms:
+            closed_for_ms = document.closed_ms - self._now_ms
+            self._plan.closed.append(name)
+        data = k.packed(document, self._base, closed_for_ms)
         is_empty = not (document.entries or document.closed_ms or document.buckets)
         if not one.exists:
             if is_empty:
@@ -270,7 +315,7 @@ class Planner:
             return [Create(path, b"", container=True), *ops.creates, Set(path, data, 0)]
         if is_empty and not left:
             after.exists = False
-            return [*ops.deletes, *ops.sets, Delete(path, one.version)]
+            return [*ops.checks, *ops.deletes, *ops.sets, Delete(path, one.version)]
         if not ops.touched:
             witness = next(iter(sorted(one.children)), None)
             if witness is None:
@@ -280,7 +325,23 @@ class Planner:
                 create = Create(path, b"", container=True)
                 return [Delete(path, one.version), create, *ops.creates, Set(path, data, 0)]
             ops.sets.append(Check(f"{path}/{witness}"))
-        return [*ops.creates, *ops.deletes, *ops.sets, Set(path, data, one.version)]
+        operations = [*ops.checks, *ops.creates, *ops.deletes, *ops.sets]
+        return [*operations, Set(path, data, one.version)]
+
+    def _replace_buckets(self, one: Loaded, document: Document, ops: _Ops) -> None:
+        """Delete sealed buckets that are empty; open a bucket after the last one was sealed.
+
+        Otherwise all claims that join at this moment would compete for opening one.
+        """
+        for node in one.emptied:
+            self._delete((one.kind, one.name), node)
+        if one.next_start and (not document.buckets or document.buckets[-1].is_sealed):
+            opened = Bucket(self._unique, one.next_start)
+            document.buckets.append(opened)
+            path = f"{one.path}/{opened.node}"
+            ops.creates.append(Create(path, b"", container=True))
+            # The server deletes only containers that have had children.
+            ops.creates += [Create(f"{path}/-"), Delete(f"{path}/-")]
 
     def _relied_on(self, one: Loaded) -> list[Operation]:
         """Check a resource that does not change but that the decision may rely on."""

@@ -22,7 +22,7 @@ from lockfast.errors import AccessDeniedError, StoreUnavailableError
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.layout import Base, Entry, Paths
 from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession, OwnSessions
-from lockfast.stores.zookeeper.plan import Plan, Planner
+from lockfast.stores.zookeeper.plan import Plan, Planner, Sizes
 from lockfast.stores.zookeeper.transport import (
     BAD_VERSION,
     NO_AUTH,
@@ -90,14 +90,26 @@ OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
 """Commands that require a session that has not ended."""
 
 
+class Outdated(Exception):  # not an error: the step reads the resource again
+    """A resource has changed since its document was read."""
+
+
 class Context:
     """State shared by all steps of one store."""
 
-    def __init__(self, label: str, network: Network, paths: Paths, own: OwnSessions) -> None:
+    def __init__(
+        self,
+        label: str,
+        network: Network,
+        paths: Paths,
+        own: OwnSessions,
+        sizes: Sizes = Sizes(),  # noqa: B008  # immutable
+    ) -> None:
         self.label = label
         self.network = network
         self.paths = paths
         self.own = own
+        self.sizes = sizes
         self.base: tuple[Base, int] | None = None
         """The base of tokens as last read, and its version."""
         self.zxid = 0
@@ -200,11 +212,19 @@ class Step:
         self._command = command
         # All attempts use the same instant and the same arrival number.
         self._instant = instant or context.instant()
-        self._arrival = self._own.next_arrival(self._instant.wall_us)
+        self._unique = self._arrival = self._own.next_arrival(self._instant.wall_us)
         self._loaded: dict[Name, Loaded] = {}
         self._sessions: dict[str, Session | None] = {}
         """Sessions whose nodes were read, because they may have ended."""
         self._locations: dict[ClaimId, tuple[Place, ...]] = {}
+        self._nodes: dict[ClaimId, str] = {}
+        """The nodes of claims of other processes that were located."""
+        self._sealed: set[str] = set()
+        """Buckets that were found to be closed."""
+        self._seals = isinstance(command, c.Enter | c.Leave | Settle | Purge)
+        """Whether a bucket is sealed before it is read, because the document will be written."""
+        self.reads_all = isinstance(command, c.Claims)
+        """Whether all claims in buckets are read."""
         self._conflicts = 0
         self._met: OwnClaim | None = None
         """The claim that the command is about, as its session knew it initially."""
@@ -238,8 +258,8 @@ class Step:
             if self._context.base[0].is_outgrown(self._context.zxid):
                 await raise_base(self._requests, None)
             planner = Planner(
-                view, self._paths, self._own, self._context.base, self._instant.now_ms,
-                self._arrival,
+                view, self._paths, self._own, self._context.base, self._instant,
+                self._unique, self._context.sizes, self._sealed, self._conflicts,
             )  # fmt: skip
             tidies = isinstance(self._command, Settle | Purge | c.Enter | c.Leave)
             try:
@@ -320,14 +340,9 @@ class Step:
 
     async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
         """Determine whether an enter without a reply was executed."""
-        name = claim.places[0][:2]
-        if name not in self._loaded:
-            await self._load([name])
-        one, of = self._loaded[name], (own.id, n)
-        bucket = claim.node[1:].partition("/")[0] if claim.node[:1] == "q" else ""
-        if bucket and any(known.name == bucket for known in one.document.buckets):
-            await refill(self._requests, one, bucket, self._is_over)
-        if of in one.document.entries or of in one.taken:
+        path = f"{self._paths.resource(*claim.places[0][:2])}/{claim.node}"
+        (node,) = await self._requests.call(Exists(path))
+        if node.stat is not None:
             own.saw(n)
         else:
             own.undoubt(n, claim)
@@ -372,9 +387,37 @@ class Step:
                 one.exists, one.version = True, node.stat.version
                 one.children = frozenset(below.children)
                 one.document = k.document_from(self._context.label, node.data, node.stat)
-            await self._part(one)
+            if isinstance(self._command, c.Enter) and one.document.buckets and not fresh:
+                # An outdated read would not show who has joined: this claim could overtake them.
+                await self._load(names, fresh=True)
+                return
+            try:
+                await self._part(one)
+                await self._read_buckets(one)
+            except Outdated:
+                await self._load([name], fresh=True)
+                continue
             self._loaded[name] = one
             self._context.met(one)
+
+    async def _read_buckets(self, one: Loaded) -> None:
+        """Read from the buckets of a resource what the command always needs."""
+        command, buckets = self._command, one.document.buckets
+        if not buckets:
+            return
+        if self.reads_all:
+            while buckets:
+                await refill(self._requests, one, self._is_over, seals=False)
+        elif isinstance(command, c.Inspect):
+            answers = await self._requests.call(
+                *(Children(f"{one.path}/{bucket.node}") for bucket in buckets)
+            )
+            for bucket, answer in zip(buckets, answers, strict=True):
+                one.counts[bucket.name] = sum(node >= bucket.start for node in answer.children)
+        elif isinstance(command, c.Enter):
+            (answer,) = await self._requests.call(Children(f"{one.path}/{buckets[-1].node}"))
+            one.last = max([buckets[-1].start, *answer.children])
+            one.last_count = len(answer.children)
 
     async def _part(self, one: Loaded) -> None:
         """Separate live entries from dead ones, and find revoked claims."""
@@ -426,12 +469,24 @@ class Step:
     async def _read_on(self, missing: Missing) -> None:
         if missing.resource is not None:
             await self._load([missing.resource])
+        if missing.seal is not None:
+            self._seals = True
+            await self._load([missing.seal])
         if missing.refill is not None:
-            await refill(
-                self._requests, self._loaded[missing.refill], missing.bucket, self._is_over
-            )
+            try:
+                await self._read_bucket(missing, self._loaded[missing.refill])
+            except Outdated:
+                await self._load([missing.refill], fresh=True)
         if missing.claim is not None:
             await self._locate(missing.claim)
+
+    async def _read_bucket(self, missing: Missing, one: Loaded) -> None:
+        requests, of = self._requests, missing.of
+        peeks = isinstance(self._command, c.Look | c.Leave)
+        if of is not None and peeks and of not in one.peeked:
+            await peek(requests, one, missing.bucket, of, self._is_over)
+        else:
+            await refill(requests, one, self._is_over, missing.bucket, of, seals=self._seals)
 
     async def _locate(self, of: ClaimId) -> None:
         """Find a claim of another process: where it was last seen, or else anywhere."""
@@ -445,11 +500,13 @@ class Step:
         for one in await load_all(self._requests):
             if of in one.document.entries:
                 self._locations[of] = one.document.entries[of].claim.places
+                self._nodes[of] = one.document.entries[of].node
 
     def _view(self) -> View:
         return View(
-            self._loaded, self._own, self._sessions, self._locations, self._instant, self._arrival
-        )
+            self._loaded, self._own, self._sessions, self._locations, self._nodes, self._instant,
+            self._arrival,
+        )  # fmt: skip
 
     # ── deciding ─────────────────────────────────────────────────────────────────────
 
@@ -493,7 +550,7 @@ class Step:
         if not entries or not command.queue or (command.session, command.n) in view.before:
             return command
         latest = max(entry.claim.entered_ms for entry in entries)
-        lasts = [b.last for one in self._loaded.values() for b in one.document.buckets]
+        lasts = [one.last for one in self._loaded.values() if one.last]
         latest = max([latest, *map(entered_of, lasts)])
         self._lag_ms = max(self._lag_ms, latest - self._instant.now_ms, 0)
         last = max(arrival_of(rank) for rank in [*(e.claim.rank for e in entries), *lasts])
@@ -566,6 +623,9 @@ class Step:
             assert stat is not None
             return base[0].token(stat.mzxid, token - k.RELATIVE)
 
+        for name in plan.closed:
+            assert stat is not None
+            plan.after[name].document.closed_ms += stat.mtime_ms - self._instant.now_ms
         if entered is not None:
             entered[0].saw(entered[1])
         for claim in plan.claims.values():
@@ -594,6 +654,9 @@ class Step:
             await read_base(self._requests)
         elif path.startswith(f"{self._paths.sessions}/") and isinstance(failed, Check):
             await self._read_session(k.session_of(path.rpartition("/")[2]))
+        elif isinstance(failed, Check) and failed.version == 0:
+            # Only joining a bucket checks a version 0 that is not a session's.
+            self._sealed.add(path.rpartition("/q")[2])
         elif path.rpartition("/")[0] == self._paths.resources and failed.path not in {
             one.path for one in self._loaded.values()
         }:
@@ -781,26 +844,92 @@ async def read_session(requests: Requests, session: str, instant: Instant) -> Se
 
 
 async def refill(
-    requests: Requests, one: Loaded, name: str, is_over: Callable[[str], bool]
+    requests: Requests,
+    one: Loaded,
+    is_over: Callable[[str], bool],
+    name: str = "",
+    of: ClaimId | None = None,
+    *,
+    seals: bool,
 ) -> None:
-    """Read a bucket of a long queue into the document: the named one, or the next."""
+    """Read the claims of a bucket into the document: of the named one, or of the next.
+
+    With `seals`, first close the bucket to further claims, and read as many claims as the window
+    holds, or up to the claim `of`. Otherwise, read them all.
+    """
     buckets = one.document.buckets
-    bucket = next((found for found in buckets if found.name == name), buckets[0])
-    (below,) = await requests.call(Children(f"{one.path}/{bucket.node}"))
-    nodes = [f"{one.path}/{bucket.node}/{node}" for node in below.children]
-    for answer in await requests.call(*map(Get, nodes)) if nodes else ():
-        if not answer.error and answer.data.startswith(b"["):
-            entry: Entry = k.entry_from(k.decode(answer.data), Base(0, 0), 0)
-            if not is_over(entry.claim.session):
-                one.document.entries.setdefault((entry.claim.session, entry.claim.n), entry)
-    buckets.remove(bucket)
+    bucket = next((b for b in buckets if b.name == name), min(buckets, key=lambda b: b.start))
+    last, path = buckets[-1], f"{one.path}/{bucket.node}"
+    is_sealed = bucket.is_sealed or seals
+    # Either way, what is read is not older than the seal.
+    first: Request = Set(path, b"") if seals and not bucket.is_sealed else Sync(path)
+    _, below = await requests.call(first, Children(path))
+    nodes = sorted(node for node in below.children if node >= bucket.start)
+    claims = [k.claim_of(node) for node in nodes]
+    count = len(nodes)
+    if of is not None and of not in claims:
+        one.missed.add(of)
+    if seals:
+        count = max(requests.context.sizes.window_max, claims.index(of) + 1 if of in claims else 0)
+    for found in await read_entries(requests, path, nodes[:count], is_over):
+        one.document.entries.setdefault((found.claim.session, found.claim.n), found)
+    stays = set(claims[count:])
+    one.peeked = {
+        key: e for key, e in one.peeked.items() if e.bucket != bucket.name or key in stays
+    }
+    at = buckets.index(bucket)
+    rest = nodes[count : count + 1]
+    buckets[at : at + 1] = [bucket._replace(start=node, is_sealed=is_sealed) for node in rest]
     one.is_refilled = True
+    one.open_reads |= not is_sealed
+    if seals and bucket == last:
+        one.next_start = nodes[-1] if nodes else ""
+    if is_sealed and not below.children and not below.error:
+        one.emptied.append(bucket.node)
+
+
+async def peek(
+    requests: Requests, one: Loaded, name: str, of: ClaimId, is_over: Callable[[str], bool]
+) -> None:
+    """Read a claim from its bucket, with the claims next to it, and leave them there."""
+    bucket = next(b for b in one.document.buckets if b.name == name)
+    path = f"{one.path}/{bucket.node}"
+    (below,) = await requests.call(Children(path))
+    nodes = sorted(node for node in below.children if node >= bucket.start)
+    at = next((i for i, node in enumerate(nodes) if k.claim_of(node) == of), -1)
+    near = nodes[max(0, at - 1) : at + 2] if at >= 0 else []
+    found = {
+        (entry.claim.session, entry.claim.n): entry
+        for entry in await read_entries(requests, path, near, is_over)
+    }
+    if of not in found:
+        one.missed.add(of)
+    one.peeked.update({key: e for key, e in found.items() if key not in one.document.entries})
+
+
+async def read_entries(
+    requests: Requests, path: str, nodes: Sequence[str], is_over: Callable[[str], bool]
+) -> list[Entry]:
+    """Read claims that wait in a bucket, without those that were revoked or whose session ended.
+
+    Raises Outdated if one of them was granted since the document was read.
+    """
+    entries: list[Entry] = []
+    for answer in await requests.call(*(Get(f"{path}/{node}") for node in nodes)) if nodes else ():
+        if not answer.error and not answer.data:
+            raise Outdated
+        if not answer.error and answer.data.startswith(b"["):
+            entry = k.entry_from(k.decode(answer.data), Base(0, 0), 0)
+            if not is_over(entry.claim.session):
+                entries.append(entry)
+    return entries
 
 
 async def load_all(requests: Requests) -> list[Loaded]:
-    """Return every resource in use."""
+    """Return every resource in use, with all its claims."""
     (found,) = await requests.call(Children(requests.context.paths.resources))
     names = sorted(k.resource_of(node) for node in found.children)
     step = Step(requests, Settle(()))
+    step.reads_all = True
     await step._load(names)
     return list(step._loaded.values())

@@ -33,11 +33,17 @@ class Missing(Exception):  # not an error: the step reads more
         claim: ClaimId | None = None,
         refill: Name | None = None,
         bucket: str = "",
+        of: ClaimId | None = None,
+        seal: Name | None = None,
     ) -> None:
         self.resource = resource
         self.claim = claim
         self.refill = refill
+        """A resource whose next bucket is needed, or the `bucket` that contains the claim `of`."""
         self.bucket = bucket
+        self.of = of
+        self.seal = seal
+        """A resource that is to be written, although it was read from an open bucket."""
 
 
 class Instant(NamedTuple):
@@ -70,7 +76,23 @@ class Loaded:
     taken: dict[ClaimId, tuple[Claim, str]] = field(default_factory=dict)
     """Claims that were revoked and not released yet, with their nodes."""
     is_refilled: bool = False
-    """A bucket was read into the document."""
+    """Claims of a bucket were read into the document."""
+    open_reads: bool = False
+    """Some of these were read from an open bucket, where others may have joined since."""
+    peeked: dict[ClaimId, Entry] = field(default_factory=dict)
+    """Claims that were read from a bucket and stay there."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many claims wait in a bucket, where this was read."""
+    last: str = ""
+    """The highest rank in the last bucket, if its names were read."""
+    last_count: int = 0
+    """How many claims have nodes in the last bucket."""
+    next_start: str = ""
+    """If the last bucket was sealed for this step: the rank from which its successor continues."""
+    emptied: list[str] = field(default_factory=list)
+    """Nodes of sealed buckets that have no claim left."""
+    missed: set[ClaimId] = field(default_factory=set)
+    """Claims that are not in the bucket where they were searched for."""
 
     def copy(self) -> Loaded:
         document = Document(
@@ -79,7 +101,7 @@ class Loaded:
         )  # fmt: skip
         return Loaded(
             self.kind, self.name, self.path, self.exists, self.version, self.children, document,
-            list(self.dead), dict(self.taken), self.is_refilled,
+            list(self.dead), dict(self.taken),
         )  # fmt: skip
 
 
@@ -87,8 +109,8 @@ class View(MemoryRows):
     """The row port for one run of the table."""
 
     __slots__ = (
-        "_events", "_instant", "_known_sessions", "_locations", "_now_ms", "_own", "before",
-        "loaded", "owners",
+        "_events", "_instant", "_known_sessions", "_locations", "_nodes", "_now_ms", "_own",
+        "before", "loaded", "owners",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +119,7 @@ class View(MemoryRows):
         own: OwnSessions,
         sessions: dict[str, Session | None],
         locations: dict[ClaimId, tuple[Place, ...]],
+        nodes: dict[ClaimId, str],
         instant: Instant,
         arrival: int,
     ) -> None:
@@ -108,6 +131,7 @@ class View(MemoryRows):
         self._own = own
         self._known_sessions = sessions
         self._locations = locations
+        self._nodes = nodes
         self._instant = instant
         self._now_ms = instant.now_ms
         self._events: list[Event] = []
@@ -156,7 +180,14 @@ class View(MemoryRows):
         for claim in holders[: len(holders) if len(holders) > 1 else 0]:
             prefix = r.line_prefix("h", one.kind, one.name)
             super().put(prefix + claim.rank, r.claim_ref(claim.session, claim.n))
-        row.waiting += len(document.buckets)  # a lower bound: claims in buckets are not read
+        for entry in one.peeked.values():
+            claim = self._add_claim(entry)
+            ref = r.claim_ref(claim.session, claim.n)
+            super().put(r.line_prefix("w", one.kind, one.name) + claim.rank, ref)
+        # A bucket that was not read counts as one claim more than was peeked at, so the table
+        # does not take the queue to be empty before the bucket has been read.
+        row.waiting += len(one.peeked)
+        row.waiting += sum(one.counts.get(bucket.name, 1) for bucket in document.buckets)
         for of, (taken, _) in one.taken.items():
             self.before[of] = taken
             super().put(r.claim_key(*of), copied(taken))
@@ -215,11 +246,14 @@ class View(MemoryRows):
         for place in places or ():
             if place[:2] not in self.loaded:
                 raise Missing(resource=place[:2])
-        if own is not None and n in own.claims and own.claims[n].node[:1] == "q":
-            name = own.claims[n].places[0][:2]
-            bucket = own.claims[n].node[1:].partition("/")[0]
-            if any(one.name == bucket for one in self.loaded[name].document.buckets):
-                raise Missing(refill=name, bucket=bucket)
+        node = self._nodes.get(of, "")
+        if own is not None and n in own.claims:
+            node = own.claims[n].node
+        if node[:1] == "q" and places:
+            one, bucket = self.loaded[places[0][:2]], node[1:].partition("/")[0]
+            is_listed = any(known.name == bucket for known in one.document.buckets)
+            if is_listed and of not in one.missed:
+                raise Missing(refill=places[0][:2], bucket=bucket, of=of)
 
     def _session(self, session: str) -> Session | None:
         if session in self._known_sessions:
@@ -246,11 +280,11 @@ class View(MemoryRows):
         found = super().scan(start, stop, limit, reverse)
         if start[0] == "w" and not reverse:
             _, kind, name, bound = start.split(r.SEPARATOR, 3)
-            buckets = [
-                bucket for bucket in self.loaded[kind, name].document.buckets if bucket.last > bound
-            ]
-            if buckets:
-                known_up_to = r.line_prefix("w", kind, name) + buckets[0].start
+            buckets = self.loaded[kind, name].document.buckets
+            # From a rank on, the table only searches for a claim to send a hint to: one that is in
+            # a bucket may miss it, since it looks at its queue with every keep-alive.
+            if buckets and not bound:
+                known_up_to = start + min(bucket.start for bucket in buckets)
                 if len(found) < limit or found[-1][0] >= known_up_to:
                     raise Missing(refill=(kind, name))
         return found

@@ -7,7 +7,8 @@ also watches the sessions directly ahead of it, which can vanish without any ste
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
 more than once since it was read, its content names only the claims of the last ring; then every
-waiting claim is looked at. The same is done when the connection breaks, since all watches are lost.
+waiting claim is looked at. If the connection breaks, all watches are lost: the keeper is woken at
+once, reports its leases as uncertain, and looks at all claims with an immediate keep-alive.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from lockfast.core.commands import WAKE_ENDED, WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, Blocker, Wake
 from lockfast.errors import StoreError
-from lockfast.ports import WAKE_MISSED, Deliver
+from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
@@ -84,8 +85,12 @@ class ZooKeeperWakeListener:
             wanted = [path for path in watched if path not in self._armed]
             # Before the request: a watch that fires while it is in flight is set again.
             self._armed.update(wanted)
+            if missed:
+                self._armed.difference_update(wanted)
         if missed:
-            wakes.append(Wake(self.inbox, own.id, 0, WAKE_MISSED))
+            # Return first: while the connection is broken, setting watches can take seconds.
+            wakes.append(Wake(self.inbox, own.id, 0, WAKE_DISCONNECTED))
+            return False
         if not wanted:
             return True
         # Exists can watch a node that does not exist yet; read the bell after setting its watch.
