@@ -1,4 +1,4 @@
-"""Durations measured by tests and printed at the end of the run; no test depends on them."""
+"""Values measured by tests and printed at the end of the run; no test depends on durations."""
 
 from __future__ import annotations
 

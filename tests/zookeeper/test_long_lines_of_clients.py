@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
@@ -16,7 +16,6 @@ from lockfast.stores.registry import parse_url
 from lockfast.stores.zookeeper.opening import open_store
 from lockfast.stores.zookeeper.steps import Outcome
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
-from tests.measuring import Measured
 from tests.servers.proxy import Proxy
 from tests.servers.zookeeper import ZooKeeperEnsemble
 
@@ -59,7 +58,7 @@ class Client:
 
 
 def test_1000_waiters_are_served_in_order_by_one_wake_and_few_bytes_each(
-    proxy: Proxy, measured: Measured
+    proxy: Proxy, record_property: Callable[[str, object], None]
 ) -> None:
     read: dict[int, float] = {}
     for count in (200, 1000):
@@ -86,7 +85,7 @@ def test_1000_waiters_are_served_in_order_by_one_wake_and_few_bytes_each(
         assert tokens == sorted(set(tokens))
         for client in clients:
             client.store.close()
-        measured(f"{count} waiting: bytes read per grant", read[count])
+        record_property(f"measured read per grant, {count} waiting", f"{read[count]:.0f} B")
     assert read[1000] < 1.5 * read[200]
 
 
