@@ -117,8 +117,15 @@ def _merged(
     answers: Answers,
 ) -> c.ResourceView:
     found = _chosen((v.holder for v in seen if v.holder is not None), len(pages), len(answers))
-    closed = sorted((view.closed_ms for view in seen), reverse=True)
-    majority = len(answers) // 2 + 1
+
+    def by_majority(values: Iterable[int]) -> int:
+        """Return the highest number that a majority has reached.
+
+        A minority may be behind: it refused a claim that has won elsewhere, or missed a release.
+        """
+        highest, majority = sorted(values, reverse=True), len(answers) // 2 + 1
+        return highest[majority - 1] if len(highest) >= majority else 0
+
     holders: tuple[c.ClaimView, ...] = ()
     if found is not None:
         holders = (
@@ -142,9 +149,9 @@ def _merged(
         holders,
         (),
         len(holders),
-        max((view.contenders for view in seen), default=0),
+        by_majority(view.contenders for view in seen),
         0,
-        closed[majority - 1] if len(closed) >= majority else 0,
+        by_majority(view.closed_ms for view in seen),
     )
 
 
