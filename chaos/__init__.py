@@ -9,7 +9,7 @@
   shim.py     a shifted wall clock and a full disk for a process, without root (shim.c)
   soak.py     many faults over a long time, and what must stay flat
   report.py   the table, and the page with timelines
-  docs.py     the table in docs/how-it-is-tested.md, and the figures of the last run
+  docs.py     the table in docs/how-it-is-tested.md
 
 Not part of the wheel. It uses the servers of `tests/servers`.
 """

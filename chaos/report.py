@@ -20,7 +20,7 @@ BEFORE_US: Final = 500_000
 PROBLEMS_MAX: Final = 20
 
 HEADER: Final = (
-    f"{'store':<12}{'fault':<15}{'strikes':>7}{'grants':>8}{'overlaps':>9}{'stale':>7}{'lost':>6}"
+    f"{'store':<15}{'fault':<15}{'strikes':>7}{'grants':>8}{'overlaps':>9}{'stale':>7}{'lost':>6}"
     f"{'outage':>9}{'back in':>9}  verdict"
 )
 LEGEND: Final = """\
@@ -36,7 +36,7 @@ back in   from the repair until every lock had been entered again"""
 def row(result: Result) -> str:
     """Return a row of the table."""
     return (
-        f"{result.store:<12}{result.fault:<15}{result.strikes:>7}{result.grants:>8}"
+        f"{result.store:<15}{result.fault:<15}{result.strikes:>7}{result.grants:>8}"
         f"{result.overlaps:>9}{result.refused:>7}{result.unfenced_lost:>6}"
         f"{_seconds(result.outage_ms):>9}{_seconds(result.recovery_ms):>9}  {verdict(result)}"
     )
@@ -146,22 +146,18 @@ def _is_shown(entry: Entry, ops: set[int], lanes: set[str], start: int, end: int
 # ── the documentation ────────────────────────────────────────────────────────────────
 
 
-def matrix(results: Iterable[Result], stores: Sequence[str], faults: Sequence[str]) -> str:
-    """Return a Markdown table: a row for each fault, a column for each store."""
-    found = {(result.store, result.fault): result for result in results}
-    lines = [f"| fault | {' | '.join(stores)} |", "|---" * (len(stores) + 1) + "|"]
-    for fault in faults:
-        cells = [_cell(found.get((store, fault))) for store in stores]
-        if any(cell != "–" for cell in cells):
-            lines.append(f"| {fault} | {' | '.join(cells)} |")
+def markdown(results: Iterable[Result]) -> str:
+    """Return a Markdown table with a row for each case."""
+    lines = [
+        "| store | fault | faults | grants | two holders at once | stale writes refused | outage |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for result in results:
+        overlaps = str(result.overlaps) if result.promised else f"{result.overlaps}\\*"
+        broken = " **BROKEN**" if result.problems else ""
+        cells = (
+            *(result.store, result.fault, result.strikes, result.grants, overlaps),
+            *(result.refused, f"{_seconds(result.outage_ms)}{broken}"),
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
-
-
-def _cell(result: Result | None) -> str:
-    if result is None:
-        return "–"
-    overlaps = str(result.overlaps) if result.promised else f"{result.overlaps}\\*"
-    broken = " **BROKEN**" if result.problems else ""
-    return (
-        f"{result.grants} · {overlaps} · {result.refused} · {result.outage_ms / 1000:.1f} s{broken}"
-    )

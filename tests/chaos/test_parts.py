@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from chaos.case import Result
-from chaos.docs import BEGIN, END, PAGE, docs_section, last_run
+from chaos.docs import PAGE, cases_on
+from chaos.faults import FAULTS, possible
 from chaos.report import Page, row
-from chaos.shim import Shim
+from chaos.shim import Shim, missing
 from chaos.soak import Figure, Sample, figures_of, pairs_of
+from chaos.targets import TARGETS
 from chaos.witness import Proof, Register, Witness, overlaps
 from lockfast.sim.checker import check_register
 
@@ -123,6 +125,7 @@ def test_a_process_with_the_shim_obeys_its_page(tmp_path: Path) -> None:
         (["--strikes", "x"], "'x' is not a positive whole number"),
         (["--soak", "30"], "'30' has no unit; write 90s, 30m or 2h"),
         (["--soak", "30m"], "--soak needs exactly one --store"),
+        (["--write-docs", "--store", "redis"], "--write-docs runs every store and fault"),
         (["--report", "/nowhere/x.html"], "there is no directory '/nowhere'"),
         (["--store", "memory", "--fault", "leader"], "memory cannot have the fault leader"),
     ],
@@ -150,6 +153,12 @@ def test_a_broken_promise_is_in_the_row_and_on_the_page() -> None:
     assert "1 cases broke a promise" in text
 
 
-def test_the_table_on_the_page_is_that_of_the_last_run() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text.partition(BEGIN)[2].partition(END)[0].strip() == docs_section(last_run()).strip()
+def test_the_page_has_a_row_for_every_store_and_fault() -> None:
+    """Run `./dev chaos --write-docs` after adding a store or a fault."""
+    known = [
+        (store, fault)
+        for store, kind in TARGETS.items()
+        for fault in FAULTS
+        if possible(kind(), fault) in ("", missing())
+    ]
+    assert cases_on(PAGE.read_text(encoding="utf-8")) == known
