@@ -57,6 +57,9 @@ KNOWN_MAX: Final = 4096
 READS_MAX: Final = 500
 LAG_US: Final = 1_000_000
 """Raise the base of tokens when it lags this far behind the wall clock."""
+OFFSET_KEPT_MS: Final = 10_000
+"""How long an estimate of the leader's clock is kept although later answers show less: clocks
+drift apart by about a millisecond in this time."""
 CONFLICTS: Final = (NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY)
 
 Wait: TypeAlias = Callable[[Flight, int], Awaitable[Sequence[Answer]]]
@@ -117,6 +120,8 @@ class Context:
         self.offset_ms = network.wall_us() // 1000 - network.now_ms()
         """How far the leader's clock is ahead of our monotonic clock; an estimate until the first
         write."""
+        self._offset_at_ms = 0
+        """When that was found."""
         self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
         """Resources as our own last step left them."""
@@ -129,10 +134,22 @@ class Context:
         return Instant(self.network.now_ms() + self.offset_ms, self.network.wall_us())
 
     def heard(self, stat: Stat) -> None:
-        """Record the server's clock and zxid from the answer to a write."""
+        """Record the server's clock and zxid from the answer to a write.
+
+        The leader's clock has moved on since the write, perhaps by long if this process was
+        stopped. So of recent answers the one that shows the latest time is right.
+        """
+        now_ms = self.network.now_ms()
+        offset_ms = stat.mtime_ms - now_ms
+        is_outdated = (
+            not self.has_heard
+            or stat.mzxid >> 32 != self.zxid >> 32  # another leader has another clock
+            or now_ms - self._offset_at_ms > OFFSET_KEPT_MS
+        )
+        if is_outdated or offset_ms >= self.offset_ms:
+            self.offset_ms, self._offset_at_ms = offset_ms, now_ms
         self.has_heard = True
         self.zxid = max(self.zxid, stat.mzxid)
-        self.offset_ms = stat.mtime_ms - self.network.now_ms()
 
     def met(self, one: Loaded) -> None:
         for of, entry in one.document.entries.items():
