@@ -17,6 +17,7 @@ from lockfast.api import aio, base, blocking, settings
 from lockfast.core import commands as c
 from lockfast.errors import AcquireTimeoutError
 from lockfast.flow.client import Core
+from lockfast.flow.holding import full_span_ms
 from lockfast.ports import Store, Wire
 from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadsRuntime
@@ -209,6 +210,13 @@ def connecting(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
 # ── recipes ──────────────────────────────────────────────────────────────────────────
 
 
+def span_s(requested_ms: int) -> float:
+    """Return the span for which the store was asked not to cut it short, in seconds."""
+    span_ms = requested_ms - 1
+    assert full_span_ms(span_ms) == requested_ms
+    return span_ms / 1000
+
+
 @case("Client.lock", name="a", reentrant=True, lock_delay=9.0, retain=True, **OPTIONS)
 def lock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     return of_lock(scene, scene.client().lock(**arguments))
@@ -229,7 +237,7 @@ def of_lock(scene: Scene, made: Any) -> dict[str, Any]:
         scene.do(again.release)
     return {
         "name": entered.places[0].name,
-        "lock_delay": entered.lock_delay_ms / 1000,
+        "lock_delay": span_s(entered.lock_delay_ms),
         "retain": entered.block > 1,
         "reentrant": made._reentrant,
         "timeout": made._options.timeout_ms / 1000,
@@ -255,7 +263,7 @@ def rwlock(scene: Scene, arguments: dict[str, Any]) -> dict[str, Any]:
     first = next(sent for sent in scene.store.sent if isinstance(sent, c.Enter))
     return {
         "name": first.places[0].name,
-        "lock_delay": first.lock_delay_ms / 1000,
+        "lock_delay": span_s(first.lock_delay_ms),
         "retain": first.block > 1,
         "timeout": made.read()._options.timeout_ms / 1000,
         **of_enter(first),
