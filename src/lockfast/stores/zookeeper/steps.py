@@ -116,7 +116,8 @@ class Context:
         self.base: tuple[Base, int] | None = None
         """The base of tokens as last read, and its version."""
         self.zxid = 0
-        """The highest zxid seen."""
+        """The zxid of the last answer to a write. Not the highest: if an ensemble loses its data,
+        zxids begin again."""
         self.offset_ms = network.wall_us() // 1000 - network.now_ms()
         """How far the leader's clock is ahead of our monotonic clock; an estimate until the first
         write."""
@@ -149,7 +150,7 @@ class Context:
         if is_outdated or offset_ms >= self.offset_ms:
             self.offset_ms, self._offset_at_ms = offset_ms, now_ms
         self.has_heard = True
-        self.zxid = max(self.zxid, stat.mzxid)
+        self.zxid = stat.mzxid
 
     def met(self, one: Loaded) -> None:
         for of, entry in one.document.entries.items():
