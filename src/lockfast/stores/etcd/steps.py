@@ -182,8 +182,8 @@ class Step:
         elif isinstance(command, c.Look) and view.has_due:
             _, wakes = table.settle_apart((), now_ms, wall_us)
             reply = table.look(command)
-        elif isinstance(command, c.Enter) and command.queue:
-            lag_ms = self._lag(view)
+        elif isinstance(command, c.Enter):
+            lag_ms = self._lag(view, command)
             late = command._replace(head_start_ms=command.head_start_ms - lag_ms)
             reply, wakes = table.apply(late, now_ms, wall_us)
             entered = self._entered(view)
@@ -194,8 +194,12 @@ class Step:
         self.unsettled = [c.Place(row.kind, row.name, "") for row in table.unsettled]
         return reply, wakes
 
-    def _lag(self, view: View) -> int:
-        """Return how far our clock lags behind the claims in the queues to join."""
+    def _lag(self, view: View, command: c.Enter) -> int:
+        """Return how far our clock lags behind the claims in the queues to join.
+
+        For a claim that does not wait, those at the head suffice: nobody passes a claim that cannot
+        be granted.
+        """
         if self._lag_ms is None:
             kvs: list[Kv] = []
             for place in self._places:
@@ -203,7 +207,7 @@ class Step:
                 tail = tail_of(lines.prefix)
                 if tail in view.known.found:
                     kvs += view.known.found[tail].kvs
-                elif lines.is_whole:
+                elif lines.is_whole or not command.queue:
                     kvs += lines.waiting_kvs
                 else:
                     view.wants.add(tail)
@@ -331,7 +335,8 @@ async def settle(execution: Execution, places: Iterable[c.Place]) -> list[Wake]:
 # A waiting key contains the claim's rank: the instant at which it entered, by the wall clock of its
 # client, less the head start of its priority. A client whose clock lags would overtake claims that
 # are already in the queue. A joining claim therefore reads the tail of the queue first, or compares
-# that no claim is behind it, and enters no earlier than the claims it finds.
+# that no claim is behind it, and enters no earlier than the claims it finds. So does a claim that
+# does not wait: it must not be granted ahead of those that do.
 
 
 def tail_of(prefix: str) -> Range:

@@ -565,7 +565,7 @@ class Step:
     def _behind(self, view: View, command: c.Enter) -> c.Enter:
         """Make a claim enter behind all claims in the queue, even if our clock lags."""
         entries = [e for one in self._loaded.values() for e in one.document.entries.values()]
-        if not entries or not command.queue or (command.session, command.n) in view.before:
+        if not entries or (command.session, command.n) in view.before:
             return command
         latest = max(entry.claim.entered_ms for entry in entries)
         lasts = [one.last for one in self._loaded.values() if one.last]
