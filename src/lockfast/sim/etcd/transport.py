@@ -16,15 +16,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.sim.etcd.cluster import Cluster, Member, Request, Stream
 from lockfast.sim.etcd.gateway import WATCH
 from lockfast.sim.etcd.wire import Json
+from lockfast.sim.network import PendingReply
 from lockfast.sim.runtime import MS, Crashed, Host, SimSignal, waiting
 
 LABEL: Final = "etcd://simulated"
-RESET_US_MAX: Final = 40 * MS
-"""If the client notices a broken connection at all, it does so within this time."""
 ATTEMPTS: Final = 3
 ATTEMPT_MS_MIN: Final = 100
 ATTEMPT_MS_MAX: Final = 1500
@@ -47,33 +46,6 @@ class _Members:
         self.failures[member] += 1
         if member is self.current:
             self._current = (self._current + 1) % len(self.cluster.members)
-
-
-class _Call(SimSignal):
-    """One request in flight, and its reply or error."""
-
-    __slots__ = ("error", "reply")
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self.reply: Json | None = None
-        self.error: StoreError | None = None
-
-    def arrive(self, reply: Json) -> None:
-        if not self._is_set:
-            self.reply = reply
-            self.set()
-
-    def fail(self, error: StoreError) -> None:
-        if not self._is_set:
-            self.error = error
-            self.set()
-
-    def fail_soon(self, error: StoreError) -> None:
-        """Fail after a random delay, as a client notices a broken connection."""
-        kernel = self._host.kernel
-        late_us = 1 + kernel.random.randrange(RESET_US_MAX)
-        kernel.arrive(late_us, self._host, partial(self.fail, error))
 
 
 class SimTransport:
@@ -111,7 +83,7 @@ class SimTransport:
             raise Crashed(host.name)
         task = host.kernel.current
         assert task is not None, "only a task can wait"
-        call = _Call(host)
+        call = PendingReply(host)
         request = Request(host, path, body, headers, partial(self._reply, member, call))
         arrive = partial(self._receive, member, call, request)
         if not network.carry(host, member.host, arrive) and network.chance(0.5):
@@ -123,18 +95,19 @@ class SimTransport:
             yield
         finally:
             call._waiter = None
-        if call.reply is not None:
-            return call.reply
+        if call.found is not None:
+            reply: Json = call.found
+            return reply
         raise call.error or OutcomeUnknownError(LABEL, f"no answer within {timeout_ms} ms")
 
-    def _receive(self, member: Member, call: _Call, request: Request) -> None:
+    def _receive(self, member: Member, call: PendingReply, request: Request) -> None:
         if member.down:
             refused = StoreUnavailableError(LABEL, "connection refused")
             self._network.carry(member.host, self._host, partial(call.fail, refused))
         else:
             member.receive(request)
 
-    def _reply(self, member: Member, call: _Call, status: int, body: Json) -> None:
+    def _reply(self, member: Member, call: PendingReply, status: int, body: Json) -> None:
         network = self._network
         broken = member.down or network.chance(network.reset)
         if not broken and network.carry(member.host, self._host, partial(call.arrive, body)):
@@ -193,11 +166,11 @@ class SimWatcher:
         member = self._member = members.current
         self._failures = members.failures[member]
         # Connecting takes a round trip, and shows whether the member is up.
-        connected = _Call(host)
+        connected = PendingReply(host)
         network = members.cluster.network
         if network.carry(host, member.host, partial(self._connect, member, connected)):
             await connected.wait(timeout_ms)
-        if connected.reply is None:
+        if connected.found is None:
             members.suspect(member)
             raise connected.error or StoreUnavailableError(LABEL, "cannot be reached")
         stream = self._stream = Stream(member, host, self._hear, self._break)
@@ -209,7 +182,7 @@ class SimWatcher:
         if not network.carry(host, member.host, begin) and network.chance(0.5):
             stream.break_off(told=True)
 
-    def _connect(self, member: Member, connected: _Call) -> None:
+    def _connect(self, member: Member, connected: PendingReply) -> None:
         network = self._members.cluster.network
         if member.down:
             refused = StoreUnavailableError(LABEL, "connection refused")
