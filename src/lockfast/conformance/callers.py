@@ -15,6 +15,7 @@ R = TypeVar("R")
 Send = Callable[[c.Command], Coroutine[Any, Any, c.Reply]]
 
 LISTEN_MS = 100
+PROPOSALS_MAX = 5
 
 
 def expect(reply: object, kind: type[R]) -> R:
@@ -53,8 +54,17 @@ class Caller:
         return reply
 
     async def hold(self, n: int, *places: c.Place, **rest: Any) -> c.Granted:
-        """Send `Enter` and expect an immediate grant."""
-        return expect(await self.enter(n, *places, **rest), c.Granted)
+        """Send `Enter` and expect an immediate grant.
+
+        Without a queue, a proposal may fail although nobody holds the lock, because some node was
+        slow to answer. Propose again then, as a client does.
+        """
+        reply = await self.enter(n, *places, **rest)
+        for _ in range(PROPOSALS_MAX):
+            if self._queue or not isinstance(reply, c.Busy) or reply.ahead:
+                break
+            reply = await self.enter(n, *places, **rest)
+        return expect(reply, c.Granted)
 
     async def queue(self, n: int, *places: c.Place, **rest: Any) -> c.Queued:
         """Send `Enter` and expect to be queued."""
