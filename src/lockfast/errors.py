@@ -18,6 +18,7 @@ __all__ = [
     "OutcomeUnknownError",
     "RunFailedError",
     "StaleTokenError",
+    "StoreBusyError",
     "StoreError",
     "StoreMisconfiguredError",
     "StoreUnavailableError",
@@ -43,6 +44,14 @@ def _restored(
     return error
 
 
+AHEAD_COUNTED_MAX = 20
+"""How many claims ahead of one that timed out are counted: reading a long queue takes long, and
+everyone in it may time out at once."""
+
+HOLDERS_SHOWN_MAX = 5
+"""How many holders a message names; a semaphore may have thousands."""
+
+
 class AcquireTimeoutError(LockfastError, TimeoutError):
     """The lock was not acquired within `timeout` seconds; the caller holds nothing."""
 
@@ -60,6 +69,7 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
         self.timeout = timeout
         self.holders = holders
         self.ahead = ahead
+        """How many waiting claims were ahead, counted up to AHEAD_COUNTED_MAX; None if unknown."""
         self.leaving = leaving
         """True if the claim is still queued and the keeper is removing it in the background."""
         self.trouble = trouble
@@ -68,9 +78,13 @@ class AcquireTimeoutError(LockfastError, TimeoutError):
             f"within {timeout:g} s" if timeout else "at once"
         )
         if holders:
-            message += f": held by {', '.join(holders)}"
+            shown = [*holders[:HOLDERS_SHOWN_MAX]]
+            if len(holders) > HOLDERS_SHOWN_MAX:
+                shown.append(f"{len(holders) - HOLDERS_SHOWN_MAX} more")
+            message += f": held by {', '.join(shown)}"
         if ahead:
-            message += f", {ahead} ahead in the queue"
+            or_more = " or more" if ahead >= AHEAD_COUNTED_MAX else ""
+            message += f", {ahead}{or_more} ahead in the queue"
         if trouble:
             message += f": the claim lost its place in the queue, and then {trouble}"
         else:
@@ -205,6 +219,14 @@ class StoreError(LockfastError):
 
 class StoreUnavailableError(StoreError, ConnectionError):
     """The store is unreachable, and the request was certainly not executed."""
+
+
+class StoreBusyError(StoreUnavailableError):
+    """The store answers, but too many requests are ahead of this one, which was not executed."""
+
+
+CHECK_ADDRESS = "check the address, and whether the server is running"
+"""The advice if no connection can be made."""
 
 
 class OutcomeUnknownError(StoreError):

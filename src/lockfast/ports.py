@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from lockfast.core.commands import Blocker, Command, Reply, Wake
+from lockfast.core.commands import PLACES_MAX, Blocker, Command, Reply, Wake
 from lockfast.core.placement import Placement
 
 
@@ -131,7 +131,7 @@ class Capabilities(NamedTuple):
     contend: bool = False
     """The store has no queue, but a claim can wait by retrying, in no particular order."""
     modes: bool = True
-    several: int = 128
+    several: int = PLACES_MAX
     """The largest number of places in one claim."""
     priority: bool = True
     watch: bool = True

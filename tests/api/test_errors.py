@@ -22,6 +22,7 @@ EXAMPLES = [
     errors.WatchGapError(1, 2, 3, ()),
     errors.StoreError("redis", "what", "advice"),
     errors.StoreUnavailableError("redis", "what", "advice"),
+    errors.StoreBusyError("redis", "what", "advice"),
     errors.OutcomeUnknownError("redis", "what", "advice"),
     errors.StoreMisconfiguredError("redis", "what", "advice"),
     errors.AccessDeniedError("redis", "what", "advice"),

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from lockfast.core.commands import (
+    WAKE_EVENTS,
     WAKE_LOOK,
     Close,
     Command,
@@ -30,7 +31,8 @@ from lockfast.errors import StoreUnavailableError
 from lockfast.flow.holding import Phase
 from lockfast.flow.keeper import CLOSE_MS, LOOK_SLACK_MS, REQUEST_MS_MAX
 from lockfast.flow.retry import RETRY_MS
-from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_MISSED
+from lockfast.ports import PROCESS_DIED, WAKE_DIED, WAKE_DISCONNECTED, WAKE_MISSED
+from lockfast.runtimes.threads import ThreadSignal
 from tests.flow.worlds import BLOCKER, TTL_MS, World
 
 BEGIN_MS = 1000
@@ -256,6 +258,23 @@ def test_a_lease_past_its_max_hold_is_lost_and_left_after_the_margin(world: Worl
     assert world.wire.times(Leave) == [BEGIN_MS + 4000]
 
 
+def test_a_closed_client_waits_for_a_delayed_release(world: World) -> None:
+    """A lease that is lost during the closing is left after its margin, without a busy loop."""
+    lease = world.held(max_hold_ms=4000)
+    lost_ms = world.session.deadline_of(lease) + LOOK_SLACK_MS
+    other = world.held("b")
+    world.listener.at(lost_ms - 2, lambda: world.session.release_later(other))
+
+    def answer(command: Command) -> Exception | None:
+        is_down = isinstance(command, Leave) and world.clock.at_ms < lost_ms
+        return down(command) if is_down else None
+
+    world.wire.answer = answer
+    world.keep(lost_ms - 1)
+    assert lease.phase is Phase.LOST
+    assert world.wire.times(Leave)[-1:] == world.wire.times(Close) == [BEGIN_MS + 4000]
+
+
 # ── wakes ────────────────────────────────────────────────────────────────────────────
 
 
@@ -282,6 +301,15 @@ def test_a_reconnected_listener_causes_a_keep_alive_at_once(world: World) -> Non
     world.listener.at(BEGIN_MS + 50, lambda: Wake("", world.session.id, 0, WAKE_MISSED))
     world.keep(BEGIN_MS + 100)
     assert world.wire.times(Renew) == [BEGIN_MS + 50]
+
+
+@pytest.mark.parametrize("what", [WAKE_EVENTS, WAKE_MISSED, WAKE_DISCONNECTED])
+def test_watchers_read_the_log_whenever_it_may_have_grown(world: World, what: str) -> None:
+    changed = ThreadSignal()
+    world.session.events_changed.append(changed.set)
+    world.listener.at(BEGIN_MS + 50, lambda: Wake("", world.session.id, 0, what))
+    world.keep(BEGIN_MS + 100)
+    assert changed.wait_blocking(0)
 
 
 def test_the_session_of_a_process_that_died_is_expelled(world: World) -> None:

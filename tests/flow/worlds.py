@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from lockfast.core.commands import (
     Blocker,
     Claims,
@@ -27,6 +29,7 @@ from lockfast.flow.session import Session
 from lockfast.runtimes.threads import ThreadSignal, ThreadsRuntime, run
 
 TTL_MS = 30_000
+EMPTY_WAITS_MAX = 100
 BLOCKER = Blocker("s-1", 1, "host", "pid 7", 0, True, 17, 0)
 
 
@@ -70,6 +73,7 @@ class Listener:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._plan: list[tuple[int, Callable[[], Sequence[Wake]]]] = []
+        self._empty_waits = self._waited_until_ms = 0
         self.watched: dict[int, Sequence[Blocker]] = {}
 
     def at(self, at_ms: int, job: Callable[[], object]) -> None:
@@ -89,6 +93,10 @@ class Listener:
             self._clock.at_ms = max(self._clock.at_ms, at_ms)
             return job()
         assert due_ms is not None, "the keeper would wait for ever"
+        self._empty_waits = self._empty_waits + 1 if due_ms == self._waited_until_ms else 0
+        self._waited_until_ms = due_ms
+        if self._empty_waits > EMPTY_WAITS_MAX:
+            pytest.fail("the keeper waits actively")  # not an Exception, which it would handle
         self._clock.at_ms = due_ms
         return ()
 

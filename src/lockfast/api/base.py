@@ -8,11 +8,11 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from lockfast.api import observing, settings
-from lockfast.core.commands import Place
+from lockfast.core.commands import PLACES_MAX, Place
 from lockfast.core.modes import (
     EXCLUSIVE,
     INTENT_EXCLUSIVE,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lockfast.telemetry.stats import Collector, Stats
 
 L = TypeVar("L", bound="LeaseBase")
+R = TypeVar("R")
 
 EXIT_MS = 2000
 HOLDING_STATES = (LeaseState.HELD, LeaseState.UNCERTAIN)
@@ -68,6 +69,12 @@ class LeaseBase:
     def name(self) -> str:
         """The lock's name."""
         return self._holding.ask.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all its locks: one, unless several were acquired at once."""
+        places = self._holding.ask.places
+        return tuple(place.name for place in places if place.mode not in INTENTS)
 
     @property
     def token(self) -> int:
@@ -197,6 +204,17 @@ class LeaseBase:
         is_reader = bool(modes) and all(mode in (SHARED, UPDATE) for mode in modes)
         return self.name if resource is None else resource, is_reader
 
+    def _executed(self, storage: object, result: R, advice: str) -> R:
+        """Return the result of a storage; raise UnsupportedError if it has yet to be awaited."""
+        if isinstance(result, Coroutine):
+            result.close()
+            raise UnsupportedError(
+                f"execute_with_fence() with {type(storage).__name__}",
+                "its execute() returned a coroutine, and nothing was executed",
+                advice,
+            )
+        return result
+
     def _chain(self, error: BaseException, lost: LeaseLostError) -> None:
         """Attach the loss as the context of the error that takes precedence."""
         # If `lost` was raised while handling `error`, its context is `error`: avoid the cycle.
@@ -291,9 +309,12 @@ def tree_places(mode: str) -> PlacesOf:
 
 
 def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
-    """Combine several claims into one; two places on the same resource become one place."""
+    """Combine several claims into one; two places on the same resource become one place.
+
+    Raises LimitError if there are too many.
+    """
     if len(parts) == 1:
-        return parts[0]
+        return _bounded(parts[0])
     joined: dict[tuple[str, str], Place] = {}
     for place in (place for places in parts for place in places):
         key = (place.kind, place.name)
@@ -304,7 +325,18 @@ def joined_places(parts: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
             joined[key] = known._replace(weight=known.weight + place.weight)
         else:
             joined[key] = known._replace(mode=join(known.mode, place.mode))
-    return tuple(joined.values())
+    return _bounded(tuple(joined.values()))
+
+
+def _bounded(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    if len(places) > PLACES_MAX:
+        raise LimitError(
+            "the number of locks at once (a tree lock counts once per level)",
+            len(places),
+            PLACES_MAX,
+            "take fewer",
+        )
+    return places
 
 
 class Named:
@@ -461,9 +493,9 @@ class ClientBase:
 
             url, provided = settings_of(url)
             password = password or provided
-        store = open_store(
-            url or settings.default_url(), face, password=password, death_watch=death_watch
-        )
+        # Not `url or`: a setting that is empty by mistake must not lead to a file of this machine.
+        url = settings.default_url() if url is None else url
+        store = open_store(url, face, password=password, death_watch=death_watch)
         keeper_runtime: Runtime = ThreadsRuntime()
         if isinstance(store, StoreWithRuntime):
             runtime, keeper_runtime = store.runtime(face), store.runtime("threads")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 O_contra = TypeVar("O_contra", contravariant=True)
@@ -34,7 +33,7 @@ class Storage(Protocol[O_contra, R_co]):
 class AsyncStorage(Protocol[O_contra, R_co]):
     """A `Storage` for asyncio."""
 
-    def execute(
+    async def execute(
         self,
         resource: str,
         token: int,
@@ -42,4 +41,4 @@ class AsyncStorage(Protocol[O_contra, R_co]):
         *,
         shared: bool = False,
         once: bool = False,
-    ) -> Awaitable[R_co]: ...
+    ) -> R_co: ...

@@ -178,12 +178,12 @@ class WatchStories(Contract):
     async def test_a_position_too_long_ago_is_an_error_with_a_snapshot(self, stage: Stage) -> None:
         client = stage.client()
         await begin_log(stage)
-        busy = stage.harness.session_for("busy", "a")
+        names = stage.harness.many_together()
+        busy = stage.harness.session_for("busy", names[0])
         (caller,) = stage.callers(busy, ttl_ms=600_000)  # longer than the loop on any machine
         held = await client.lock("held").acquire()
-        for n in range(1, stage.harness.log_kept // 2 + 200):
-            await caller.hold(n, Place("lock", "a", "exclusive"))
-            await caller.leave(n)
+        places = tuple(Place("lock", name, "exclusive") for name in names)
+        await caller.fill_log(stage.harness.log_kept + 400, places)
         watch = client.watch(after=1)
         with pytest.raises(WatchGapError) as caught:
             await watch.__anext__()

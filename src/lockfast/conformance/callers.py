@@ -15,7 +15,6 @@ R = TypeVar("R")
 Send = Callable[[c.Command], Coroutine[Any, Any, c.Reply]]
 
 LISTEN_MS = 100
-PROPOSALS_MAX = 5
 
 
 def expect(reply: object, kind: type[R]) -> R:
@@ -54,17 +53,8 @@ class Caller:
         return reply
 
     async def hold(self, n: int, *places: c.Place, **rest: Any) -> c.Granted:
-        """Send `Enter` and expect an immediate grant.
-
-        Without a queue, a proposal may fail although nobody holds the lock, because some node was
-        slow to answer. Propose again then, as a client does.
-        """
-        reply = await self.enter(n, *places, **rest)
-        for _ in range(PROPOSALS_MAX):
-            if self._queue or not isinstance(reply, c.Busy) or reply.ahead:
-                break
-            reply = await self.enter(n, *places, **rest)
-        return expect(reply, c.Granted)
+        """Send `Enter` and expect an immediate grant."""
+        return expect(await self.enter(n, *places, **rest), c.Granted)
 
     async def queue(self, n: int, *places: c.Place, **rest: Any) -> c.Queued:
         """Send `Enter` and expect to be queued."""
@@ -86,6 +76,12 @@ class Caller:
     async def leave(self, n: int, close_ms: int = 0) -> c.Reply:
         self.account.pop(n, None)
         return await self.send(c.Leave(self.id, n, self._places.get(n, ()), close_ms))
+
+    async def fill_log(self, entries: int, places: tuple[c.Place, ...]) -> None:
+        """Write at least this many entries to the log, two per place and claim."""
+        for n in range(1, entries // (2 * len(places)) + 2):
+            await self.hold(n, *places)
+            await self.leave(n)
 
     async def convert(self, n: int, step: int, mode: str, queue: bool = True) -> c.Reply:
         reply = await self.send(c.Convert(self.id, n, step, mode, queue))
@@ -125,7 +121,7 @@ class Caller:
 class Listener:
     """The listener of one session, and the wakes it has received."""
 
-    def __init__(self, store: Store, session: str, driver: Driver) -> None:
+    def __init__(self, store: Store, session: str, driver: Driver, first_wake: str = "") -> None:
         self.heard: list[c.Wake] = []
         self._driver = driver
         self._listener = store.wake_listener(session, self._deliver)
@@ -134,6 +130,8 @@ class Listener:
         # time. Interrupted beforehand, none waits longer than that.
         self._listener.interrupt()
         self.heard += run(self._listener.listen(round(PATIENCE_S * 1000)))
+        if first_wake:
+            run(self.hears(first_wake))
 
     def _deliver(self, wake: c.Wake) -> None:
         self.heard.append(wake)

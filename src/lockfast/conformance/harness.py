@@ -22,20 +22,24 @@ P = ParamSpec("P")
 
 LOOK_EVERY_S = 0.005
 SEND_MS = 10_000
+MANY = 25
+"""The number of places in claims that fill the log, if the store allows as many."""
 SEVERAL_USED = 4
-"""The largest number of places in a claim of the suite."""
+"""The largest number of places in a claim of the stories about several."""
 
 
 class Harness:
     """One store with one API, in a namespace that was never used before.
 
     `log_kept` is the minimum number of log entries that the store keeps; the suite writes
-    more, to check that the oldest are dropped. Set `keeps_process` to False if the
+    more, to check that the oldest are dropped. `first_wake` is what a listener reports once it has
+    subscribed to a server, which may take time. Set `keeps_process` to False if the
     store does not accept the process that a client names. Override `pass_ms` if the test can set
     the store's clock; the suite then hardly takes any time.
     """
 
     keeps_process = True
+    first_wake = ""
 
     def __init__(
         self,
@@ -44,8 +48,10 @@ class Harness:
         capabilities: Capabilities,
         *,
         log_kept: int = 10_000,
+        first_wake: str = "",
     ) -> None:
         self.url = url
+        self.first_wake = first_wake
         self.capabilities = capabilities
         self.log_kept = log_kept
         self.driver: Driver = DRIVERS[face]()
@@ -69,6 +75,10 @@ class Harness:
         Override it for a store of several shards: the names must lie in one.
         """
         return names
+
+    def many_together(self) -> tuple[str, ...]:
+        """Return as many names as one claim may request at once, but at most MANY."""
+        return self.together(*(f"n{i:02}" for i in range(min(MANY, self.capabilities.several))))
 
     def session_for(self, session: str, name: str) -> str:
         """Return an id like `session` for a session that claims `name`.
@@ -153,7 +163,7 @@ class Stage:
         """Create the listener of a session without a keeper."""
         store = self.harness.store()
         self._stores.append(store)
-        listener = Listener(store, session, self._driver)
+        listener = Listener(store, session, self._driver, self.harness.first_wake)
         self._listeners.append(listener)
         return listener
 

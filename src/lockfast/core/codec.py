@@ -16,10 +16,21 @@ from the definitions in `commands.py`, so a new field needs no change here.
 from __future__ import annotations
 
 import json
+import sys
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from lockfast.core import commands as c
 from lockfast.errors import LockfastError
@@ -41,6 +52,9 @@ COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.C
 REPLIES: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(c.Reply)}
 
 
+T = TypeVar("T")
+
+
 class CodecError(LockfastError, ValueError):
     """The text is not a valid command or reply of this version; it was not executed."""
 
@@ -60,14 +74,19 @@ def decode_reply(text: str | bytes, bytes_max: int = BYTES_MAX) -> c.Reply:
     return cast("c.Reply", _decode(text, REPLIES, bytes_max))
 
 
-def fields_of(message: c.Command | c.Reply) -> dict[str, Any]:
+def fields_of(message: Any) -> dict[str, Any]:
     """Return the fields of a message as plain values, without those that have their default."""
     return _fields(message)
 
 
+def message_of(kind: type[T], fields: Any) -> T:
+    """Return the message of any kind with these fields, as JSON has them. Raises CodecError."""
+    return cast("T", _message(fields, kind, kind.__name__))
+
+
 def command_of(kind: type, fields: Any) -> c.Command:
     """Return the command of this kind with these fields, as JSON has them. Raises CodecError."""
-    return cast("c.Command", _message(fields, kind, kind.__name__))
+    return cast("c.Command", message_of(kind, fields))
 
 
 def encode_fields(fields: dict[str, Any]) -> bytes:
@@ -114,7 +133,7 @@ _dumps: Final = json.JSONEncoder(
 
 def _fields(message: Any) -> dict[str, Any]:
     kind: Any = type(message)
-    hints = _hints(kind)
+    hints = hints_of(kind)
     defaults = message._field_defaults
     return {
         name: _plain(value, hints[name])
@@ -174,7 +193,7 @@ def _chosen(value: Any, kinds: dict[str, type], where: str) -> Any:
 def _message(value: Any, kind: Any, where: str) -> Any:
     if not isinstance(value, dict):
         _refuse(where, f"must be an object with the fields of {kind.__name__}")
-    hints = _hints(kind)
+    hints = hints_of(kind)
     for name in value:
         if name not in hints:
             _refuse(where, f"has an unknown field {name[:80]!r}")
@@ -252,9 +271,10 @@ _READERS: Final[dict[Any, Callable[[Any, str], Any]]] = {
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    # Some fields share the name of a type (`open`, `count`); resolve hints in `commands` only.
-    return get_type_hints(kind, vars(c))
+def hints_of(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a message."""
+    # Some fields share the name of a type (`open`, `count`); resolve hints in the module only.
+    return get_type_hints(kind, vars(sys.modules[kind.__module__]))
 
 
 def _is_union(hint: Any) -> bool:

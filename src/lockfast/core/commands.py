@@ -9,7 +9,7 @@ Commands contain durations, never times of a client's clock; only the store read
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 HOLDING, WAITING, REVOKED = "holding", "waiting", "revoked"
 """The states of a claim in a store."""
@@ -22,6 +22,10 @@ class Resource(NamedTuple):
 
     kind: str
     name: str
+
+
+PLACES_MAX: Final = 128
+"""How many places a claim may have: the locks taken at once, and each level of a tree lock."""
 
 
 class Place(NamedTuple):

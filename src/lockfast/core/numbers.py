@@ -7,24 +7,31 @@ ranges below it, as text: "3-5,9-9,".
 
 from __future__ import annotations
 
-from lockfast.core.rows import Session
+from typing import Protocol
 
 
-def _ranges(session: Session) -> list[tuple[int, int]]:
+class Numbers(Protocol):
+    """A session, or whatever else keeps its claim numbers."""
+
+    highest: int
+    unseen: str
+
+
+def _ranges(session: Numbers) -> list[tuple[int, int]]:
     pairs = (text.split("-") for text in session.unseen.split(",") if text)
     return [(int(low), int(high)) for low, high in pairs]
 
 
-def _set_ranges(session: Session, ranges: list[tuple[int, int]]) -> None:
+def _set_ranges(session: Numbers, ranges: list[tuple[int, int]]) -> None:
     session.unseen = "".join(f"{low}-{high}," for low, high in ranges)
 
 
-def is_seen(session: Session, n: int) -> bool:
+def is_seen(session: Numbers, n: int) -> bool:
     """Return True if an `Enter` or `Leave` with this claim number was executed before."""
     return n <= session.highest and not any(low <= n <= high for low, high in _ranges(session))
 
 
-def see(session: Session, n: int) -> None:
+def see(session: Numbers, n: int) -> None:
     """Record a claim number. Skipped numbers stay unseen: they may still be in flight."""
     if n == session.highest + 1:
         session.highest = n
@@ -41,7 +48,7 @@ def see(session: Session, n: int) -> None:
         _set_ranges(session, left)
 
 
-def forget_below(session: Session, lowest: int) -> None:
+def forget_below(session: Numbers, lowest: int) -> None:
     """Treat every number below `lowest` as seen: the client will not use them again."""
     session.highest = max(session.highest, lowest - 1)
     if session.unseen:

@@ -57,7 +57,7 @@ class Limits(NamedTuple):
 
     waiting_max: int = 100_000
     claims_max: int = 100_000
-    places_max: int = 128
+    places_max: int = c.PLACES_MAX
     text_max: int = 4096
     """The maximum size of owner, metadata or value in bytes."""
     ended_per_step: int = 64
@@ -67,6 +67,10 @@ class Limits(NamedTuple):
 
 class Table(Reading):
     """All transitions, one method per command."""
+
+    has_wall_clock = False
+    """Whether the clock may be set back. A claim then enters no earlier than the last claim in its
+    queues; otherwise it would be ahead of those that wait."""
 
     def __init__(self, rows: Rows, limits: Limits | None = None) -> None:
         super().__init__(rows)
@@ -99,24 +103,47 @@ class Table(Reading):
         places: Sequence[c.Place],
         now_ms: int,
         wall_us: int,
-        joined: c.Look | None = None,
+        look: c.Look | None = None,
+        *,
+        has_joined: bool = False,
     ) -> tuple[c.Reply, list[c.Wake]]:
         """Settle resources outside any command: for stores whose claims vanish with a lease.
 
-        `joined` is a claim that the store has just queued at the only place, without the table.
-        The reply is its state, and it is not woken itself.
+        `look` names a claim whose state is the reply, and which is not woken itself. It
+        `has_joined` if the store has just queued it at the only place, without the table.
         """
         self.begin(now_ms, wall_us)
         if now_ms >= self.meta.due_ms:
             self._reap()
-        if joined is not None:
+        if has_joined:
             resource = self.resource(*places[0][:2])
             if resource.waiting == 1:
                 self._tell_retaining(resource)
         self.settle(places)
-        reply = self.look(joined) if joined is not None else c.Done()
+        reply = self.look(look) if look is not None else c.Done()
         self.flush()
-        return reply, [wake for wake in self.wakes if (wake.session, wake.n) != joined]
+        return reply, [wake for wake in self.wakes if (wake.session, wake.n) != look]
+
+    def end_apart(
+        self,
+        session_id: str,
+        what: str,
+        reason: str,
+        places: Sequence[c.Place],
+        now_ms: int,
+        wall_us: int,
+    ) -> tuple[c.Reply, list[c.Wake]]:
+        """Remove the claims of a session that the store itself has ended, then settle.
+
+        Settles `places` too. `what` is the event that is logged for the claims.
+        """
+        self.begin(now_ms, wall_us)
+        prefix = r.claims_prefix(session_id)
+        found = self.rows.scan(prefix, r.after_prefix(prefix), FAR_MS)
+        freed = self._remove_claims([claim for _, claim in found], what, reason)
+        self.settle({**dict.fromkeys(places), **freed})
+        self.flush()
+        return c.Done(), self.wakes
 
     # ── sessions ─────────────────────────────────────────────────────────────────────
 
@@ -137,10 +164,9 @@ class Table(Reading):
         if known is not None:
             live = self._live(command.session)
             return live if isinstance(live, c.Ended) else c.Done(found=True)
-        for what, text in (("owner", command.owner), ("metadata", command.metadata)):
-            size = len(text.encode())
-            if size > self.limits.text_max:
-                return c.Refused(c.WHY_TOO_LARGE, what, size, self.limits.text_max)
+        refused = why_too_large(command, self.limits.text_max)
+        if refused is not None:
+            return refused
         deadline_ms = self.now_ms + command.ttl_ms
         self._sessions[r.session_key(command.session)] = Session(
             id=command.session,
@@ -249,31 +275,37 @@ class Table(Reading):
         """
         self._sessions[r.session_key(session.id)] = session
         prefix = r.claims_prefix(session.id)
-        abnormal = session.ending != "released"
-        places: dict[c.Place, None] = {}
-        lost: list[Claim] = []
         found = self.rows.scan(prefix, r.after_prefix(prefix), self._ends_left + 1)
-        left = len(found)
-        for key, claim in found:
+        chosen: list[Claim] = []
+        for _, claim in found:
             if self._ends_left == 0:
                 break
             self._ends_left = max(0, self._ends_left - max(1, len(claim.places)))
-            left -= 1
-            if claim.state == REVOKED:
-                self.rows.delete(key)
-                continue
-            if abnormal and claim.state == HOLDING:
-                lost.append(claim)
-            self._remove(claim, session.ending, session.ended)
-            places.update(dict.fromkeys(claim.places))
-        for claim in lost:
-            self._delay(claim)
-        if left:
+            chosen.append(claim)
+        places = self._remove_claims(chosen, session.ending, session.ended)
+        if len(chosen) < len(found):
             session.deadline_ms = self.now_ms
         else:
             session.ending = ""
             session.deadline_ms = self.now_ms + ENDED_KEPT_MS
         self.due(session.deadline_ms, session.id)
+        return places
+
+    def _remove_claims(
+        self, claims: Sequence[Claim], what: str, reason: str
+    ) -> dict[c.Place, None]:
+        """Remove claims of an ended session. Return the places to settle."""
+        places: dict[c.Place, None] = {}
+        for claim in claims:
+            if claim.state == REVOKED:
+                self.rows.delete(r.claim_key(claim.session, claim.n))
+                continue
+            self._remove(claim, what, reason)
+            places.update(dict.fromkeys(claim.places))
+        if what != "released":
+            for claim in claims:
+                if claim.state == HOLDING:
+                    self._delay(claim)
         return places
 
     def _reap(self) -> None:
@@ -337,16 +369,17 @@ class Table(Reading):
         if refused is not None:
             return refused
         see(session, n)
+        entered_ms = self._entry_ms(command.places)
         claim = Claim(
             session=command.session,
             n=n,
             places=command.places,
             state=WAITING,
             # Every recorded claim writes to the log, so the next position is unique.
-            rank=r.rank_of(self.now_ms - command.head_start_ms, self.meta.position + 1),
+            rank=r.rank_of(entered_ms - command.head_start_ms, self.meta.position + 1),
             actor=command.actor,
             priority=command.priority,
-            entered_ms=self.now_ms,
+            entered_ms=entered_ms,
             max_hold_ms=command.max_hold_ms,
             lock_delay_ms=command.lock_delay_ms,
             block=command.block,
@@ -363,6 +396,16 @@ class Table(Reading):
         for place in claim.places:
             self.log("waiting", place, claim)
         return self.view(claim)
+
+    def _entry_ms(self, places: Sequence[c.Place]) -> int:
+        """Return the instant at which a claim enters these queues."""
+        entered_ms = self.now_ms
+        for kind, name, *_ in places if self.has_wall_clock else ():
+            if self.resource(kind, name).waiting:
+                queue = r.line_prefix("w", kind, name)
+                for _, ref in self.rows.scan(queue, r.after_prefix(queue), 1, reverse=True):
+                    entered_ms = max(entered_ms, self.claim_by_ref(ref).entered_ms)
+        return entered_ms
 
     def _refuses(self, session: Session, command: c.Enter) -> c.Refused | None:
         """Return why this claim can never be granted, or None."""
@@ -625,6 +668,15 @@ _READS: Final[dict[type, _Handler]] = {
 }
 READS: Final = frozenset(_READS)
 """Commands that change nothing."""
+
+
+def why_too_large(command: c.Open, text_max: int) -> c.Refused | None:
+    """Return the refusal of a session whose texts are too long, or None."""
+    for what, text in (("owner", command.owner), ("metadata", command.metadata)):
+        size = len(text.encode())
+        if size > text_max:
+            return c.Refused(c.WHY_TOO_LARGE, what, size, text_max)
+    return None
 
 
 def why_invalid(places: Sequence[c.Place], places_max: int) -> str:

@@ -28,6 +28,7 @@ from lockfast.core.commands import (
 from lockfast.core.modes import PERMIT
 from lockfast.core.reasons import NO_RECORD
 from lockfast.errors import (
+    AHEAD_COUNTED_MAX,
     SURELY_NOT_DONE,
     AcquireTimeoutError,
     DeadlockError,
@@ -35,6 +36,7 @@ from lockfast.errors import (
     LimitError,
     LockfastError,
     OutcomeUnknownError,
+    StoreBusyError,
     StoreError,
     StoreUnavailableError,
     UnsupportedError,
@@ -64,8 +66,6 @@ NEVER_MS: Final = 1 << 60
 RELEASE_MS: Final = 5000
 GIVE_UP_MS: Final = 250
 """How long after its timeout an acquire may still take to leave the queue and name holders."""
-QUEUE_READ_MAX: Final = 1000
-"""How many queued claims are read to find the position of a claim that gives up."""
 FORKED: Final = "the process was forked, and leases stay with the parent process"
 
 
@@ -143,19 +143,15 @@ async def _enter(
     """Send `Enter` for the claim, in a live session.
 
     Raises StoreUnavailableError if the store is unreachable for `connect_timeout`. A claim
-    that `was_queued`, and lost its place when its session ended, retries until `until_ms`.
+    that `was_queued`, and lost its place when its session ended, retries until `until_ms`; so
+    does one that a store in operation has no time for.
     """
     runtime = core.runtime
     session = core.enlist(holding)
     sent_ms = runtime.now_ms()
-    give_up_ms = sent_ms + core.connect_timeout_ms
-    if was_queued:
-        give_up_ms = until_ms if until_ms is not None else NEVER_MS
-    elif until_ms is not None and timeout_ms:
-        give_up_ms = min(give_up_ms, until_ms)
-    retry = Retry(runtime, give_up_ms)
+    end_ms = until_ms if until_ms is not None and timeout_ms else NEVER_MS
+    retry = Retry(runtime, end_ms if was_queued else min(sent_ms + core.connect_timeout_ms, end_ms))
     retry_ms = RETRY_MS
-    failed = False
     while True:
         opening = None if session.snapshot.opened else session.opening()
         was_stored = holding.may_be_stored
@@ -174,14 +170,25 @@ async def _enter(
                     session.opening_refused()
             if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):
                 raise
-            failed = True
+            if (
+                isinstance(error, StoreBusyError)
+                and timeout_ms != 0
+                and not core.emitter.outage.failures
+            ):
+                sent_ms = runtime.now_ms()
+                if sent_ms >= end_ms:
+                    raise _no_answer(holding, timeout_ms, error) from error
+                if not was_queued:
+                    retry = Retry(runtime, min(sent_ms + core.connect_timeout_ms, end_ms))
+                if not session.alive():
+                    session = core.enlist(holding)
+                continue
             # Resending is safe: the store recognizes the claim by its number.
             trouble = error if timeout_ms == 0 else retry.failed(error, retry_ms)
             core.emitter.outage.failed(error, raised=trouble is not None)
             if trouble is not None:
                 if was_queued:
-                    name, timeout = holding.ask.name, (timeout_ms or 0) / 1000
-                    raise AcquireTimeoutError(name, timeout, trouble=str(trouble)) from error
+                    raise _no_answer(holding, timeout_ms, trouble) from error
                 raise trouble from error.__cause__
             await runtime.signal().wait(retry_ms)
             if was_queued:
@@ -190,7 +197,7 @@ async def _enter(
                 session = core.enlist(holding)
             sent_ms = runtime.now_ms()
             continue
-        if failed:
+        if core.emitter.outage.failures:
             core.emitter.outage.ended()
         if isinstance(reply, Ended):
             session.ended_by_store(reply)
@@ -215,6 +222,11 @@ async def _enter(
         if isinstance(reply, Refused):
             raise refusal(f"claim on {holding.ask.name!r}", reply)
         raise StoreError(core.store.label, f"answered {reply!r} to enter")
+
+
+def _no_answer(holding: Holding, timeout_ms: int | None, trouble: Exception) -> AcquireTimeoutError:
+    """Return the error of a claim that could not enter before its timeout."""
+    return AcquireTimeoutError(holding.ask.name, (timeout_ms or 0) / 1000, trouble=str(trouble))
 
 
 async def _expel_the_dead(core: Core, holding: Holding, ahead: tuple[Blocker, ...]) -> bool:
@@ -322,7 +334,7 @@ async def _give_up(
         if session.snapshot.confirmed:
             if len(holding.ask.places) == 1:
                 kind, name = holding.ask.places[0][:2]
-                view = await core.wire.send(Inspect(kind, name, QUEUE_READ_MAX), GIVE_UP_MS)
+                view = await core.wire.send(Inspect(kind, name, AHEAD_COUNTED_MAX), GIVE_UP_MS)
                 if isinstance(view, ResourceView):
                     holders, ahead = _who_is_ahead_in(view, holding)
             if holding.phase is HELD:
@@ -357,7 +369,9 @@ def _who_is_ahead_in(view: ResourceView, holding: Holding) -> tuple[tuple[str, .
     session = holding.session
     own = (session.id if session is not None else "", holding.n)
     places = [claim[:2] for claim in view.waiting]
-    return holders, places.index(own) if own in places else None
+    if own in places:
+        return holders, places.index(own)
+    return holders, AHEAD_COUNTED_MAX if len(places) >= AHEAD_COUNTED_MAX else None
 
 
 def _describe(owner: str, token: int, for_ms: int, holding: Holding) -> str:
@@ -385,7 +399,7 @@ def refusal(what: str, reply: Refused) -> LockfastError:
 
 
 async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
-    """Release the lease. Calling it again has no effect.
+    """Release the lease. Calling it again has no effect, even while the first call is under way.
 
     Raises LeaseLostError if the lease was already lost. Raises OutcomeUnknownError if the
     store did not reply; the keeper then retries until the lease expires.
@@ -398,8 +412,11 @@ async def release(core: Core, holding: Holding, close_ms: int = 0) -> None:
         raise lost_error(holding)
     if holding.phase is RELEASED:
         return
-    holding.leaving = True
     try:
+        with session.mutex:
+            if holding.leaving:
+                return
+            holding.leaving = True
         reply: Reply = await core.wire.send(
             Leave(session.id, holding.n, holding.ask.places, full_span_ms(close_ms)),
             # While this request is pending the keeper goes on renewing the lease, so others

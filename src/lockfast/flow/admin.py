@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import (
@@ -13,6 +13,7 @@ from lockfast.core.commands import (
     Listing,
     ListingReply,
     Place,
+    Reply,
     ResourceView,
     Revoke,
     RevokeSession,
@@ -119,10 +120,31 @@ async def inspect(core: Core, kind: str, name: str) -> LockInfo:
     return lock_info(await core.ask(Inspect(kind, name), ResourceView))
 
 
+async def inspect_all_holders(core: Core, kind: str, name: str) -> LockInfo:
+    """As `inspect`, with all holders, however many there are."""
+    reply = await read_all_holders(core.request, kind, name)
+    if not isinstance(reply, ResourceView):
+        raise StoreError(core.store.label, f"answered {reply!r} to Inspect")
+    return lock_info(reply)
+
+
+async def read_all_holders(
+    send: Callable[[Inspect], Awaitable[Reply]], kind: str, name: str
+) -> Reply:
+    """Read a resource with all its holders: again, if there are more than one reply has shown."""
+    command = Inspect(kind, name)
+    while True:
+        view = await send(command)
+        if not isinstance(view, ResourceView) or view.holder_count <= command.waiting_max:
+            return view
+        # A hundred more, because others may be granted the lock at this moment.
+        command = Inspect(kind, name, view.holder_count + 100)
+
+
 async def is_locked(core: Core, places: Sequence[Place]) -> bool:
     """Return True if a holder conflicts with a claim on these places."""
     for place in places:
-        found = await inspect(core, place.kind, place.name)
+        found = await inspect_all_holders(core, place.kind, place.name)
         if any(claim.mode in CONFLICTS[place.mode] for claim in found.holders):
             return True
     return False
@@ -153,7 +175,7 @@ async def list_sessions(core: Core) -> list[SessionInfo]:
 async def revoke_lock(core: Core, kind: str, name: str, by: str, reason: str) -> int:
     """Revoke a lock from all its current holders. Return their number."""
     count = 0
-    for holder in (await inspect(core, kind, name)).holders:
+    for holder in (await inspect_all_holders(core, kind, name)).holders:
         # Revoke by claim, not by name: a client that is granted the lock now keeps it.
         done = await core.ask(Revoke(holder.session, holder.n, by, reason), Done)
         count += done.found

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from lockfast.core.commands import Inspect, ResourceView
 from lockfast.core.modes import ELECTION, PARTY
 from lockfast.errors import WatchGapError
-from lockfast.flow.admin import ClaimInfo, WatchEvent, inspect, lock_info
+from lockfast.flow.admin import ClaimInfo, WatchEvent, inspect, inspect_all_holders
 from lockfast.flow.client import Core
-from lockfast.flow.watch import Watcher
-
-MEMBERS_MAX: Final = 100_000
+from lockfast.flow.watch import ENDINGS, Watcher
 
 
 class Leader(NamedTuple):
@@ -43,7 +40,7 @@ async def leader(core: Core, name: str) -> Leader | None:
 
 
 async def members(core: Core, name: str) -> tuple[Member, ...]:
-    holders = lock_info(await core.ask(Inspect(PARTY, name, MEMBERS_MAX), ResourceView)).holders
+    holders = (await inspect_all_holders(core, PARTY, name)).holders
     return tuple(
         Member(claim.value or "", claim.owner, claim.session, claim.n, claim.seconds)
         for claim in holders
@@ -63,6 +60,7 @@ class LeaderWatcher:
         self._watcher = Watcher(core, ELECTION, name, None, exact=True)
         self._last: Leader | None = None
         self._started = False
+        self._missed_changes = False
 
     async def next(self) -> tuple[bool, Leader | None]:
         """Return (True, leader) for the next change, or (False, None) once closed."""
@@ -74,12 +72,17 @@ class LeaderWatcher:
             return True, self._last
         while True:
             before = self._last
-            try:
-                event = await self._watcher.next()
-            except WatchGapError:
-                # The log no longer has the intermediate changes; report the current leader.
+            if self._missed_changes:
                 self._last = await leader(self._core, self._name)
+                self._missed_changes = False
             else:
+                try:
+                    event = await self._watcher.next()
+                except WatchGapError:
+                    # The log no longer has the changes in between; report the current leader. If
+                    # the caller is cancelled before it has been read, the next call reads it.
+                    self._missed_changes = True
+                    continue
                 if event is None:
                     return False, None
                 if event.name != self._name:
@@ -99,7 +102,7 @@ class LeaderWatcher:
             return last
         if event.what == "proclaimed":
             return last._replace(value=event.detail)
-        if event.what in ("released", "expired", "revoked"):
+        if event.what in ENDINGS:
             # If the next leader is elected in the same step, report one change, not two.
             return last if self._watcher.hands_over(event, "granted") else None
         return last
@@ -122,18 +125,24 @@ class PartyWatcher:
         self._name = name
         self._watcher = Watcher(core, PARTY, name, None, exact=True)
         self._last: frozenset[tuple[str, int, str]] | None = None
+        self._is_current = False
+        """No event was read since the members were."""
 
     async def next(self) -> tuple[Member, ...] | None:
         """Return the members after the next change, or None once closed."""
         await self._watcher.start()
         while True:
-            if self._last is not None:
+            if self._is_current:
+                # If the caller is cancelled after the event and before the members have been
+                # read, the next call reads them.
+                self._is_current = False
                 try:
                     if await self._watcher.next() is None:
                         return None
                 except WatchGapError:
                     pass  # read the current members below
             now = await members(self._core, self._name)
+            self._is_current = True
             known = frozenset((member.session, member.n, member.value) for member in now)
             if known != self._last:
                 self._last = known

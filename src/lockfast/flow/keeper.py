@@ -58,6 +58,9 @@ LOG_EVERY_MS: Final = 60_000
 JITTER: Final = 0.1
 """Keep-alives are sent up to a tenth early, at random, so that clients do not synchronize."""
 CLOSE_MS: Final = 2000
+OUTBOX_MS: Final = 20
+"""How long the keeper sends releases before it attends to keep-alives and wakes again: a thousand
+cancelled claims must not delay them."""
 LOOKING_SHARE: Final = 9
 """After a deadlock search the keeper pauses searching for nine times as long as it took."""
 LOOK_SLACK_MS: Final = 1
@@ -113,6 +116,9 @@ class Keeper:
                 self._expire_claims()
                 if session.alive():
                     for wake in await self._listen():
+                        await self._renew_if_due()  # each wake may take a request
+                        if not session.alive():
+                            break
                         await self._hear(wake)
             if not session.ended_in_store:
                 # Tell the store, so that our successors need not wait for the TTL. This is a
@@ -161,9 +167,12 @@ class Keeper:
                 due_ms = min(due_ms, max(deadlock_at_ms, self._searching.at_ms))
         elif snapshot.deadline_ms:
             due_ms = snapshot.deadline_ms
-        outbox_ms = 0 if session.closing else session.outbox_due_ms()
+        outbox_ms = session.outbox_due_ms()
         if outbox_ms is not None:
             outbox_ms = max(outbox_ms, self._sending.at_ms)
+        if session.closing:
+            outbox_ms = min(outbox_ms or 0, self._closing_until_ms or 0)
+        if outbox_ms is not None:
             due_ms = outbox_ms if due_ms is None else min(due_ms, outbox_ms)
         return max(0, due_ms - self._runtime.now_ms()) if due_ms is not None else None
 
@@ -326,6 +335,8 @@ class Keeper:
         began_ms = self._runtime.now_ms()
         try:
             start = session.start_of_deadlock_look()
+            if not start:
+                return  # nothing was sent, so this says nothing about the store
             now_ms = self._runtime.now_ms
             for cycle in await deadlock.look(send, start, now_ms):
                 if await deadlock.end(send, cycle):
@@ -355,14 +366,15 @@ class Keeper:
             session.reconcile(proof, reply.claims, sent_ms)
 
     async def _send_outbox(self) -> None:
-        """Send the pending commands until the store has replied to each, or the session ends."""
+        """Send pending commands, for about OUTBOX_MS; each until the store has replied to it."""
         session = self._session
         session.release_finalized()
-        while (item := session.next_in_outbox()) is not None:
-            if self._runtime.now_ms() < self._sending.at_ms:
+        sent_ms = self._runtime.now_ms()
+        until_ms = sent_ms + OUTBOX_MS
+        while sent_ms < until_ms and (item := session.next_in_outbox()) is not None:
+            if sent_ms < self._sending.at_ms:
                 return
             n, command = item
-            sent_ms = self._runtime.now_ms()
             try:
                 if session.snapshot.opened or await self._open():
                     reply = await self._wire.send(command, self._budget_ms())
@@ -373,6 +385,7 @@ class Keeper:
                 return
             session.sent(n, command)
             self._succeeded("leave", self._sending)
+            sent_ms = self._runtime.now_ms()
 
     async def _open(self) -> bool:
         """Open the session if necessary, so that a `Leave` that overtakes its `Enter` counts."""
@@ -413,11 +426,11 @@ class Keeper:
         session = self._session
         try:
             if wake.what == WAKE_EVENTS:
-                for changed in list(session.events_changed):
-                    changed()
+                self._tell_watchers()
             elif wake.what == WAKE_WANTED:
                 session.wanted(wake.n)
             elif wake.what in (WAKE_MISSED, WAKE_DISCONNECTED):
+                self._tell_watchers()
                 if wake.what == WAKE_DISCONNECTED and session.unconfirmed():
                     self._report_uncertain()
                 # An immediate keep-alive detects changes of held and waiting claims; a claim
@@ -426,11 +439,17 @@ class Keeper:
                 self._renew_at_ms = self._runtime.now_ms()
             elif wake.what == WAKE_DIED:
                 await self._expel(Expel(wake.session, PROCESS_DIED))
-            else:
+            elif not session.release_first(wake.n):
+                # A claim that we have left may hold the lock now, and others wait for it.
                 await self._look(wake.n)
         except Exception as error:
             # The next keep-alive detects what this wake reported.
             self._log_failure(error, "check of a claim")
+
+    def _tell_watchers(self) -> None:
+        """Let watchers read the log, which may have grown."""
+        for changed in list(self._session.events_changed):
+            changed()
 
     async def _look(self, n: int) -> None:
         session = self._session

@@ -137,7 +137,10 @@ def _told(error: BaseException) -> str:
 
 
 async def report_queued(core: Core, holding: Holding, reply: Queued | None) -> None:
-    """Report that a claim has to wait, and where: costs one read of its queue."""
+    """Report that a claim has to wait, and where: costs one read of its queue.
+
+    If the claim is granted before that, the traces of those it waited for are not known.
+    """
     if holding.contended:
         return  # it enters again, after its session ended
     holding.contended = True
@@ -153,9 +156,11 @@ async def report_queued(core: Core, holding: Holding, reply: Queued | None) -> N
     position = None
     if view is not None:
         position = holding.queue_length = max(1, view.waiting_count)
-        owners = tuple(claim.owner for claim in view.holders)
-        values = [claim.value for claim in view.holders if claim.value]
-        traces = tuple(value[len(TRACE) :] for value in values if value.startswith(TRACE))
+        own = (session.id, holding.n)
+        if own not in [(claim.session, claim.n) for claim in view.holders]:
+            owners = tuple(claim.owner for claim in view.holders)
+            values = [claim.value for claim in view.holders if claim.value]
+            traces = tuple(value[len(TRACE) :] for value in values if value.startswith(TRACE))
     subject = holding.subject or _subject(holding)
     emitter.emit(
         e.AcquireQueued(

@@ -14,7 +14,7 @@ from lockfast.flow.admin import LockInfo, inspect
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.log import logger
-from lockfast.flow.watch import Watcher
+from lockfast.flow.watch import ENDINGS, Watcher
 
 MARK_MS: Final = 60_000
 """How long those who waited for a run can read that it succeeded."""
@@ -101,7 +101,8 @@ async def wait_for_end(core: Core, name: str, window: Window) -> Outcome | None:
 
 async def _end_of(watcher: Watcher, name: str, token: int | None) -> None:
     while (event := await watcher.next()) is not None:
-        if event.name == name and event.token == token and event.what != "proclaimed":
+        # The run may have begun after the watcher: then its grant is among the events.
+        if event.name == name and event.token == token and event.what in ENDINGS:
             return
 
 

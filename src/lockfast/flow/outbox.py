@@ -5,14 +5,16 @@ Changed under the session's mutex, except for `send_now`, which finalizers call.
 
 from __future__ import annotations
 
-from lockfast.core.commands import Command
+from collections import OrderedDict
+
+from lockfast.core.commands import Command, Leave
 
 
 class Outbox:
-    """At most one pending command per claim number, in the order of arrival."""
+    """At most one pending command per claim number, in the order in which they are sent."""
 
     def __init__(self) -> None:
-        self.commands: dict[int, Command] = {}
+        self.commands: OrderedDict[int, Command] = OrderedDict()
         self._not_before_ms: dict[int, int] = {}
 
     def __contains__(self, n: int) -> bool:
@@ -30,6 +32,13 @@ class Outbox:
     def add(self, n: int, command: Command) -> None:
         """Send `command` unless one is pending for this claim."""
         self.commands.setdefault(n, command)
+
+    def release_first(self, n: int) -> bool:
+        """Send the release of a claim before all else. Return False if none is pending."""
+        if not isinstance(self.commands.get(n), Leave):
+            return False
+        self.commands.move_to_end(n, last=False)
+        return True
 
     def next(self, now_ms: int) -> tuple[int, Command] | None:
         """Return the first command that may be sent now."""

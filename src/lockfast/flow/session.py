@@ -268,6 +268,11 @@ class Session(SessionClaims):
         with self.mutex:
             return self._outbox.next(self.runtime.now_ms())
 
+    def release_first(self, n: int) -> bool:
+        """Let the keeper release a claim before others. Return False if we have not left it."""
+        with self.mutex:
+            return self._outbox.release_first(n)
+
     def outbox_due_ms(self) -> int | None:
         """Return when the next pending command may be sent; None if there is none."""
         with self.mutex:

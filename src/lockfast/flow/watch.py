@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from lockfast.core.commands import Ended, Event, Events, EventsReply, Refused, Watch
 from lockfast.core.names import INTERNAL
@@ -19,6 +20,9 @@ from lockfast.flow.admin import WatchEvent, list_locks, watch_event
 from lockfast.flow.client import Core
 from lockfast.flow.session import RENEWALS_PER_TTL, Session
 from lockfast.ports import Signal
+
+ENDINGS: Final = ("released", "expired", "revoked")
+"""The events that end a held claim."""
 
 
 class Watcher:

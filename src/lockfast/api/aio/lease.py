@@ -172,7 +172,7 @@ class Lease(LeaseBase):
         )
         awaited = inspect.iscoroutinefunction(storage.execute)
         result: R = await (call() if awaited else asyncio.to_thread(call))
-        return result
+        return self._executed(storage, result, "declare it with `async def`")
 
     async def __aenter__(self) -> Self:
         self.check()

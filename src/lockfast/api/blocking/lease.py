@@ -140,7 +140,8 @@ class Lease(LeaseBase):
         that, LeaseLostError if the lease is known to be lost.
         """
         name, is_reader = self._fence(storage, resource)
-        return storage.execute(name, self.token, operation, shared=is_reader, once=once)
+        result = storage.execute(name, self.token, operation, shared=is_reader, once=once)
+        return self._executed(storage, result, "use a guard for blocking programs")
 
     def __enter__(self) -> Self:
         self.check()
