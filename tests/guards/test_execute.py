@@ -210,6 +210,56 @@ def test_once_a_token_passes_a_single_time(case: Case) -> None:
     assert case.value() == "first"
 
 
+def test_an_operation_that_would_not_be_awaited_is_refused(case: Case, face: Face) -> None:
+    """The file was replaced by an empty one; elsewhere, nothing was written."""
+
+    async def never(*_: object) -> None:
+        pytest.fail("nobody awaits it")
+
+    url = f"memory://awaited-{next(_numbers)}"
+    with lockfast.connect(url) as client, client.lock(NAME) as lease:
+        with case.blocking("first", lambda: None) as (storage, operation):
+            lease.execute_with_fence(storage, operation)
+            if face == "blocking":
+                with pytest.raises(UnsupportedError, match="is a coroutine function"):
+                    lease.execute_with_fence(storage, never)
+
+    async def work() -> None:
+        async with aio.connect(url) as client, client.lock(NAME) as lease:
+            async with case.aio("second", lambda: None) as (storage, operation):
+                if asyncio.iscoroutinefunction(operation):
+                    return  # this storage does await it
+                with pytest.raises(UnsupportedError, match="is a coroutine function"):
+                    await lease.execute_with_fence(storage, never)
+
+    if face == "asyncio":
+        asyncio.run(work())
+    assert case.value() == "first"
+
+
+def test_a_storage_that_would_not_be_awaited_is_refused() -> None:
+    class Storage:
+        async def execute(self, *_: object, **__: bool) -> None:
+            pytest.fail("nobody awaits it")
+
+    class Wrapped:
+        def execute(self, *arguments: object, **how: bool) -> Any:
+            return storage.execute(*arguments, **how)
+
+    storage: Any = Storage()
+    wrapped: Any = Wrapped()
+
+    async def work() -> None:
+        async with aio.connect("memory://async-storage") as client, client.lock(NAME) as lease:
+            with pytest.raises(UnsupportedError, match=r"with Wrapped: its execute\(\) returned"):
+                await lease.execute_with_fence(wrapped, lambda: None)
+
+    with lockfast.connect("memory://async-storage") as client, client.lock(NAME) as lease:
+        with pytest.raises(UnsupportedError, match=r"with Storage: its execute\(\) returned"):
+            lease.execute_with_fence(storage, lambda: None)
+    asyncio.run(work())
+
+
 # ── which token, which name ──────────────────────────────────────────────────────────
 
 

@@ -154,3 +154,17 @@ def test_it_works_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
     FileGuard("report.txt").write_text("new", 1)
     assert (tmp_path / "report.txt").read_text() == "new"
     assert os.listdir(tmp_path).count("report.txt.fence") == 1
+
+
+def test_a_symbolic_link_has_the_fence_of_its_file(tmp_path: Path) -> None:
+    """The link was replaced by a file with another fence, so a stale token passed there."""
+    (tmp_path / "data").mkdir()
+    file, link = tmp_path / "data" / "report.txt", tmp_path / "latest"
+    link.symlink_to("data/report.txt")  # which does not exist yet
+    FileGuard(link).write_text("seventeen", 17)
+    assert (link.is_symlink(), file.read_text()) == (True, "seventeen")
+    for path in (file, link):
+        with pytest.raises(StaleTokenError):
+            FileGuard(path).write_text("sixteen", 16)
+    FileGuard(file).write_text("eighteen", 18)
+    assert (FileGuard(link).floor(), link.read_text()) == (18, "eighteen")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import flask
 import httpx
 import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import lockfast
-from lockfast.guards import MemoryGuard
+from lockfast.errors import UnsupportedError
+from lockfast.guards import AsyncRedisGuard, FileGuard, MemoryGuard, RedisGuard
 from lockfast.guards.http import FencedASGI, FencedWSGI, fencing
 
 
@@ -91,7 +98,7 @@ def test_a_malformed_header_is_refused(service: Service, value: str) -> None:
 
 def test_names_are_quoted() -> None:
     class Lease:
-        name = "a=b, c/ü"
+        names = ("a=b, c/ü",)
         token = 7
 
     headers = fencing(Lease())
@@ -110,3 +117,71 @@ def test_a_guard_that_cannot_decide_lets_nothing_pass(service: Service) -> None:
         broken = Service(kind, Broken())
         assert broken.send("PUT", {"Fencing-Token": "a=1"}).status_code == 503
         assert broken.handled == []
+
+
+class AsyncMemoryGuard:
+    """A guard for asyncio that waits before it answers."""
+
+    def __init__(self) -> None:
+        self.guard = MemoryGuard()
+
+    async def admit(
+        self, resource: str, token: int, *, shared: bool = False, once: bool = False
+    ) -> None:
+        await asyncio.sleep(0)
+        self.guard.admit(resource, token, shared=shared, once=once)
+
+
+def test_a_guard_for_asyncio_is_awaited() -> None:
+    """It was called and not awaited, so that every request passed."""
+    service = Service("asgi", AsyncMemoryGuard())
+    assert service.send("PUT", {"Fencing-Token": "a=2"}).status_code == 200
+    assert service.send("PUT", {"Fencing-Token": "a=1"}).status_code == 412
+    assert service.send("GET", {"Fencing-Token": "a=1"}).status_code == 412
+    assert service.send("PUT", {}).status_code == 428
+    assert service.handled == ["PUT"]
+
+
+def test_a_guard_that_cannot_serve_is_refused_at_once(tmp_path: Path) -> None:
+    async def app(*_: Any) -> None: ...
+
+    with pytest.raises(UnsupportedError, match="every request would pass"):
+        Service("wsgi", AsyncMemoryGuard())
+    with pytest.raises(UnsupportedError, match="leave run= out"):
+        FencedASGI(app, AsyncMemoryGuard(), run=asyncio.to_thread)
+    for kind in ("asgi", "wsgi"):
+        with pytest.raises(UnsupportedError, match=r"has no admit\(\)"):
+            Service(kind, FileGuard(tmp_path / "a"))
+
+
+def test_a_guard_whose_server_is_down_lets_nothing_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """A RedisGuard raises errors of redis-py; they ended in a response with status 500."""
+    path = "/nowhere/redis.sock"
+    closed = redis.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0))
+    closed_async = redis.asyncio.Redis(unix_socket_path=path, retry=AsyncRetry(NoBackoff(), 0))
+    for service in (
+        Service("wsgi", RedisGuard(closed)),
+        Service("asgi", RedisGuard(closed)),
+        Service("asgi", AsyncRedisGuard(closed_async)),
+    ):
+        caplog.clear()
+        refused = service.send("PUT", {"Fencing-Token": "a=1"})
+        assert refused.status_code == 503
+        assert refused.json()["detail"] == "the guard failed with ConnectionError"
+        assert path in caplog.text
+        assert service.handled == []
+
+
+def test_a_lease_on_several_locks_is_checked_at_each() -> None:
+    """The header had one entry, for the name `a, b`, at which nobody else is ever admitted."""
+    service = Service("wsgi", guard := MemoryGuard())
+    with lockfast.connect("memory://http-several") as client:
+        with client.all("a", "b") as lease:
+            headers = fencing(lease)
+            assert service.send("PUT", headers).status_code == 200
+        assert guard.floor("a") == guard.floor("b") == lease.token
+        with client.lock("b") as later:
+            assert service.send("PUT", fencing(later)).status_code == 200
+        assert service.send("PUT", headers).status_code == 412
+        with client.tree("x/y").write() as branch:
+            assert fencing(branch) == {"Fencing-Token": f"x/y={branch.token}"}

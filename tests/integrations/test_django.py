@@ -137,8 +137,13 @@ def test_a_lease_executes_in_a_transaction_that_is_fenced(site: dict[str, str]) 
         with connection.cursor() as cursor:
             return list(cursor.execute("SELECT value FROM fenced").fetchall())
 
+    async def never() -> None:
+        pytest.fail("nobody awaits it")
+
     with locked("orders/43") as lease:
         lease.execute_with_fence(FencedDatabase(), lambda: insert(1))
+        with pytest.raises(lockfast.UnsupportedError, match="coroutine function"):
+            _ = lease.execute_with_fence(FencedDatabase(), never)
         with pytest.raises(ZeroDivisionError):
             lease.execute_with_fence(FencedDatabase(), lambda: insert(1 // 0))
         with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):

@@ -60,6 +60,29 @@ def play(story: Callable[[], Any]) -> None:
     asyncio.run(bounded())
 
 
+def test_a_request_that_may_wait_outlasts_a_short_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first attempt does not wait, and the failure of that one was a 503 at once."""
+    failed: list[str] = []
+
+    async def try_acquire(self: aio.Lock) -> None:
+        failed.append(self.name)
+        raise lockfast.StoreUnavailableError("memory://", "connection refused")
+
+    monkeypatch.setattr(aio.Lock, "try_acquire", try_acquire)
+
+    async def story() -> None:
+        for timeout, status in ((0, 503), (60, 200)):
+            site = Site("memory://", timeout=timeout)
+            site.finish.set()
+            async with site.open() as http:
+                assert (await http.post("/orders/42")).status_code == status
+        assert len(failed) == 2
+
+    play(story)
+
+
 def test_a_held_lock_is_a_409_with_retry_after() -> None:
     async def story() -> None:
         site = Site("memory://", retry_after=7)

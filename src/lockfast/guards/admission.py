@@ -7,11 +7,14 @@ A guard for another resource needs two steps that nothing may come between: read
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Coroutine
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lockfast import process_observer
 from lockfast.core.names import ancestors, check_name
 from lockfast.errors import LockfastError, StaleTokenError, StoreError, UnsupportedError
+
+T = TypeVar("T")
 
 TOKEN_MAX = 2**53 - 1
 ATTEMPTS: Final = 50
@@ -164,6 +167,18 @@ def refuse_shared(shared: bool, what: str) -> None:
             "its lease admits other readers, so it must not write",
             "use a lease that is exclusive",
         )
+
+
+def checked_result(result: T) -> T:
+    """Return the result of an operation; raise UnsupportedError if it has yet to be awaited."""
+    if isinstance(result, Coroutine):
+        result.close()
+        raise UnsupportedError(
+            "an operation that is a coroutine function",
+            "this guard calls it and does not await it, so it would write nothing",
+            "pass a function without `async`",
+        )
+    return result
 
 
 def _raised_marks(resource: str, *, tree: bool) -> tuple[Mark, ...]:

@@ -13,14 +13,21 @@ import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from lockfast.errors import StoreError, StoreUnavailableError, UnsupportedError
+from lockfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
 from lockfast.guards.admission import (
     ATTEMPTS,
     Admission,
     Mark,
     admitted,
+    checked_result,
     compared_marks,
     judge,
     plan_admission,
@@ -137,7 +144,7 @@ class EtcdGuard:
         `transaction["success"].append(put("data/42", "paid"))`. Returns etcd's answer.
         """
         transaction: Json = {"compare": [], "success": [], "failure": []}
-        operation(transaction)
+        checked_result(operation(transaction))
         return self.transact(resource, token, transaction, shared=shared, once=once)
 
     def admit(self, resource: str, token: int, *, shared: bool = False, once: bool = False) -> None:
@@ -217,8 +224,12 @@ def _found(response: Json) -> int | None:
 def gateway(
     url: str, *, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
 ) -> Send:
-    """Return a `send` for one member, by the standard library: `gateway("http://10.0.0.1:2379")`."""
-    parts = urlsplit(url)
+    """Return a `send` for one member, by the standard library: `gateway("http://10.0.0.1:2379")`.
+
+    It raises StoreUnavailableError if the transaction was surely not executed, and
+    OutcomeUnknownError if one that writes was sent and its reply is missing.
+    """
+    parts = _checked_url(url)
 
     def send(transaction: Json) -> Json:
         if parts.scheme == "https":
@@ -228,12 +239,17 @@ def gateway(
         else:
             connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
         try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise StoreUnavailableError(url, f"cannot be reached ({error})") from error
+        try:
             body = json.dumps(transaction)
             connection.request("POST", "/v3/kv/txn", body, dict(headers or {}))
             response = connection.getresponse()
             said = response.read()
-        except OSError as error:
-            raise StoreUnavailableError(url, f"cannot be reached ({error})") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_reply(url, transaction, error) from error
         finally:
             connection.close()
         if response.status != 200:
@@ -242,3 +258,30 @@ def gateway(
         return answer
 
     return send
+
+
+def _checked_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number
+        is_good = False
+    # Not shown in the error: it may contain a password.
+    if not is_good or parts.username is not None:
+        raise StoreMisconfiguredError(
+            "the URL of the etcd gateway",
+            "is not http:// or https:// with a host, a port and nothing else",
+            "write for example http://10.0.0.1:2379, and pass credentials in headers=",
+        )
+    return parts
+
+
+def _no_reply(url: str, transaction: Json, error: Exception) -> StoreError:
+    operations = [*transaction.get("success", ()), *transaction.get("failure", ())]
+    if all("request_range" in operation for operation in operations):
+        return StoreUnavailableError(url, f"did not answer ({error})")
+    return OutcomeUnknownError(
+        url,
+        f"the transaction may have been executed ({error})",
+        "read the data to find out; the token may be used again",
+    )

@@ -29,6 +29,7 @@ from lockfast.guards.admission import (
     FenceDamagedError,
     admitted,
     check_token,
+    checked_result,
     judge,
     refuse_shared,
 )
@@ -48,13 +49,15 @@ class FileGuard:
     """A file on a local disk that holders of stale tokens cannot overwrite.
 
     Readers open the file as usual and see the old or the new content, never a mixture. Every writer
-    must use the guard. Not for network file systems, whose locks may not work.
+    must use the guard. A symbolic link is followed when the guard is created: its target is
+    replaced, and the link stays. Not for network file systems, whose locks may not work.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if fcntl is None:
             raise UnsupportedError("FileGuard", "this system has no flock()", "use SqliteGuard")
-        self.path = Path(path)
+        # Follow a symbolic link: under both of its names, the file must have the same fence.
+        self.path = Path(os.path.realpath(path) if os.path.islink(path) else path)
         self.fence = self.path.with_name(f"{self.path.name}.fence")
 
     def write_bytes(self, data: bytes, token: int, *, once: bool = False) -> None:
@@ -109,7 +112,7 @@ class FileGuard:
         """
         refuse_shared(shared, f"replacing {self.path}")
         with self.replacing(token, once=once) as file:
-            return operation(file)
+            return checked_result(operation(file))
 
     def floor(self) -> int:
         """Return the lowest token that would be admitted now; 0 if any token would."""

@@ -15,12 +15,17 @@ Clients send the header with `fencing(lease)`:
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote
 
 from lockfast.errors import InvalidNameError, LockfastError, StaleTokenError, UnsupportedError
 from lockfast.guards.admission import Guard, InvalidTokenError
+
+logger = logging.getLogger(__name__)
 
 HEADER: Final = "Fencing-Token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -38,14 +43,23 @@ class Held(Protocol):
     """What `fencing` needs from a lease."""
 
     @property
-    def name(self) -> str: ...
+    def names(self) -> Sequence[str]: ...
     @property
     def token(self) -> int: ...
 
 
+class AsyncGuard(Protocol):
+    """A guard for asyncio, such as AsyncRedisGuard."""
+
+    async def admit(
+        self, resource: str, token: int, *, shared: bool = False, once: bool = False
+    ) -> None: ...
+
+
 def fencing(*leases: Held) -> dict[str, str]:
-    """Return the headers that present a lease to a guarded service."""
-    return {HEADER: ", ".join(f"{quote(lease.name, safe='/')}={lease.token}" for lease in leases)}
+    """Return the headers that present leases to a guarded service: each of their locks by name."""
+    pairs = [(name, lease.token) for lease in leases for name in lease.names]
+    return {HEADER: ", ".join(f"{quote(name, safe='/')}={token}" for name, token in pairs)}
 
 
 class _Refused(Exception):
@@ -61,34 +75,61 @@ class _Refused(Exception):
 class Fence:
     """Decides on the header of a request; shared by both middlewares."""
 
-    def __init__(
-        self, guard: Guard, *, required: bool = True, shared_when_safe: bool = True
-    ) -> None:
+    def __init__(self, guard: Any, *, required: bool = True, shared_when_safe: bool = True) -> None:
+        if not hasattr(guard, "admit"):
+            raise UnsupportedError(
+                f"{type(guard).__name__} before an HTTP service",
+                "it has no admit()",
+                "let the handler use it, or choose RedisGuard, EtcdGuard or ZooKeeperGuard",
+            )
         self._guard = guard
         self._required = required
         self._shared_when_safe = shared_when_safe
+        self.must_be_awaited = iscoroutinefunction(guard.admit)
 
     def admit(self, method: str, values: list[str]) -> None:
         """Raise _Refused unless every token in the header is admitted."""
+        for name, token, shared in self._asked(method, values):
+            with _refusals(name, token):
+                self._guard.admit(name, token, shared=shared)
+
+    async def admit_async(self, method: str, values: list[str]) -> None:
+        """As `admit`, for a guard that must be awaited."""
+        for name, token, shared in self._asked(method, values):
+            with _refusals(name, token):
+                await self._guard.admit(name, token, shared=shared)
+
+    def _asked(self, method: str, values: list[str]) -> list[tuple[str, int, bool]]:
+        """Return the tokens to admit; raise _Refused if they are missing or malformed."""
         is_safe = method in SAFE_METHODS
         if not values:
             if self._required and not is_safe:
                 raise _Refused(428, "A fencing token is required", f"send {HEADER}: name=token")
-            return
-        for name, token in _parse(",".join(values)):
-            try:
-                self._guard.admit(name, token, shared=is_safe and self._shared_when_safe)
-            except StaleTokenError as error:
-                raise _Refused(
-                    412, "The token is stale", str(error), name=name, token=token, newer=error.floor
-                ) from None
-            except (InvalidNameError, InvalidTokenError) as error:
-                raise _malformed(str(error)) from None
-            except UnsupportedError as error:
-                raise _Refused(501, "The guard cannot do this", str(error)) from None
-            except LockfastError as error:
-                # If the guard cannot answer, refuse.
-                raise _Refused(503, "The guard cannot decide", str(error)) from None
+            return []
+        shared = is_safe and self._shared_when_safe
+        return [(name, token, shared) for name, token in _parse(",".join(values))]
+
+
+@contextmanager
+def _refusals(name: str, token: int) -> Iterator[None]:
+    """Translate the errors of a guard into responses. A guard that fails lets nothing pass."""
+    try:
+        yield
+    except StaleTokenError as error:
+        raise _Refused(
+            412, "The token is stale", str(error), name=name, token=token, newer=error.floor
+        ) from None
+    except (InvalidNameError, InvalidTokenError) as error:
+        raise _malformed(str(error)) from None
+    except UnsupportedError as error:
+        raise _Refused(501, "The guard cannot do this", str(error)) from None
+    except LockfastError as error:
+        raise _Refused(503, "The guard cannot decide", str(error)) from None
+    except Exception as error:
+        # An error of the guard's client, such as redis.ConnectionError. Its text is for the log.
+        logger.warning("the guard of %r failed; request refused with 503", name, exc_info=True)
+        what = f"the guard failed with {type(error).__name__}"
+        raise _Refused(503, "The guard cannot decide", what) from None
 
 
 def _parse(text: str) -> list[tuple[str, int]]:
@@ -114,12 +155,15 @@ _MEDIA: Final = "application/problem+json"
 
 
 class FencedASGI:
-    """ASGI middleware. `run` moves a guard that blocks to a thread: `asyncio.to_thread`."""
+    """ASGI middleware, for a guard of either kind.
+
+    AsyncRedisGuard is awaited. `run` moves a guard that blocks to a thread: `asyncio.to_thread`.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
-        guard: Guard,
+        guard: Guard | AsyncGuard,
         *,
         required: bool = True,
         run: Callable[..., Awaitable[None]] | None = None,
@@ -127,6 +171,10 @@ class FencedASGI:
         self._app = app
         self._fence = Fence(guard, required=required)
         self._run = run
+        if run is not None and self._fence.must_be_awaited:
+            raise UnsupportedError(
+                f"run= with {type(guard).__name__}", "this guard does not block", "leave run= out"
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -138,7 +186,9 @@ class FencedASGI:
             if name.lower() == HEADER.lower().encode()
         ]
         try:
-            if self._run is None:
+            if self._fence.must_be_awaited:
+                await self._fence.admit_async(scope["method"], values)
+            elif self._run is None:
                 self._fence.admit(scope["method"], values)
             else:
                 await self._run(self._fence.admit, scope["method"], values)
@@ -162,6 +212,12 @@ class FencedWSGI:
     def __init__(self, app: WSGIApp, guard: Guard, *, required: bool = True) -> None:
         self._app = app
         self._fence = Fence(guard, required=required)
+        if self._fence.must_be_awaited:
+            raise UnsupportedError(
+                f"FencedWSGI with {type(guard).__name__}",
+                "nothing awaits its answer, so every request would pass",
+                "use a guard for blocking programs",
+            )
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         value = environ.get("HTTP_FENCING_TOKEN")

@@ -6,7 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from lockfast.guards.admission import Mark, admitted, compared_marks, judge, plan_admission
+from lockfast.guards.admission import (
+    Mark,
+    admitted,
+    checked_result,
+    compared_marks,
+    judge,
+    plan_admission,
+)
 
 T = TypeVar("T")
 
@@ -56,7 +63,7 @@ class MemoryGuard:
         """Call `operation` if the token is admitted; until it returns, no other token is."""
         with self._mutex:
             self.admit(resource, token, shared=shared, once=once)
-            return operation()
+            return checked_result(operation())
 
     def floor(self, resource: str) -> int:
         """Return the lowest token that would be admitted now; 0 if any token would."""

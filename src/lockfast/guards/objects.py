@@ -29,6 +29,7 @@ from lockfast.guards.admission import (
     FenceDamagedError,
     admitted,
     check_token,
+    checked_result,
     judge,
     refuse_shared,
 )
@@ -142,7 +143,7 @@ class _Fenced:
         for _ in range(ATTEMPTS):
             found = await self.read(whole=whole)
             judge(admission, found.token)
-            content = change(None if found.version is None else found.content)
+            content = checked_result(change(None if found.version is None else found.content))
             if await self._put(token, content, found):
                 admitted(admission)
                 return content

@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from lockfast.errors import UnsupportedError
-from lockfast.guards.admission import admitted, compared_marks, judge, plan_admission
+from lockfast.guards.admission import (
+    admitted,
+    checked_result,
+    compared_marks,
+    judge,
+    plan_admission,
+)
 from lockfast.guards.postgresql_callers import async_caller_of, caller_of
 
 T = TypeVar("T")
@@ -111,7 +117,7 @@ class PostgresGuard:
         """
         with self._caller.transaction():
             self.admit(resource, token, shared=shared, once=once)
-            return operation(self._connection)
+            return checked_result(operation(self._connection))
 
     def floor(self, resource: str) -> int:
         """Return the lowest token that would be admitted now; 0 if any token would."""

@@ -15,6 +15,8 @@ from lockfast.errors import UnsupportedError
 
 _IDLE: Final = 0
 """psycopg's transaction status outside a transaction."""
+_UNKNOWN: Final = 4
+"""psycopg's transaction status of a connection that is closed."""
 
 
 class Caller(Protocol):
@@ -116,7 +118,8 @@ def _check_psycopg(connection: Any) -> None:
 
 
 def _begin_psycopg(connection: Any) -> Any:
-    _refuse_inside(connection.info.transaction_status != _IDLE)
+    # A closed connection raises its own error when the transaction begins.
+    _refuse_inside(connection.info.transaction_status not in (_IDLE, _UNKNOWN))
     return connection.transaction()
 
 

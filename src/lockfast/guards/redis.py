@@ -17,6 +17,7 @@ from lockfast.guards.admission import (
     ATTEMPTS,
     Admission,
     admitted,
+    checked_result,
     compared_marks,
     judge,
     plan_admission,
@@ -100,9 +101,19 @@ def _wrapped(script: str) -> tuple[str, str]:
 class _Base:
     """What the blocking and the asyncio guard share: everything except sending."""
 
+    _for, _not_for = "__enter__", "__aenter__"
+    """A method that only suitable clients have, and one that only the other kind has."""
+
     def __init__(self, client: Any, *, key: str = "lockfast:floors", tree: bool = False) -> None:
         if not key:
             raise UnsupportedError("key=''", "the floors need a key in Redis", "give it a name")
+        if hasattr(client, self._not_for) and not hasattr(client, self._for):
+            kind = f"{type(client).__module__}.{type(client).__qualname__}"
+            raise UnsupportedError(
+                f"{type(self).__name__} for {kind}",
+                "RedisGuard takes a redis.Redis, AsyncRedisGuard a redis.asyncio.Redis",
+                "use the other guard",
+            )
         self._client = client
         self._key = key
         self.tree = tree
@@ -283,7 +294,7 @@ class RedisGuard(_Base):
                 pipeline.watch(self._key)
                 rising = watched.rising(pipeline.hmget(self._key, watched.fields))
                 pipeline.multi()
-                operation(pipeline)
+                checked_result(operation(pipeline))
                 if rising:
                     pipeline.hset(self._key, mapping=rising)
                 try:
@@ -307,6 +318,8 @@ class RedisGuard(_Base):
 
 class AsyncRedisGuard(_Base):
     """RedisGuard for a `redis.asyncio.Redis`."""
+
+    _for, _not_for = "__aenter__", "__enter__"
 
     async def admit(
         self, resource: str, token: int, *, shared: bool = False, once: bool = False
@@ -379,7 +392,7 @@ class AsyncRedisGuard(_Base):
                 await pipeline.watch(self._key)
                 rising = watched.rising(await pipeline.hmget(self._key, watched.fields))
                 pipeline.multi()
-                operation(pipeline)
+                checked_result(operation(pipeline))
                 if rising:
                     pipeline.hset(self._key, mapping=rising)
                 try:

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from lockfast.errors import UnsupportedError
-from lockfast.guards.admission import Mark, admitted, compared_marks, judge, plan_admission
+from lockfast.guards.admission import (
+    Mark,
+    admitted,
+    checked_result,
+    compared_marks,
+    judge,
+    plan_admission,
+)
 
 
 class Cursor(Protocol):
@@ -119,7 +126,7 @@ class SqliteGuard:
         cursor.execute("BEGIN" if shared else "BEGIN IMMEDIATE")
         try:
             self.admit(resource, token, shared=shared, once=once)
-            result = operation(connection)
+            result = checked_result(operation(connection))
             if not self._is_inside():
                 raise UnsupportedError(
                     "an operation that ends its transaction",

@@ -29,6 +29,7 @@ from lockfast.guards.admission import (
     FenceDamagedError,
     Mark,
     admitted,
+    checked_result,
     compared_marks,
     judge,
     plan_admission,
@@ -93,7 +94,7 @@ class ZooKeeperGuard:
         """
         admission = self._admission(resource, token, shared=shared, once=once)
         filled = self._client.transaction()
-        operation(filled)
+        checked_result(operation(filled))
         if filled.committed:
             raise UnsupportedError(
                 "an operation that commits its transaction",

@@ -15,7 +15,13 @@ from starlette.requests import Request
 from lockfast import aio
 from lockfast.api.settings import Seconds
 from lockfast.api.template import Template
-from lockfast.errors import AcquireTimeoutError, LeaseLostError, StoreError
+from lockfast.errors import (
+    AcquireTimeoutError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+)
 
 CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs when a client leaves before the response; no client receives it."""
@@ -75,7 +81,7 @@ class Locked:
         """Hold the lock of this request for the length of the block."""
         lock = self._lock(request)
         try:
-            lease = await lock.try_acquire()
+            lease = await self._try(lock)
             if lease is None:
                 lease = await self._wait(lock, request)
             async with lease:
@@ -104,6 +110,14 @@ class Locked:
             )
         name = self._name.name(request.path_params)
         return client.lock(name, ttl=self._ttl, priority=self._priority)
+
+    async def _try(self, lock: aio.Lock) -> aio.Lease | None:
+        try:
+            return await lock.try_acquire()
+        except (StoreUnavailableError, OutcomeUnknownError):
+            if not self._timeout:
+                raise
+            return None  # a request that may wait tries again, as `acquire` does
 
     async def _wait(self, lock: aio.Lock, request: Request) -> aio.Lease:
         if not self._timeout:

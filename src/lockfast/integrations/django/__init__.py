@@ -18,6 +18,7 @@ import lockfast
 from lockfast.api.settings import Seconds
 from lockfast.errors import UnsupportedError
 from lockfast.guards import Guard, PostgresGuard, SqliteGuard
+from lockfast.guards.admission import checked_result
 
 T = TypeVar("T")
 
@@ -111,4 +112,4 @@ class FencedDatabase:
         """
         with transaction.atomic(using=self._using, durable=True):
             guard(self._using, tree=self.tree).admit(resource, token, shared=shared, once=once)
-            return operation()
+            return checked_result(operation())
