@@ -134,7 +134,7 @@ def serve_tasks(url: str, waiters: int) -> list[int]:
                     served.append(number)
 
             tasks: list[asyncio.Task[None]] = []
-            for count in (1, *range(PORTION, waiters, PORTION), waiters):
+            for count in (*range(PORTION, waiters, PORTION), waiters):
                 tasks += [
                     asyncio.create_task(take(len(tasks) + i)) for i in range(count - len(tasks))
                 ]

@@ -22,8 +22,8 @@ from lockfast.errors import (
     StoreUnavailableError,
 )
 from lockfast.runtimes.threads import run
+from lockfast.stores.derived.steps import LIMITS, Outcome
 from lockfast.stores.etcd import EtcdStore, shortcuts, steps
-from lockfast.stores.etcd.execution import Outcome
 from lockfast.stores.etcd.layout import resource_prefix
 from lockfast.stores.etcd.network import HttpTransport
 from tests.etcd.harness import address_of
@@ -131,7 +131,7 @@ def test_a_claim_in_line_whose_look_ahead_fails_may_be_stored(
     """The holder retains the lock, so the new claim has to notify it."""
 
     class Failing(steps.Step):
-        async def run(self, known: object = None) -> Outcome:
+        async def run(self) -> Outcome:
             raise StoreUnavailableError("etcd", "cannot be reached")
 
     send = opened(store)
@@ -201,7 +201,7 @@ def test_a_session_has_no_more_claims_than_it_may(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (steps, shortcuts):
-        monkeypatch.setattr(module, "LIMITS", steps.LIMITS._replace(claims_max=3))
+        monkeypatch.setattr(module, "LIMITS", LIMITS._replace(claims_max=3))
     send = opened(store)
     for n in range(2, 5):
         assert isinstance(send(c.Enter("s", n, (A._replace(name=f"n{n}"),))), c.Granted)

@@ -29,6 +29,19 @@ def test_a_grant_costs_the_same_in_a_line_of_any_length() -> None:
     assert long.bytes_per_grant == pytest.approx(short.bytes_per_grant, rel=0.05)
 
 
+def test_a_free_lock_costs_one_request_to_take_and_one_to_release() -> None:
+    """A client that remembered its own use as a queue would first ask to join that queue."""
+    server = ModelServer()
+    client = Client(server, "s")
+    client.enter(1)
+    client.leave(1)
+    before = server.requests
+    for n in range(2, 12):
+        assert isinstance(client.enter(n), c.Granted)
+        client.leave(n)
+    assert server.requests - before == 2 * 10
+
+
 class Reversed(ModelServer):
     """Counts the keys that etcd fetches for reversed ranges: all of them, whatever the limit."""
 

@@ -9,8 +9,8 @@ import pytest
 
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
+from lockfast.stores.derived.steps import Instant
 from lockfast.stores.etcd import EtcdStore
-from lockfast.stores.etcd.execution import Instant
 from lockfast.stores.etcd.wire import EtcdWire
 from tests.etcd.harness import address_of
 from tests.servers.etcd import EtcdCluster

@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 
+import pytest
+
 from lockfast.core import commands as c
+from lockfast.errors import StoreUnavailableError
 from lockfast.runtimes.aio import LoopSignal
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd.aio import AsyncHttpNetwork
-from lockfast.stores.etcd.batches import Batches, Proposal
+from lockfast.stores.etcd.batches import Batches, Committed, Proposal
 from lockfast.stores.etcd.gateway import Gateway
+from lockfast.stores.etcd.layout import STRIDE
 from lockfast.stores.etcd.requests import Answer, Keys
 from tests.etcd.harness import address_of
 from tests.servers.etcd import EtcdCluster
+
+REVISION = 7
+TOKENS = 2
+EPOCH = 1_000_000
 
 
 def test_one_of_many_takes_a_free_lock(node: EtcdCluster) -> None:
@@ -57,9 +65,12 @@ def test_many_locks_take_few_requests(node: EtcdCluster, monkeypatch: object) ->
         replies = await asyncio.gather(
             *(wire.send(c.Enter("s", n + 2, (place,)), 9000) for n, place in enumerate(places))
         )
-        assert all(isinstance(reply, c.Granted) for reply in replies)
-        assert len({reply.token for reply in replies if isinstance(reply, c.Granted)}) == 96
+        tokens = {n + 2: r.token for n, r in enumerate(replies) if isinstance(r, c.Granted)}
+        assert len(set(tokens.values())) == 96
         assert len(calls) <= 8, "two alone, and then up to 48 together"
+        stored = await wire.send(c.Claims("s"), 9000)
+        assert isinstance(stored, c.ClaimsReply)
+        assert {view.n: view.token for view in stored.claims if view.n > 1} == tokens
         store.close()
 
     monkeypatch.setattr(Gateway, "call", counted)  # type: ignore[attr-defined]
@@ -74,34 +85,36 @@ class Batched:
         self.sent: list[str] = []
         self._replies: list[asyncio.Future[Answer]] = []
         self._batches = Batches("", network, LoopSignal, self._request, True)
-        self._until_ms = network.now_ms() + 60_000
-        self._callers: list[asyncio.Task[object]] = []
+        self._now_ms = network.now_ms
+        self.callers: list[asyncio.Task[Committed]] = []
 
     async def _request(self, body: str, until_ms: int, repeatable: bool) -> Answer:
         self.sent.append("".join(re.findall('"request_txn":(.)', body)) or body)
         self._replies.append(asyncio.get_running_loop().create_future())
         return await self._replies[-1]
 
-    async def send(self, resources: str) -> None:
-        """Send one transaction for each resource, which is a letter."""
+    async def send(self, resources: str, span_ms: int = 60_000) -> None:
+        """Send one transaction for each resource, which is a letter. Each allocates tokens."""
         for name in resources:
-            proposal = Proposal(lambda slot, name=name: name, 1, frozenset([f"n {name}"]))  # type: ignore[misc]
-            caller = self._batches.send(proposal, self._until_ms)
-            self._callers.append(asyncio.create_task(caller))
+            writes = frozenset([f"n {name}"])
+            proposal = Proposal(lambda slot, name=name: name, 1, writes, TOKENS)  # type: ignore[misc]
+            caller = self._batches.send(proposal, self._now_ms() + span_ms)
+            self.callers.append(asyncio.create_task(caller))
         await asyncio.sleep(0)
 
     async def answer(self, index: int) -> None:
         nested = [{"response_txn": {"succeeded": True}}] * len(self.sent[index])
-        fields = {"header": {"revision": "7"}, "succeeded": True, "responses": nested}
+        fields = {"header": {"revision": str(REVISION)}, "succeeded": True, "responses": nested}
         self._replies[index].set_result(Answer(Keys("", ""), fields))
         for _ in range(5):
             await asyncio.sleep(0)  # the sender, and the callers that it appoints
 
-    async def finish(self) -> None:
+    async def finish(self) -> list[Committed]:
+        """Answer all requests; return the results, in the order of the calls."""
         for index, reply in enumerate(self._replies):
             if not reply.done():
                 await self.answer(index)
-        await asyncio.gather(*self._callers)
+        return await asyncio.gather(*self.callers)
 
 
 def test_a_second_request_is_sent_once_as_many_wait_as_are_in_flight() -> None:
@@ -137,5 +150,39 @@ def test_a_request_does_not_overtake_one_that_concerns_the_same_resource() -> No
         await batched.answer(0)
         assert batched.sent == ["a", "b", "a"]
         await batched.finish()
+
+    asyncio.run(tell())
+
+
+def test_transactions_of_one_request_have_different_tokens() -> None:
+    """They share a revision, and their tokens rise in the order of the calls."""
+
+    async def tell() -> None:
+        batched = Batched()
+        await batched.send("ab")
+        await batched.send("cd")
+        await batched.answer(0)
+        assert batched.sent == ["a", "b", "cd"]
+        *_, first, second = await batched.finish()
+        tokens = [each.token(EPOCH, at) for each in (first, second) for at in range(TOKENS)]
+        lowest = EPOCH + STRIDE * REVISION
+        assert tokens == [lowest, lowest + 1, lowest + 2, lowest + 3]
+
+    asyncio.run(tell())
+
+
+def test_a_transaction_that_waited_too_long_is_never_sent() -> None:
+    """Its caller may say that nothing was executed."""
+
+    async def tell() -> None:
+        batched = Batched()
+        await batched.send("ab")
+        await batched.send("c", span_ms=1)
+        await batched.send("d")
+        late = batched.callers.pop(2)
+        with pytest.raises(StoreUnavailableError, match="took too long"):
+            await late
+        await batched.finish()
+        assert batched.sent == ["a", "b", "d"]
 
     asyncio.run(tell())

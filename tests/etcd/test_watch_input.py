@@ -7,6 +7,7 @@ from base64 import b64encode
 import pytest
 
 from lockfast.core import commands as c
+from lockfast.stores.derived.stored import encode
 from lockfast.stores.etcd import layout as k
 from tests.etcd.harness import address_of
 from tests.etcd.lines import Client
@@ -36,8 +37,8 @@ def put(server: ModelServer, key: str, value: str) -> None:
         '[["granted"],-9000000000000000]',
         '[["granted"],9007199254740993]',
         '[[["granted"],7,null],1]',
-        k.encode([["look"], -1, "", "", "", [HEIR]]),
-        k.encode([["look"], -1, "", "", "", 7]),
+        encode([["look"], -1, "", "", "", [HEIR]]),
+        encode([["look"], -1, "", "", "", 7]),
     ],
 )
 def test_a_word_that_makes_no_sense_is_skipped(value: str) -> None:

@@ -37,28 +37,23 @@ class ModelNetwork:
 
     def __init__(self, server: ModelServer | None = None) -> None:
         self.server = server or ModelServer()
+        self.caller = self.keeper = self  # both wait alike
 
     def link(
         self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
     ) -> ModelLink:
         return ModelLink(self.server, timeout_ms, on_event, on_lost)
 
-    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+    async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, ModelFlight)
         if flight.is_lost:
             raise LinkLostError
         return flight.answers
 
-    keeper_wait = caller_wait
-
-    async def caller_pause(self, span_ms: int) -> None: ...
-
-    keeper_pause = caller_pause
+    async def pause(self, span_ms: int) -> None: ...
 
     def signal(self) -> Signal:
         return ThreadSignal()
-
-    caller_signal = signal
 
     def now_ms(self) -> int:
         return self.wall_us() // 1000

@@ -47,7 +47,8 @@ def test_it_leaves_nothing_behind(
     findings(capsys, node.url("unused"))
     after = member.counters()
     for counted in ("zk_znode_count", "zk_global_sessions", "zk_num_alive_connections"):
-        assert after[counted] == before[counted], counted
+        # What earlier tests left is still being removed.
+        assert after[counted] <= before[counted], counted
 
 
 def test_one_server_is_noted(node: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,9 @@ import pytest
 import lockfast.aio
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
+from lockfast.stores.derived.steps import Outcome
 from lockfast.stores.registry import parse_url
 from lockfast.stores.zookeeper.opening import open_store
-from lockfast.stores.zookeeper.steps import Outcome
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
 from tests.servers.proxy import Proxy
 from tests.servers.zookeeper import ZooKeeperEnsemble

@@ -17,18 +17,13 @@ from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
 from lockfast.runtimes.threads import run
-from lockfast.stores.endings import Ending, ending_of
+from lockfast.stores.derived.endings import Ending, ending_of
+from lockfast.stores.derived.steps import SEVERAL_MAX, Instant, Outcome
 from lockfast.stores.zookeeper import ZooKeeperStore, sessions
-from lockfast.stores.zookeeper.steps import (
-    SEVERAL_MAX,
-    Outcome,
-    Requests,
-    load_all,
-    raise_base,
-    settle,
-)
+from lockfast.stores.zookeeper.context import Requests, raise_base
+from lockfast.stores.zookeeper.loading import load_all
+from lockfast.stores.zookeeper.steps import settle
 from lockfast.stores.zookeeper.transport import Network
-from lockfast.stores.zookeeper.view import Instant
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
 from tests.zookeeper.model import ModelNetwork
 
@@ -125,14 +120,14 @@ class StoreSteps:
 
     def _raise_base(self, instant: Instant) -> None:
         """The reference's tokens follow the clock; the store's do when the base is raised."""
-        requests = run(self._wire.common(self._until_ms()))
-        run(raise_base(requests, instant, 0))
+        requests = run(self._wire.common(self._until_ms(), instant))
+        run(raise_base(requests, 0))
 
     def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
         """End sessions by the test's clock, and have the queues settled, as waiters would."""
         now_ms = instant.now_ms
         wakes: list[c.Wake] = []
-        requests = run(self._wire.common(self._until_ms()))
+        requests = run(self._wire.common(self._until_ms(), instant))
         for session, ended_ms in list(self._ended_ms.items()):
             if ended_ms + ENDED_KEPT_MS <= now_ms:
                 del self._ended_ms[session], self._ended[session]
@@ -150,7 +145,7 @@ class StoreSteps:
         views = self._views(instant)
         if endings:
             wakes += self._hints(requests)
-        _, outcome = run(sessions.end(requests, endings, instant))
+        outcome = run(sessions.end(requests, endings))
         self._log(outcome)
         wakes += outcome.wakes
         for ending in endings:
@@ -161,7 +156,7 @@ class StoreSteps:
             if 0 < one.document.closed_ms <= now_ms
             or any(0 < e.claim.until_ms <= now_ms for e in one.document.entries.values())
         ]
-        outcome = run(settle(requests, due, instant))
+        outcome = run(settle(requests, due))
         self._log(outcome)
         return [*wakes, *outcome.wakes]
 

@@ -296,4 +296,5 @@ def test_asyncio_waits_without_a_thread_per_call(node: ZooKeeperEnsemble) -> Non
             await asyncio.gather(*tasks)
             return more
 
-    assert asyncio.run(contend()) <= 0
+    # A link that is opened again has three threads of its own; a thread per call would be forty.
+    assert asyncio.run(contend()) < 10

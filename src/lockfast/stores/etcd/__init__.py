@@ -30,7 +30,8 @@ What each transaction compares, and why that suffices:
     them; the first heir's key and session; the epoch. Additions and changes fail the comparison. A
     deletion inside a range does not, and need not: a holder that is gone only makes room.
   - *General path*: each resource as far as the table read it, the claims that change, the
-    witnesses of a deadlock, the sessions that get a key, the epoch.
+    witnesses of a deadlock, the sessions that get a key, the epoch; and when a holder leaves while
+    claims wait for others, that there is still another one.
   - *End a session*: its key, and its renewals if the command names them.
 
 So a client's memory may be out of date. A grant tells the new holder who is next, and the first
@@ -60,7 +61,7 @@ watches resume from the revision they had reached.
 
 **Time.** Only leases decide when something ends: sessions, closings (`once`, `lock_delay`) and
 `max_hold` each have a lease of their length, rounded up to whole seconds. A claim's rank is its
-client's wall clock, but no earlier than the claims in the queue (`steps.py`, `lag_ms`).
+client's wall clock, but no earlier than the claims in the queue (`derived/steps.py`, `lag_ms`).
 
 **One acquire**, file by file: `wire` dispatches the command, `shortcuts` builds its transaction
 with the keys of `layout` and the JSON of `requests`, `batches` puts transactions of several
@@ -72,15 +73,15 @@ from __future__ import annotations
 from math import ceil
 
 from lockfast.ports import Capabilities, Deliver, WakeListener
+from lockfast.stores.derived.steps import SEVERAL_MAX
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.execution import Context
 from lockfast.stores.etcd.gateway import Cluster, Gateway
 from lockfast.stores.etcd.network import HttpNetwork
-from lockfast.stores.etcd.owned import ARRIVAL_BITS, OwnSessions
-from lockfast.stores.etcd.steps import SEVERAL_MAX
 from lockfast.stores.etcd.transport import Network
 from lockfast.stores.etcd.wake_listener import EtcdWakeListener
 from lockfast.stores.etcd.wire import EtcdWire
+from lockfast.stores.forks import restart_in_children
 
 
 def lease_seconds(span_ms: int) -> int:
@@ -97,9 +98,15 @@ class EtcdStore:
         self.label = address.label
         self.network = network or HttpNetwork(address)
         self.cluster = Cluster(address, self.network)
-        own = OwnSessions(self.network.mutex(), self.network.random_bits(ARRIVAL_BITS))
-        self.context = Context(own, lease_seconds)
+        self.context = Context(self.network, lease_seconds)
         self._wires: set[EtcdWire] = set()
+        restart_in_children(self)
+
+    def start(self) -> None:
+        """Begin anew in a forked child."""
+        self.context.start()
+        for wire in self._wires:
+            wire.gateway.start()
 
     def caller_wire(self) -> EtcdWire:
         return self._wire(Gateway(self.cluster, self.network.caller_transport(), together=True))

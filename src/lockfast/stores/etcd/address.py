@@ -7,7 +7,7 @@ import ssl
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.http.members import Member
+from lockfast.stores.http.members import Member, parse_member
 from lockfast.stores.passwords import Password
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import tls_context
@@ -37,7 +37,11 @@ def parse(url: StoreUrl) -> Address:
     url.refuse_other_options(*OPTIONS)
     credentials, _, place = url.location.rpartition("@")
     username, _, password = credentials.partition(":")
-    members = tuple(_member(url, text) for text in place.rstrip("/").split(","))
+    advice = "write etcd://host:2379,host:2379"
+    members = tuple(
+        parse_member(url, text, PORT, advice, host="localhost")
+        for text in place.rstrip("/").split(",")
+    )
     prefix = url.options.get("prefix", PREFIX)
     namespace = url.namespace or DEFAULT_NAMESPACE
     if not re.fullmatch(r"[^\x00-\x1f\x7f]{1,200}", prefix):
@@ -52,12 +56,3 @@ def parse(url: StoreUrl) -> Address:
         url.password or password,
         tls_context(url, "etcds"),
     )
-
-
-def _member(url: StoreUrl, text: str) -> Member:
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]*)(?::(\d{1,5}))?", text)
-    if found is None or int(found[2] or 1) not in range(1, 65536):
-        raise StoreMisconfiguredError(
-            url.label, "names no server", "write etcd://host:2379,host:2379"
-        )
-    return Member(found[1].strip("[]") or "localhost", int(found[2] or PORT))

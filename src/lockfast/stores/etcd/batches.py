@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import OutcomeUnknownError, StoreBusyError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
+from lockfast.stores.derived.steps import QUEUED_TOO_LONG
 from lockfast.stores.etcd.errors import DuplicateKeyError, LeaseGoneError
 from lockfast.stores.etcd.layout import STRIDE
 from lockfast.stores.etcd.requests import Answer, txn
@@ -152,16 +153,14 @@ class Batches:
         """Wait until the transaction was sent, or this caller must send it."""
         try:
             self._appoint()
-            if item.leads is not None or await item.signal.wait(
-                max(1, item.until_ms - self._network.now_ms())
-            ):
+            # Leave half of the time for the request itself.
+            left_ms = (item.until_ms - self._network.now_ms()) // 2
+            if item.leads is not None or await item.signal.wait(max(1, left_ms)):
                 return
             with self._mutex:
                 if item in self._waiting:
                     self._waiting.remove(item)
-                    item.outcome = StoreUnavailableError(
-                        self._label, "the requests before this one took too long"
-                    )
+                    item.outcome = StoreBusyError(self._label, QUEUED_TOO_LONG, "retry")
         except BaseException:
             with self._mutex:
                 if item in self._waiting:

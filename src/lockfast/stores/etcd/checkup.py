@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
-from time import monotonic
 from typing import Any, Final
 
 from lockfast.core.wording import counted
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.runtimes.threads import run
-from lockfast.stores.diagnosis import Diagnosis, live_sessions
+from lockfast.stores.derived.stored import UnreadableError, encode
+from lockfast.stores.diagnosis import Diagnosis, enough_members, live_sessions, round_trip
 from lockfast.stores.etcd import EtcdStore
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.address import Address
@@ -20,7 +19,6 @@ from lockfast.stores.etcd.sessions import raised_base
 from lockfast.stores.etcd.transport import Json
 from lockfast.stores.http.members import Member
 
-ROUNDS: Final = 10
 TIMEOUT_MS: Final = 5000
 QUOTA_BYTES: Final = 2 * 1024**3
 """etcd's default."""
@@ -52,7 +50,7 @@ async def raise_epoch(execution: Execution) -> int:
         raised = raised_base(base, revision, execution.instant.wall_us, 0)
         if raised == base:
             return 0
-        write = keys.put(k.EPOCH_KEY, k.encode(list(raised)))
+        write = keys.put(k.EPOCH_KEY, encode(list(raised)))
         if (await execution.commit([write], [keys.same(k.EPOCH_KEY, stored)])).succeeded:
             return raised.epoch - (base.epoch if base is not None else 0)
 
@@ -83,7 +81,7 @@ class _Checkup:
         yield alarms
         if alarms.verdict == "bad":
             return  # the cluster may reject even reads
-        yield self._round_trip()
+        yield round_trip(self._stored_base)
         yield self._namespace()
         if raises_epoch:
             added = run(raise_epoch(self._execution()))
@@ -120,13 +118,7 @@ class _Checkup:
     def _members(self) -> Iterator[Diagnosis]:
         members = _list_in(self._ask("/v3/cluster/member/list"), "members")
         names = ", ".join(str(member.get("name", "?")) for member in members)
-        found = f"{len(members)}: {names}"
-        if len(members) < 3:
-            yield Diagnosis("members", found, "note", "losing one loses the locks")
-        elif len(members) % 2 == 0:
-            yield Diagnosis("members", found, "note", "an even number tolerates no more losses")
-        else:
-            yield Diagnosis("members", found)
+        yield enough_members(len(members), f"{len(members)}: {names}")
         silent = [str(one) for one in self._address.members if not self._answers(one)]
         if silent:
             yield Diagnosis("endpoints", f"{', '.join(silent)} silent", "note", "check them")
@@ -167,15 +159,6 @@ class _Checkup:
             return Diagnosis("alarms", found, "bad", advice)
         return Diagnosis("alarms", "none")
 
-    def _round_trip(self) -> Diagnosis:
-        took_ms = []
-        for _ in range(ROUNDS):
-            sent_s = monotonic()
-            self._stored_base()
-            took_ms.append((monotonic() - sent_s) * 1000)
-        found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
-        return Diagnosis("round trip", found)
-
     def _namespace(self) -> Diagnosis:
         root = self._address.root
         stored = self._stored_base()
@@ -187,7 +170,7 @@ class _Checkup:
             living = live_sessions(lambda command: run(self._wire.send(command, TIMEOUT_MS)))
         except StoreMisconfiguredError as error:
             return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
-        except (StoreError, k.UnreadableError) as error:
+        except (StoreError, UnreadableError) as error:
             found = f"{root}: has other data in it ({error})"
             return Diagnosis("namespace", found, "bad", "use another namespace")
         return Diagnosis("namespace", f"{root}: schema {base.schema}, {counted(living, 'session')}")

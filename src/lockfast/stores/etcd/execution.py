@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
-from lockfast.core.commands import Reply, Wake
+from lockfast.ports import Signal
+from lockfast.stores.derived.machine import Machine
+from lockfast.stores.derived.steps import Instant
+from lockfast.stores.derived.stored import encode
+from lockfast.stores.derived.turns import Turn, Turns
+from lockfast.stores.derived.view import Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
@@ -19,32 +25,14 @@ READS_MAX: Final = 100
 BUSY_MAX: Final = 10_000
 
 
-class Instant(NamedTuple):
-    """A reading of the clocks."""
-
-    now_ms: int
-    wall_us: int
-    by_lease: bool = True
-    """Whether sessions and closings end with their leases, regardless of clocks. Tests that compare
-    the store with the lock table set this to False and end leases by their own clock."""
-
-
-class Outcome(NamedTuple):
-    """The result of a command."""
-
-    reply: Reply
-    wakes: Sequence[Wake] = ()
-    revision: int = 0
-
-
 class Context:
     """State shared by all commands of one store object.
 
     None of it has to be up to date: each transaction compares what it relies on.
     """
 
-    def __init__(self, own: OwnSessions, lease_s: Callable[[int], int]) -> None:
-        self.own = own
+    def __init__(self, machine: Machine, lease_s: Callable[[int], int]) -> None:
+        self._machine = machine
         self.lease_s = lease_s
         """Return the lease TTL in seconds for a span in milliseconds."""
         self.remembering: tuple[int, int] | None = None
@@ -54,18 +42,21 @@ class Context:
         """The base of tokens as last read, and its stored form."""
         self.busy: dict[str, int] = {}
         """Resources believed to be held, and the number of claims waiting there."""
+        self.start()
+
+    def start(self) -> None:
+        """Begin without sessions, in a new store object or in a forked child."""
+        self.own = OwnSessions(self._machine)
+        self.mutex = self._machine.mutex()
+        self.turns = Turns(self._machine)
+        self.entering: dict[str, list[Signal]] = {}
+        """Resources at which a caller finds out whether the lock is free, and the callers that wait
+        until it has entered."""
 
     def met(self, prefix: str, waiting: int) -> None:
         if len(self.busy) > BUSY_MAX:
             self.busy.clear()
         self.busy[prefix] = waiting
-
-    def deliver(self, wakes: Iterable[Wake]) -> None:
-        """Wake sessions of this process; call after the commit."""
-        for wake in wakes:
-            session = self.own.get(wake.session)
-            if session is not None and session.deliver is not None:
-                session.deliver(wake)
 
 
 class Execution:
@@ -90,8 +81,42 @@ class Execution:
         wall_us = self.network.wall_us()
         return Instant(wall_us // 1000, wall_us)
 
+    def turn(self, places: Iterable[Name], *, goes_first: bool) -> Turn | None:
+        """Return the turn of a caller's step at the first of its resources."""
+        name = next(iter(places), None)
+        if name is None or not self.gateway.together:
+            return None
+        signal = self.gateway.transport.signal
+        return Turn(self.context.turns, name, signal, self.until_ms, goes_first=goes_first)
+
     def is_over(self) -> bool:
         return self.network.now_ms() >= self.until_ms
+
+    @asynccontextmanager
+    async def in_turn(self, prefix: str) -> AsyncIterator[None]:
+        """Enter after the caller that is finding out whether the lock is free, if there is one.
+
+        That caller joins the queue only after its attempt to take the lock has failed. Callers of
+        the same client that came later would be ahead of it.
+        """
+        context, signal = self.context, None
+        with context.mutex:
+            behind = context.entering.get(prefix)
+            if behind is not None:
+                signal = self.gateway.transport.signal()
+                behind.append(signal)
+            elif prefix not in context.busy:
+                behind = context.entering[prefix] = []
+        if signal is not None:
+            await signal.wait(max(1, self.until_ms - self.network.now_ms()))
+        try:
+            yield
+        finally:
+            if signal is None and behind is not None:
+                with context.mutex:
+                    del context.entering[prefix]
+                for each in behind:
+                    each.set()
 
     async def read(self, wanted: Iterable[Range]) -> Known:
         """Read all these ranges at one revision."""
@@ -114,7 +139,7 @@ class Execution:
         return await self.gateway.commit(writes, compares, self.until_ms, reads)
 
     async def call(self, path: str, **fields: Any) -> Json:
-        return await self.gateway.call(path, k.encode(fields), self.until_ms)
+        return await self.gateway.call(path, encode(fields), self.until_ms)
 
     async def grant_lease(self, ttl_s: int) -> int:
         while True:
@@ -162,7 +187,7 @@ class Execution:
             return
         record, mod, location = own.record, own.mod, own.location(n)
         wanted = location.candidates(session, n) if location is not None else []
-        fence = keys.put(key, k.encode(list(record)), record.lease)
+        fence = keys.put(key, encode(list(record)), record.lease)
         while n in own.doubted:
             writes, compares = [*keys.reads(wanted), fence], [keys.unchanged(key, mod)]
             try:

@@ -10,10 +10,10 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from lockfast.stores.derived.stored import encode
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.batches import Batches, Committed, Proposal
 from lockfast.stores.etcd.errors import TokenRefusedError, error_of
-from lockfast.stores.etcd.layout import encode
 from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys, txn
 from lockfast.stores.etcd.transport import Json, Network, Transport
 from lockfast.stores.passwords import plain
@@ -62,11 +62,20 @@ class Gateway:
         self.keys = cluster.keys
         self.network = cluster.network
         self.transport = transport
+        self.together = together
+        """Whether it serves the callers of a client, who may share requests."""
+        self.start()
+
+    def start(self) -> None:
+        """Begin without requests in flight, for a new wire or in a forked child."""
         # Reads are batched separately from writes: a read must see the state at one revision.
         self._reads, self._writes = (
-            Batches(cluster.label, cluster.network, transport.signal, self._request, together)
+            Batches(
+                self.cluster.label, self.network, self.transport.signal, self._request,
+                self.together,
+            )
             for _ in range(2)
-        )
+        )  # fmt: skip
 
     def until_ms(self, timeout_ms: int) -> int:
         return self.network.now_ms() + timeout_ms

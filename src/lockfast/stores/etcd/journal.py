@@ -14,6 +14,7 @@ from lockfast.core.commands import HOLDING, Event, Events, EventsReply
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.errors import OutcomeUnknownError
+from lockfast.stores.derived.stored import decode, encode
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, error_of
 from lockfast.stores.etcd.execution import Execution
@@ -42,7 +43,7 @@ async def begin(execution: Execution) -> Base:
         if known.log_until_ms <= now_ms:
             before = revision if known.log_until_ms else 0
             extended = extended._replace(log_since=revision, log_before=before)
-        write = keys.put(k.EPOCH_KEY, k.encode(list(extended)))
+        write = keys.put(k.EPOCH_KEY, encode(list(extended)))
         try:
             await execution.commit([write], [keys.same(k.EPOCH_KEY, stored)])
         except OutcomeUnknownError:
@@ -90,7 +91,9 @@ class _Follower:
         self._keys = execution.keys
         self._last = last
         self._wall_ms = execution.instant.wall_us // 1000
-        self._tombs: dict[str, k.Tombstone] = {}
+        self._changes: list[tuple[int, list[tuple[Kv, Kv | None]]]] = []
+        """The changes of each revision."""
+        self._tombs: dict[str, Kv] = {}
         self._error: Exception | None = None
 
     async def follow(self, start: int) -> None:
@@ -106,6 +109,27 @@ class _Follower:
         await gateway.transport.follow(request, self._take, left_ms, token)
         if self._error is not None:
             raise self._error
+        try:
+            await self._read_tombs()
+            for revision, group in self._changes:
+                self._revision(revision, group)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._keys.malformed(error) from None
+
+    async def _read_tombs(self) -> None:
+        """Find out why sessions ended: in the history or, if that was written before our first
+        revision, in the store."""
+        ended: set[str] = set()
+        for _, group in self._changes:
+            is_logged = any(_is_log(kv) for kv, _ in group)
+            for kv, before in group:
+                if kv.key[0] == "k" and before is None:
+                    self._tombs[kv.key.split(k.SEP)[1]] = kv
+                elif kv.key[0] == "n" and before is not None and not is_logged:
+                    ended.add(k.parse_place(kv.key).session)
+        names = sorted(map(k.ended_key, ended - self._tombs.keys()))
+        found = (await self._execution.read_keys(*names))[0] if names else []
+        self._tombs |= {kv.key.split(k.SEP)[1]: kv for kv in found if kv is not None}
 
     def _take(self, message: Json) -> bool:
         """Process one message; return True once everything up to the mark has arrived."""
@@ -132,26 +156,22 @@ class _Follower:
             changes.setdefault(kv.mod, []).append((kv, before))
         for revision, group in changes.items():
             if revision <= self._last:
-                self._revision(revision, group)
+                self._changes.append((revision, group))
             if revision >= self._last:
                 return True
         return False
 
     def _revision(self, revision: int, group: list[tuple[Kv, Kv | None]]) -> None:
-        for kv, before in group:
-            if kv.key[0] == "k" and before is None:
-                session = kv.key.split(k.SEP)[1]
-                self._tombs[session] = k.typed(k.Tombstone, k.decode(kv.value))
-        logged = sorted((kv for kv, _ in group if kv.key[:2] == "l\x1f"), key=lambda kv: kv.key)
-        values: list[Any] = [packed for kv in logged for packed in k.decode(kv.value)]
+        logged = sorted((kv for kv, _ in group if _is_log(kv)), key=lambda kv: kv.key)
+        values: list[Any] = [packed for kv in logged for packed in decode(kv.value)]
         made = [k.event_from(packed, revision, 0) for packed in values]
         if not logged:
-            made = self._of_ended_lease(group)
+            made = self._of_ended_lease(revision, group)
         base = revision * POSITIONS
         for at, event in enumerate(made):
             self.events.append(event._replace(position=base + at))
 
-    def _of_ended_lease(self, group: list[tuple[Kv, Kv | None]]) -> list[Event]:
+    def _of_ended_lease(self, revision: int, group: list[tuple[Kv, Kv | None]]) -> list[Event]:
         """Return the events of the claims whose lease ended."""
         ended = {kv.key.split(k.SEP)[1] for kv, before in group if before and kv.key[0] == "o"}
         made: list[Event] = []
@@ -159,7 +179,10 @@ class _Follower:
             if before is None or kv.key[0] != "n":
                 continue
             key = k.parse_place(kv.key)
-            tomb = self._tombs.get(key.session)
+            stored = self._tombs.get(key.session)
+            tomb = None
+            if stored is not None and stored.mod <= revision:
+                tomb = k.read(k.Tombstone, stored)
             if key.line not in "hvw" or (tomb is None and key.session not in ended):
                 continue
             claim, owner = k.claim_from(key, before)
@@ -175,3 +198,7 @@ class _Follower:
                         )
                     )  # fmt: skip
         return made
+
+
+def _is_log(kv: Kv) -> bool:
+    return kv.key[:2] == "l\x1f"

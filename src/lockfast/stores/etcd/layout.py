@@ -30,7 +30,6 @@ times the revision that wrote it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
@@ -40,6 +39,15 @@ from lockfast.core.lines import FAR_MS
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.rows import Claim, Session
 from lockfast.errors import StoreMisconfiguredError
+from lockfast.stores.derived.stored import (
+    RELATIVE,
+    UnreadableError,
+    decode,
+    encode,
+    packed_entry,
+    packed_grant,
+)
+from lockfast.stores.derived.stored import claim_from as stored_claim
 from lockfast.stores.etcd.requests import Found, Kv
 
 SCHEMA: Final = 2
@@ -47,28 +55,11 @@ EPOCH_KEY: Final = "e"
 MARK_KEY: Final = "m"
 STRIDE: Final = 128
 """Tokens per revision: the most that the transactions of one request can allocate."""
-RELATIVE: Final = 1 << 61
-"""Tokens from here on are positions among those that the current transaction will allocate."""
-TOKEN_MAX: Final = (1 << 53) - 1
 SEP: Final = "\x1f"
 HEIR: Final = "heir"
 """What a `Word` says to a holder that had no heir when it was granted."""
 HISTORY: Final = ("k", "p")
 """The range of keys whose history records the fate of every claim."""
-
-encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-
-
-class UnreadableError(ValueError):
-    """A stored value was not written by this version."""
-
-
-def decode(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise UnreadableError(f"{text[:60]!r} is not JSON") from None
-
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────
 
@@ -277,6 +268,11 @@ def typed(kind: Any, values: Any) -> Any:
     return kind(*values)
 
 
+def read(kind: Any, kv: Kv) -> Any:
+    """Return the NamedTuple that is stored at a key."""
+    return typed(kind, decode(kv.value))
+
+
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
     """Return the JSON types of a NamedTuple's fields, and the number of required ones."""
@@ -288,7 +284,7 @@ def _fields_of(kind: Any) -> tuple[tuple[type, ...], int]:
 
 def alive_from(kv: Kv | None, now_ms: int) -> Alive:
     """Return the last keep-alive; without one, the session has not been renewed."""
-    found: Alive = typed(Alive, decode(kv.value)) if kv is not None else Alive(0, now_ms)
+    found: Alive = read(Alive, kv) if kv is not None else Alive(0, now_ms)
     return found
 
 
@@ -328,43 +324,26 @@ def base_from(label: str, kv: Kv | None) -> Base | None:
     return base
 
 
+def _offset(token: int, epoch: int, tokens: int) -> int:
+    """Return a token as it is stored: without the revision, if that is not known yet."""
+    return token if token < RELATIVE else epoch + tokens + token - RELATIVE
+
+
 def packed_claim(claim: Claim, owner: Owner, epoch: int, tokens: int) -> str:
     """Encode a claim for its keys; `tokens` counts those allocated earlier in the same request."""
-    offset = -1
-    if claim.token:
-        offset = claim.token
-        if claim.token >= RELATIVE:
-            offset = epoch + tokens + claim.token - RELATIVE
-    values = [
-        list(owner), claim.actor, claim.priority, claim.entered_ms,
-        [list(place) for place in claim.places], offset, int(claim.token >= RELATIVE),
-        claim.granted_ms, claim.until_ms, claim.max_hold_ms, claim.lock_delay_ms, claim.block,
-        claim.value, claim.passed, claim.step, claim.wants, claim.reason, claim.window_ms,
-    ]  # fmt: skip
-    return encode(values)
+    offset = _offset(claim.token, epoch, tokens) if claim.token else -1
+    token = [offset, int(claim.token >= RELATIVE)]
+    return encode([list(owner), *packed_entry(claim), *token, *packed_grant(claim)])
 
 
 def claim_from(key: PlaceKey, kv: Kv) -> tuple[Claim, Owner]:
-    values = decode(kv.value)
     try:
-        (
-            of, actor, priority, entered_ms, places, offset, is_relative, granted_ms, until_ms,
-            max_hold_ms, lock_delay_ms, block, value, passed, step, wants, reason, window_ms,
-        ) = values  # fmt: skip
+        values = list(decode(kv.value))
+        of, *entry, offset, is_relative = values[:7]
         owner: Owner = typed(Owner, of)
-        token = 0
-        if offset >= 0:
-            token = offset + STRIDE * kv.mod * is_relative
-            if not 0 < token <= TOKEN_MAX:
-                raise UnreadableError(f"token {token} is out of range")
+        token = offset + STRIDE * kv.mod * is_relative if offset >= 0 else 0
         state = HOLDING if key.line == "h" else WAITING
-        claim = Claim(
-            key.session, key.n, tuple(_place(place) for place in places), state, key.rank,
-            str(actor), int(priority), int(entered_ms), token, int(granted_ms), int(until_ms),
-            int(max_hold_ms), int(lock_delay_ms), int(block),
-            None if value is None else str(value), int(passed), int(step), str(wants),
-            str(reason), "", int(window_ms),
-        )  # fmt: skip
+        claim = stored_claim(key.session, key.n, state, key.rank, entry, token, values[7:])
     except (TypeError, ValueError) as error:
         raise UnreadableError(f"the claim at {kv.key!r} is not readable ({error})") from None
     return claim, owner
@@ -372,7 +351,7 @@ def claim_from(key: PlaceKey, kv: Kv) -> tuple[Claim, Owner]:
 
 def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
     """Return the claim that a word says was revoked, or None."""
-    word: Word = typed(Word, decode(kv.value))
+    word: Word = read(Word, kv)
     if not word.claim:
         return None
     claim, _ = claim_from(PlaceKey("", "", "b", "", session, n), kv._replace(value=word.claim))
@@ -402,18 +381,9 @@ def heirs_of(told: list[Any] | None, revision: int) -> Found | None:
     return Found(kvs, len(kvs) + 1 if kvs else 0)
 
 
-def _place(values: Any) -> Place:
-    kind, name, mode, weight, limit = values
-    if mode not in MODES_OF_KIND.get(kind, ()):
-        raise UnreadableError(f"{kind!r} cannot be held {mode!r}")
-    return Place(kind, str(name), mode, int(weight), int(limit))
-
-
 def packed_word(word: Word, epoch: int, tokens: int) -> str:
     """Encode a word, completing the token except for the revision."""
-    if word.offset >= RELATIVE:
-        word = word._replace(offset=epoch + tokens + word.offset - RELATIVE)
-    return encode(list(word))
+    return encode(list(word._replace(offset=_offset(word.offset, epoch, tokens))))
 
 
 def packed_events(events: Iterable[Event], epoch: int, tokens: int) -> str:
@@ -422,7 +392,7 @@ def packed_events(events: Iterable[Event], epoch: int, tokens: int) -> str:
     for event in events:
         values: list[Any] = list(event[1:])
         if event.token >= RELATIVE:
-            values[-2] = [epoch + tokens + event.token - RELATIVE]
+            values[-2] = [_offset(event.token, epoch, tokens)]
         packed.append(values)
     return encode(packed)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
-from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal
+from lockfast.stores.derived.machine import ThisMachine
 from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.transport import Json, Transport, Watcher
 from lockfast.stores.http.blocking import LineStream, Pool, deadline
@@ -109,12 +105,12 @@ class HttpWatcher:
         return self._stream.next(None if timeout_ms is None else timeout_ms / 1000)
 
 
-class HttpNetwork:
+class HttpNetwork(ThisMachine):
     """This machine's sockets, clocks and random numbers, for blocking callers."""
 
     def __init__(self, address: Address) -> None:
+        super().__init__()
         self.members = Members(address.label, address.members, address.tls)
-        self._random = random.SystemRandom()
 
     def caller_transport(self) -> Transport:
         return self.keeper_transport()
@@ -124,18 +120,6 @@ class HttpNetwork:
 
     def watcher(self) -> Watcher:
         return HttpWatcher(self.members)
-
-    def now_ms(self) -> int:
-        return now_ms()
-
-    def wall_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def random_bits(self, bits: int) -> int:
-        return self._random.getrandbits(bits)
-
-    def mutex(self) -> AbstractContextManager[Any]:
-        return threading.RLock()
 
 
 def _headers(token: str) -> tuple[str, ...]:

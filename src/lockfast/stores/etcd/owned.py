@@ -1,16 +1,12 @@
-"""What a store object remembers about the sessions it opened.
+"""What a store object remembers about the sessions it opened; see `derived/owned.py`.
 
-Only the process that opened a session sends commands for it, so it knows which claim numbers were
-used, and no key is needed for that. It also remembers the places of its claims, to release them
-without a search. Transactions compare everything they use of this: a wrong entry costs a request,
-never a lock.
+An enter in doubt may still be executed while the session's key has the revision `OwnSession.mod`.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
@@ -18,7 +14,8 @@ from lockfast.core.commands import HOLDING, REVOKED, WAITING
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session, copied
-from lockfast.ports import Deliver, Signal
+from lockfast.stores.derived import owned
+from lockfast.stores.derived.machine import Machine
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.requests import Found, Range
 
@@ -67,6 +64,13 @@ class OwnClaim:
         """The claim's token; 0 while it waits."""
         return self.claim.token
 
+    @classmethod
+    def entering(cls, claim: Claim) -> OwnClaim:
+        """Return what is known of a claim while its enter is in doubt."""
+        entered: Claim = copied(claim)
+        entered.state, entered.token = WAITING, 0
+        return cls(entered)
+
     def granted(self, token: int, mod: int, heirs: Found | None) -> None:
         self.claim.state, self.claim.token = HOLDING, token
         self.mod, self.heirs, self.heirs_mod = mod, heirs, mod
@@ -78,31 +82,16 @@ class OwnClaim:
 
 
 @dataclass(eq=False)
-class OwnSession:
+class OwnSession(owned.OwnSession[OwnClaim]):
     """A session, as known to the store object that opened it."""
 
-    id: str
-    mutex: AbstractContextManager[Any]
     record: k.Record | None = None
     mod: int = 0
     """The revision that wrote the session's key; every enter compares it."""
     ended: bool = False
-    claims: dict[int, OwnClaim] = field(default_factory=dict)
-    doubted: set[int] = field(default_factory=set)
-    """Claim numbers whose enter may still be executed while the session's key has revision `mod`.
-    """
-    opening: list[Signal] | None = None
-    """Callers waiting while another caller opens the session."""
-    deliver: Deliver | None = None
-    """The callback for wakes, once a wake listener exists."""
-    proved_up_to: int = 0
-    """Where the next keep-alive resumes checking that the claims' keys exist."""
     uses_lock_delay: bool = False
     has_words: bool = False
     """Words were received for claims; a keep-alive deletes those of finished claims."""
-    _highest: int = 0
-    _unseen: set[int] = field(default_factory=set)
-    """Claim numbers up to the highest for which no command was executed."""
 
     @property
     def was_opened(self) -> bool:
@@ -133,47 +122,10 @@ class OwnSession:
         claim = self.claims.get(n)
         return Location(*claim.places[0][:2], claim.rank) if claim is not None else None
 
-    def is_used(self, n: int) -> bool:
-        """Return whether a command about this claim number was, or may have been, executed."""
-        with self.mutex:
-            return n in self.claims or (n <= self._highest and n not in self._unseen)
-
-    def saw(self, n: int) -> None:
-        """Record that a command about this claim number was executed."""
-        with self.mutex:
-            self._reach(n)
-            self._unseen.discard(n)
-            self.doubted.discard(n)
-
-    def doubt(self, claim: Claim) -> None:
-        """Record, before an enter is sent, that it may be executed."""
-        with self.mutex:
-            self._reach(claim.n)
-            self.doubted.add(claim.n)
-            entered: Claim = copied(claim)
-            entered.state, entered.token = WAITING, 0
-            self.claims[claim.n] = OwnClaim(entered)
-
-    def _reach(self, n: int) -> None:
-        self._unseen.update(range(self._highest + 1, n + 1))
-        self._highest = max(self._highest, n)
-
-    def undoubt(self, n: int) -> None:
-        """Record that the enter was certainly not executed."""
-        with self.mutex:
-            self.doubted.discard(n)
-            self.claims.pop(n, None)
-
-    def forget_below(self, lowest: int) -> None:
-        """Forget all claim numbers below `lowest`; they will not be used again."""
-        with self.mutex:
-            self._highest = max(self._highest, lowest - 1)
-            self._unseen = {n for n in self._unseen if n >= lowest}
-
     def note(self, claim: Claim, revision: int, heirs: Found | None = None) -> None:
         """Record the state of a claim after a transaction."""
         if claim.state == REVOKED:
-            self.claims.pop(claim.n, None)
+            self.left(claim.n)
             return
         found = self.claims.get(claim.n)
         has_word = found is not None and found.has_word
@@ -182,40 +134,16 @@ class OwnSession:
     def moved(self, n: int, rank: str | None) -> None:
         """Record a claim's new rank; None if the claim is not stored."""
         if rank is None:
-            self.claims.pop(n, None)
+            self.left(n)
         elif n in self.claims:
             claim: Claim = copied(self.claims[n].claim)
             claim.rank = rank
             self.claims[n] = OwnClaim(claim)
 
-    def left(self, n: int) -> None:
-        self.claims.pop(n, None)
 
-
-class OwnSessions:
+class OwnSessions(owned.OwnSessions[OwnSession]):
     """The sessions of one store object. Thread-safe."""
 
-    def __init__(self, mutex: AbstractContextManager[Any], salt: int) -> None:
-        self._mutex = mutex
-        self._sessions: dict[str, OwnSession] = {}
-        self._salt = salt
-        self._arrival = 0
-
-    def get(self, session: str) -> OwnSession | None:
-        return self._sessions.get(session)
-
-    def begin(self, session: str) -> OwnSession:
-        with self._mutex:
-            found = self._sessions.get(session)
-            if found is None:
-                found = self._sessions[session] = OwnSession(session, self._mutex)
-            return found
-
-    def forget(self, session: str) -> None:
-        self._sessions.pop(session, None)
-
-    def next_arrival(self, revision: int) -> int:
-        """Return a number that increases with every claim and is unique to this store object."""
-        with self._mutex:
-            self._arrival = max(self._arrival + 1, revision)
-            return (self._arrival << ARRIVAL_BITS) + self._salt
+    def __init__(self, machine: Machine) -> None:
+        salt = machine.random_bits(ARRIVAL_BITS)
+        super().__init__(OwnSession, machine.mutex(), salt, ARRIVAL_BITS)

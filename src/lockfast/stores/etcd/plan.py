@@ -5,29 +5,38 @@ A plan compares everything the table's decision rests on:
   - of each resource, that nothing was written since it was read, as far as the table relied on it;
   - of each claim it changes, one of its keys (all places of a claim are always written together);
   - that the session of each claim or word exists, so that no put uses an expired lease;
-  - the epoch, if a token is allocated or an event is logged.
+  - the epoch, if a token is allocated or an event is logged;
+  - if a holder leaves and claims go on waiting for others: that one of these is still there.
 
-Such a comparison does not detect deletions inside a range, and need not: a holder that is gone
-makes room, and a claim waiting for that is woken by its watch, which starts at the revision read.
+A comparison of a range does not detect deletions, so readers that are released at the same moment
+would each see another holder, and none would grant the lock to the next claim. Therefore each of
+them compares that another holder exists: the last one finds none, and decides again. Apart from
+that a deletion need not be detected: a holder that is gone makes room, and a claim waiting for that
+is woken by its watch, which starts at the revision read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, REVOKED, WAKE_LOOK, Wake
-from lockfast.core.modes import EXCLUSIVE
+from lockfast.core.modes import EXCLUSIVE, PERMIT
 from lockfast.core.rows import Claim
+from lockfast.stores.derived.stored import RELATIVE, encode
+from lockfast.stores.derived.view import ClaimId
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.batches import Committed, Proposal, Slot
+from lockfast.stores.etcd.batches import Proposal, Slot
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.owned import OwnSessions
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
-from lockfast.stores.etcd.view import ClaimId, Lines, View
+from lockfast.stores.etcd.view import Lines, View
 
+OTHERS_COMPARED_MAX: Final = 16
+"""If more holders stay, none of them is compared: when many leave together, releases that have to
+decide again cost more than the wait that they avoid."""
 HEIRS_MAX: Final = 4
 """With this many, four grants in five need no read, as long as no claim leaves the queue."""
 
@@ -106,17 +115,6 @@ class Plan:
     def _lease(self, session: str) -> int:
         return self.view.owners[session].lease if session else 0
 
-    def resolved(self, value: Any, committed: Committed) -> Any:
-        """Replace relative tokens in a value by those that the transaction allocated."""
-        if isinstance(value, int):
-            if value < k.RELATIVE:
-                return value
-            return committed.token(self.view.base.epoch, value - k.RELATIVE)
-        if isinstance(value, tuple):
-            items = [self.resolved(item, committed) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        return value
-
 
 def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: object) -> Plan:
     """Return the transaction that writes what the table has changed."""
@@ -124,7 +122,7 @@ def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, comma
     maker = _Maker(plan, own, keys)
     for lines in view.lines.values():
         maker.resource(lines)
-    for of, before, after in view.claims():
+    for of, before, after in view.changes():
         if after != before:
             maker.claim(of, before, after)
         elif isinstance(command, c.Break) and after is not None and of in view.looked_up:
@@ -158,14 +156,14 @@ class _Maker:
         row, before, prefix = self._view.row(lines), lines.before, lines.prefix
         now_ms = self._view.instant.now_ms
         if row.closed_ms > now_ms and (row.closed_ms > before.closed_ms or lines.stale_delays):
-            closing = k.encode(list(k.Closing(row.closed_ms, row.limit)))
+            closing = encode(list(k.Closing(row.closed_ms, row.limit)))
             # Clients add a millisecond for stores that count whole ones; a lease needs none.
             span_ms = max(1, row.closed_ms - now_ms - 1)
             self.put(_Put(f"{prefix}c", value=closing, span_ms=span_ms))
             self.delete(*lines.stale_delays)
         in_use = row.holders or row.waiting or row.reservations
         if in_use and row.limit != before.limit and before.limit:
-            self.put(_Put(f"{prefix}e", value=k.encode(row.limit)))
+            self.put(_Put(f"{prefix}e", value=encode(row.limit)))
         elif not in_use and lines.limit_is_stored:
             self.delete(f"{prefix}e")
 
@@ -176,7 +174,7 @@ class _Maker:
             is_open = mine is not None and mine.was_opened and not row.ended
             if is_open and row.renewals != stored.renewals:
                 alive = k.Alive(row.renewals, row.deadline_ms - row.ttl_ms)
-                self.put(_Put(key, row.id, k.encode(list(alive))))
+                self.put(_Put(key, row.id, encode(list(alive))))
 
     # ── claims ───────────────────────────────────────────────────────────────────────
 
@@ -191,7 +189,7 @@ class _Maker:
         for key, put in new.items():
             if put.claim is not None or key not in old:
                 self.put(put)
-        if after is not None and after.token >= k.RELATIVE:
+        if after is not None and after.token >= RELATIVE:
             self._plan.tokens += after.block
             self._granted.append(after)
         if after is not None and after.state == REVOKED:
@@ -214,11 +212,11 @@ class _Maker:
         if claim.lock_delay_ms:
             for prefix, place in zip(prefixes, claim.places, strict=True):
                 key = k.delay_key(prefix, session, n)
-                delay = k.encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
+                delay = encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
                 yield key, _Put(key, value=delay)
         if claim.until_ms:
             key = k.bound_key(session, n)
-            yield key, _Put(key, value=k.encode(claim.until_ms), span_ms=claim.max_hold_ms)
+            yield key, _Put(key, value=encode(claim.until_ms), span_ms=claim.max_hold_ms)
 
     def _forget_word(self, of: ClaimId) -> None:
         mine, key = self._own.get(of[0]), k.word_key(*of)
@@ -284,12 +282,37 @@ class _Maker:
         base = view.known.get(k.EPOCH_KEY)
         if plan.tokens or view.logged:
             plan.compares.append(keys.same(k.EPOCH_KEY, base))
+        others = [key for lines in view.lines.values() for key in self._others(lines)]
+        room = max(0, OPERATIONS_MAX - len(plan.compares))
+        plan.compares += map(keys.present, others[:room])
         if base is None and plan.tokens:
-            self.put(_Put(k.EPOCH_KEY, value=k.encode(list(view.base))))
+            self.put(_Put(k.EPOCH_KEY, value=encode(list(view.base))))
         elif plan.tokens > k.STRIDE:
             # Later tokens must be higher than the whole block.
             raised = view.base._replace(epoch=view.base.epoch + plan.tokens)
-            self.put(_Put(k.EPOCH_KEY, value=k.encode(list(raised))))
+            self.put(_Put(k.EPOCH_KEY, value=encode(list(raised))))
+
+    def _others(self, lines: Lines) -> list[str]:
+        """Return the keys of holders for which claims wait after another holder has left.
+
+        One per mode suffices, since any of them is replaced by the next until all have left. It is
+        the next one in the order of keys, so that holders that leave together rarely choose the
+        same one. Permits count by their weight, so all of them are returned.
+        """
+        row, prefix = self._view.row(lines), f"{lines.prefix}h{k.SEP}"
+        is_awaited = row.waiting or row.reservations or row.converting
+        left = [key for key in self._plan.deletes if key.startswith(prefix)]
+        if not left or not is_awaited or row.holders > OTHERS_COMPARED_MAX:
+            return []
+        stay: dict[str, list[str]] = {}
+        for _, before, after in self._view.changes():
+            if before is not None and before == after and before.state == HOLDING:
+                for place, key in k.keys_of(before):
+                    if key.startswith(prefix):
+                        stay.setdefault(place.mode, []).append(key)
+        permits = stay.pop(PERMIT, [])
+        following = [min(keys, key=lambda key: (key < left[0], key)) for keys in stay.values()]
+        return [*following, *permits]
 
     def _nothing_new(self, lines: Lines) -> str:
         """Compare that nothing was written at a resource, as far as the table relied on it."""

@@ -12,6 +12,7 @@ from lockfast.core.rows import Claim, resource_key
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.owned import Location
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
 from lockfast.stores.etcd.view import Missing, View
 
@@ -49,29 +50,54 @@ class Reader:
         over = self._reading(self._view(known)).ended_reply(session)
         if over is not None:
             return over
-        found: dict[int, list[str]] = {}
-        for key in await self._execution.keys_of_lease(known.kvs[names[0]].lease):
-            if key[:1] == "n" and k.parse_place(key).rank:
-                found.setdefault(k.parse_place(key).n, []).append(key)
-        wanted = [Range(keys[0]) for keys in found.values()]
+        lease = known.kvs[names[0]].lease
+        listed = await self._listed(lease)
+        found = (await self._read(*(Range(key) for key, _ in listed.values()))).kvs
+        stored = [found[key] for key, _ in listed.values() if key in found]
+        # A claim that was granted or converted after the listing has another key now. The listing
+        # may also miss a claim of ours that changed at that moment.
+        moved = {n: location for n, (key, location) in listed.items() if key not in found}
         for n in list(own.claims) if own is not None else ():
             location = own.location(n) if own is not None else None
-            if location is not None and n not in found:
-                wanted += location.candidates(session, n)
+            if location is not None and n not in listed:
+                moved[n] = location
+        while moved:
+            ranges = {n: location.candidates(session, n) for n, location in moved.items()}
+            found = (await self._read(*(one for part in ranges.values() for one in part))).kvs
+            nowhere: list[int] = []
+            for n, part in ranges.items():
+                at = [found[one.start] for one in part if one.start in found]
+                stored += at
+                nowhere += [] if at else [n]
+            # A broken deadlock gives a claim another rank. One that is no longer listed has left.
+            listed = await self._listed(lease) if nowhere else {}
+            moved = {n: listed[n][1] for n in nowhere if n in listed}
         words = Range(k.words_prefix(session), k.end_of(k.words_prefix(session)))
-        known = await self._read(*map(Range, names), words, *wanted)
+        known = await self._read(*map(Range, names), words)
         claims: dict[int, Claim] = {}
+        for kv in stored:
+            claim, _ = k.claim_from(k.parse_place(kv.key), kv)
+            claims[claim.n] = claim
         for kv in known.found[words].kvs:
             n = int(kv.key.rsplit("\x1f", 1)[1], 16)
             revoked = k.revoked_from(session, n, kv)
             if revoked is not None:
                 claims[n] = revoked
-        for one in wanted:
-            if one.start in known.kvs:
-                claim, _ = k.claim_from(k.parse_place(one.start), known.kvs[one.start])
-                claims[claim.n] = claim
         reading = self._reading(self._view(known))
         return c.ClaimsReply(tuple(reading.claim_view(claims[n]) for n in sorted(claims)))
+
+    async def _listed(self, lease: int) -> dict[int, tuple[str, Location]]:
+        """Return a key of each claim under a lease, and where the claim is, by claim number."""
+        places = {
+            key: k.parse_place(key)
+            for key in await self._execution.keys_of_lease(lease)
+            if key[:1] == "n"
+        }
+        return {
+            place.n: (key, Location(place.kind, place.name, place.rank))
+            for key, place in places.items()
+            if place.rank
+        }
 
     async def sessions(self, command: c.Sessions) -> Reply:
         start = f"{command.after}\x00" if command.after else ""

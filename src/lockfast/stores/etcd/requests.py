@@ -33,7 +33,6 @@ class Kv(NamedTuple):
     value: str
     mod: int
     """The revision that last wrote the key."""
-    version: int = 0
     lease: int = 0
 
 
@@ -207,7 +206,6 @@ class Keys:
             self.plain(kv["key"]),
             b64decode(kv.get("value", "")).decode(),
             int(kv.get("mod_revision", 0)),
-            int(kv.get("version", 0)),
             int(kv.get("lease", 0)),
         )
 

@@ -14,15 +14,18 @@ from typing import Final
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
 from lockfast.core.reasons import EXPIRED, UNKNOWN_SESSION
+from lockfast.core.table import why_too_large
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
-from lockfast.stores.endings import Ending
+from lockfast.stores.derived.endings import Ending
+from lockfast.stores.derived.steps import LIMITS, Outcome
+from lockfast.stores.derived.stored import encode
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.execution import READS_MAX, Execution, Outcome
+from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
-from lockfast.stores.etcd.steps import LIMITS, Step, settle
+from lockfast.stores.etcd.steps import Step, settle
 
 REMEMBERED_S: Final = 1200
 """The TTL of the lease for tombstones, which is replaced after half of it."""
@@ -56,15 +59,14 @@ class Sessions:
                 return c.Done(found=True)
             if tomb is not None:
                 own.ended = True
-                ended = k.typed(k.Tombstone, k.decode(tomb.value))
+                ended = k.read(k.Tombstone, tomb)
                 return c.Ended(ended.reason, ended.by)
             if was_opened:
                 own.ended = True
                 return c.Ended(EXPIRED)
-            for what, text in (("owner", command.owner), ("metadata", command.metadata)):
-                size = len(text.encode())
-                if size > LIMITS.text_max:
-                    return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
+            refused = why_too_large(command, LIMITS.text_max)
+            if refused is not None:
+                return refused
             instant = self._execution.look()
             ttl_s = self._context.lease_s(command.ttl_ms)
             lease = await self._execution.grant_lease(ttl_s)
@@ -74,12 +76,12 @@ class Sessions:
             )  # fmt: skip
             alive = k.Alive(0, instant.now_ms)
             writes = [
-                keys.put(names[0], k.encode(list(record)), lease),
-                keys.put(k.alive_key(session), k.encode(list(alive)), lease),
+                keys.put(names[0], encode(list(record)), lease),
+                keys.put(k.alive_key(session), encode(list(alive)), lease),
             ]
             raised = raised_base(base, revision, instant.wall_us, EPOCH_LAG_US)
             if raised != base:
-                writes.append(keys.put(k.EPOCH_KEY, k.encode(list(raised))))
+                writes.append(keys.put(k.EPOCH_KEY, encode(list(raised))))
             compares = [
                 keys.absent(names[0]),
                 keys.absent(names[1]),
@@ -95,37 +97,24 @@ class Sessions:
                 continue  # read again: this transaction may have opened the session
             if answer.succeeded:
                 own.record, own.mod = record, answer.revision
-                stored = Kv(k.EPOCH_KEY, k.encode(list(raised)), answer.revision)
+                stored = Kv(k.EPOCH_KEY, encode(list(raised)), answer.revision)
                 self._context.base, self._context.base_kv = raised, stored
                 return c.Done(found=False)
 
     async def open_once(self, command: c.Open) -> Reply:
         """Open a session once, even if several callers ask for it concurrently."""
         execution, own = self._execution, self._own.begin(command.session)
-        while not own.was_opened:
-            signal = execution.gateway.transport.signal()
-            with own.mutex:
-                leads = own.opening is None
-                if own.opening is None:
-                    own.opening = []
-                else:
-                    own.opening.append(signal)
-            if leads:
-                try:
-                    return await self.open(command)
-                finally:
-                    with own.mutex:
-                        waiting, own.opening = own.opening or [], None
-                    for other in waiting:
-                        other.set()
-            left_ms = execution.until_ms - execution.network.now_ms()
-            if left_ms <= 0 or not await signal.wait(left_ms):
-                raise StoreUnavailableError(self._keys.label, "did not open the session in time")
-        return c.Done()
+        opened = await own.open_once(
+            self._keys.label,
+            lambda: self.open(command),
+            execution.gateway.transport.signal,
+            lambda: execution.until_ms - execution.network.now_ms(),
+        )
+        return opened if opened is not None else c.Done()
 
     @staticmethod
     def _adopt(own: OwnSession, stored: Kv) -> None:
-        own.record, own.mod = k.typed(k.Record, k.decode(stored.value)), stored.mod
+        own.record, own.mod = k.read(k.Record, stored), stored.mod
 
     # ── renewing ─────────────────────────────────────────────────────────────────────
 
@@ -138,10 +127,10 @@ class Sessions:
                 await self._prove(own)
         step = Step(self._execution, command)
         outcome = await step.run()
-        wakes = [*outcome.wakes, *await settle(self._execution, step.unsettled)]
+        outcome = outcome.followed_by(await settle(self._execution, step.unsettled))
         if own is not None and own.has_words and command.lowest:
             await self._drop_words(own, command.lowest)
-        return outcome._replace(wakes=wakes)
+        return outcome
 
     async def _keep_alive(self, lease: int) -> bool:
         reply = await self._execution.call(KEEP_ALIVE, ID=str(lease))
@@ -171,12 +160,10 @@ class Sessions:
 
     # ── ending ───────────────────────────────────────────────────────────────────────
 
-    async def end(
-        self, endings: Sequence[Ending], places: Iterable[c.Place] = ()
-    ) -> tuple[list[bool], list[Wake]]:
+    async def end(self, endings: Sequence[Ending], places: Iterable[c.Place] = ()) -> Outcome:
         """End sessions, then grant what can be granted at their resources and at `places`.
 
-        Return for each session whether this call ended it, and the wakes.
+        The reply says whether any of them was still open.
         """
         records = [await self._take_life(ending) for ending in endings]
         to_settle = dict.fromkeys(c.Place(place.kind, place.name, "") for place in places)
@@ -189,9 +176,11 @@ class Sessions:
                 if ending.what != "released":
                     wakes.append(Wake(record.inbox, ending.session, 0, c.WAKE_ENDED))
                 to_settle.update(dict.fromkeys(await self._bury(ending, record)))
-        self._context.deliver(wakes)
-        wakes += await settle(self._execution, await self._in_use(list(to_settle)))
-        return [record is not None for record in records], wakes
+        self._own.deliver(wakes)
+        outcome = Outcome(c.Done(any(record is not None for record in records)), wakes)
+        return outcome.followed_by(
+            await settle(self._execution, await self._in_use(list(to_settle)))
+        )
 
     async def _take_life(self, ending: Ending) -> k.Record | None:
         """Delete a session's key and write a tombstone; return None if it had already ended."""
@@ -203,7 +192,7 @@ class Sessions:
                 if await self._forbid(ending):
                     return None
                 continue
-            record: k.Record = k.typed(k.Record, k.decode(stored.value))
+            record: k.Record = k.read(k.Record, stored)
             renewals = k.alive_from(alive, 0).renewals
             if ending.renewals not in (None, renewals):
                 return None
@@ -215,7 +204,7 @@ class Sessions:
             writes = [
                 keys.delete(names[0]),
                 keys.delete(k.watching_key(session)),
-                keys.put(k.ended_key(session), k.encode(list(tomb)), lease),
+                keys.put(k.ended_key(session), encode(list(tomb)), lease),
             ]
             try:
                 answer = await self._execution.commit(writes, compares)
@@ -234,7 +223,7 @@ class Sessions:
             ending.reason, ending.by, ending.what, k.Record(0, 0, "", "", "", "", 0), 0
         )
         lease = await self._remembering()
-        write = keys.put(k.ended_key(session), k.encode(list(tomb)), lease)
+        write = keys.put(k.ended_key(session), encode(list(tomb)), lease)
         compare = keys.absent(k.session_key(session))
         try:
             answer = await self._execution.commit([write], [compare])
@@ -290,7 +279,7 @@ class Sessions:
             (stored, tomb), _ = await self._execution.read_keys(*names)
             if stored is None:
                 if tomb is not None:
-                    ended = k.typed(k.Tombstone, k.decode(tomb.value))
+                    ended = k.read(k.Tombstone, tomb)
                     return c.Ended(ended.reason, ended.by)
                 own = self._own.get(session)
                 was_opened = own is not None and own.was_opened

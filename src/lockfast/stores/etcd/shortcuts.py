@@ -30,14 +30,16 @@ from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.rows import Claim, entered_of, rank_of
 from lockfast.core.table import why_invalid
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.stores.derived.steps import LIMITS, Outcome
+from lockfast.stores.derived.stored import RELATIVE, encode
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed, Proposal, Slot
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.execution import Execution, Outcome
+from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base, Owner, Record
-from lockfast.stores.etcd.owned import OwnSession
+from lockfast.stores.etcd.owned import OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range, txn
-from lockfast.stores.etcd.steps import LIMITS, Joined, Step
+from lockfast.stores.etcd.steps import Joined, Step
 from lockfast.stores.etcd.view import WINDOW
 
 LONG: Final = 100
@@ -63,21 +65,8 @@ async def enter(execution: Execution, command: c.Enter) -> Attempt:
         return None
     entry = _Entry(execution, own, own.record, context.base)
     prefixes = [k.resource_prefix(place.kind, place.name) for place in places]
-    waiting = [context.busy[prefix] for prefix in prefixes if prefix in context.busy]
-    can_join = command.queue and len(places) == 1 and places[0].mode == EXCLUSIVE
-    seen: Known | None = None
-    if not waiting:
-        taken = await entry.take(command, prefixes)
-        if not isinstance(taken, Known) or not command.queue:
-            return taken
-        seen = taken
-    if not can_join or sum(waiting) >= LIMITS.waiting_max:
-        return None
-    if seen is not None and (holder := entry.sole_holder(seen, prefixes[0])) is not None:
-        joined = await entry.join(command, prefixes[0], 0, holder)
-        if isinstance(joined, Outcome):
-            return joined
-    return await entry.join(command, prefixes[0], sum(waiting))
+    async with execution.in_turn(prefixes[0]):
+        return await entry.take_or_join(command, prefixes)
 
 
 async def leave(execution: Execution, command: c.Leave) -> Attempt:
@@ -191,23 +180,41 @@ class _Entry(_Transaction):
         tokens: int = 0,
     ) -> Committed | Known | None:
         """Send an enter; the claim is in doubt until the reply arrives."""
-        self._own.doubt(claim)
+        doubted = self._own.doubt(claim.n, OwnClaim.entering(claim))
         try:
             sent = await self._send(compares, writes, reads, scopes, tokens)
         except StoreUnavailableError:
-            self._own.undoubt(claim.n)
+            self._own.undoubt(claim.n, doubted)
             raise
         if isinstance(sent, Committed):
             self._own.saw(claim.n)
         else:
-            self._own.undoubt(claim.n)
+            self._own.undoubt(claim.n, doubted)
         return sent
+
+    async def take_or_join(self, command: c.Enter, prefixes: list[str]) -> Attempt:
+        context, places = self._execution.context, command.places
+        waiting = [context.busy[prefix] for prefix in prefixes if prefix in context.busy]
+        can_join = command.queue and len(places) == 1 and places[0].mode == EXCLUSIVE
+        seen: Known | None = None
+        if not waiting:
+            taken = await self.take(command, prefixes)
+            if not isinstance(taken, Known) or not command.queue:
+                return taken
+            seen = taken
+        if not can_join or sum(waiting) >= LIMITS.waiting_max:
+            return None
+        if seen is not None and (holder := self.sole_holder(seen, prefixes[0])) is not None:
+            joined = await self.join(command, prefixes[0], 0, holder)
+            if isinstance(joined, Outcome):
+                return joined
+        return await self.join(command, prefixes[0], sum(waiting))
 
     async def take(self, command: c.Enter, prefixes: list[str]) -> Attempt:
         own, keys, base = self._own, self._keys, self._base
         session, lease, owner = k.session_key(own.id), self._record.lease, self._record.owned
         claim = self._claim(command)
-        claim.state, claim.token, claim.granted_ms = HOLDING, k.RELATIVE, claim.entered_ms
+        claim.state, claim.token, claim.granted_ms = HOLDING, RELATIVE, claim.entered_ms
         names = [key for _, key in k.keys_of(claim)]
         compares = [keys.absent(prefix, k.end_of(prefix)) for prefix in prefixes]
         compares += [keys.unchanged(session, own.mod), self._same_base()]
@@ -231,7 +238,7 @@ class _Entry(_Transaction):
         single = len(names) == 1
         own.note(claim, sent.answer.revision, Found([], 0) if single else None)
         mode = command.places[0].mode if single else ""
-        return Outcome(c.Granted(claim.token, 0, mode), (), sent.answer.revision)
+        return Outcome(c.Granted(claim.token, 0, mode))
 
     def sole_holder(self, known: Known, prefix: str) -> _Holder | None:
         """Return the claim that holds the lock in another process, if nothing else is stored."""
@@ -293,7 +300,7 @@ class _Entry(_Transaction):
         context.met(prefix, (waiting if is_long else found.count) + 1)
         reply = self._behind(found.kvs or ([] if is_long else answer.found(0).kvs))
         if reply is not None:
-            return Outcome(reply, (), answer.revision)
+            return Outcome(reply)
         try:
             return await Step(self._execution, Joined(*command[:3])).run()
         except StoreUnavailableError as error:
@@ -338,7 +345,7 @@ def _first_heir(heirs: Found, now_ms: int) -> _Heir | None:
         or claim.max_hold_ms or claim.window_ms or claim.lock_delay_ms
     ):  # fmt: skip
         return None
-    claim.state, claim.token, claim.granted_ms = HOLDING, k.RELATIVE, now_ms
+    claim.state, claim.token, claim.granted_ms = HOLDING, RELATIVE, now_ms
     return _Heir(kv.key, kv.mod, claim, owner, Found(behind, len(behind) + 1) if behind else None)
 
 
@@ -385,13 +392,13 @@ class _Exit(_Transaction):
         if heir is None:
             self._execution.context.busy.pop(prefix, None)
         wakes = self._granted(heir, sent) if heir is not None else []
-        return Outcome(c.Done(), wakes, sent.answer.revision)
+        return Outcome(c.Done(), wakes)
 
     def _assumed(self, known: Known) -> Known:
         """Add our session and the epoch from memory; the step compares what it uses."""
         session = k.session_key(self._own.id)
-        record = k.encode(list(self._record))
-        known.kvs[session] = Kv(session, record, self._own.mod, 0, self._record.lease)
+        record = encode(list(self._record))
+        known.kvs[session] = Kv(session, record, self._own.mod, self._record.lease)
         if self._execution.context.base_kv is not None:
             known.kvs[k.EPOCH_KEY] = self._execution.context.base_kv
         return known
@@ -404,7 +411,7 @@ class _Exit(_Transaction):
         puts = [keys.put(key, value, owner.lease)]
         theirs = self._execution.own.get(claim.session)
         if theirs is None or theirs.deliver is None:
-            word = k.Word([WAKE_GRANTED], k.RELATIVE, heirs=k.told_heirs(behind))
+            word = k.Word([WAKE_GRANTED], RELATIVE, heirs=k.told_heirs(behind))
             said = k.packed_word(word, epoch, slot.tokens)
             puts.append(keys.put(k.word_key(claim.session, claim.n), said, owner.lease))
         return puts
@@ -416,5 +423,5 @@ class _Exit(_Transaction):
         if theirs is not None:
             theirs.note(claim, sent.answer.revision, heir.behind)
         wakes = [Wake(heir.owner.inbox, claim.session, claim.n, WAKE_GRANTED, claim.token)]
-        context.deliver(wakes)
+        context.own.deliver(wakes)
         return wakes

@@ -13,33 +13,34 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lockfast.core import commands as c
 from lockfast.core.commands import Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.rows import Claim, arrival_of
-from lockfast.core.table import Limits, Table
+from lockfast.core.rows import Claim
+from lockfast.core.table import Table
 from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.stores.derived import steps
+from lockfast.stores.derived.steps import (
+    LIMITS,
+    SEVERAL_MAX,
+    Conflicts,
+    Outcome,
+    Settle,
+    lag_ms,
+)
+from lockfast.stores.derived.stored import resolved
+from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.errors import LeaseGoneError
-from lockfast.stores.etcd.execution import READS_MAX, Execution, Outcome
+from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
-from lockfast.stores.etcd.owned import Location, OwnSession
+from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
 from lockfast.stores.etcd.requests import Known, Kv, Range
-from lockfast.stores.etcd.view import WINDOW, ClaimId, Missing, View
+from lockfast.stores.etcd.view import WINDOW, Missing, View
 
-SEVERAL_MAX: Final = 40
-LIMITS: Final = Limits(places_max=SEVERAL_MAX)
 MOVES: Final = 20
 """The most claims that one transaction grants; the next transaction continues."""
 TAIL_READ: Final = 16
 """Claims of lower priority may be last, so reading one key of the tail is not enough."""
-CONFLICTS_MAX: Final = 200
-PAUSE_MS_MAX: Final = 16
-
-
-class Settle(NamedTuple):
-    """Grant whatever can be granted at these resources."""
-
-    places: tuple[c.Place, ...]
 
 
 class Joined(NamedTuple):
@@ -51,14 +52,21 @@ class Joined(NamedTuple):
 
 
 Steppable: TypeAlias = c.Command | Settle | Joined
+TAKES_TURN: Final = (c.Enter, c.Leave, c.Convert)
+"""Commands that take their turn before the first attempt: `Batches` sends transactions about the
+same resource one after the other, so attempts of several callers would fail one by one."""
 _INEXACT: Final = (c.Leave, Settle, Joined)
 
 
 class Step:
     """The execution of one command."""
 
-    def __init__(self, execution: Execution, command: Steppable) -> None:
+    def __init__(
+        self, execution: Execution, command: Steppable, known: Known | None = None
+    ) -> None:
+        """`known` holds ranges that were already read."""
         self._execution = execution
+        self._known = known
         self._keys = execution.keys
         self._own = execution.own
         self._command = command
@@ -67,23 +75,36 @@ class Step:
         self._arrival = self._own.next_arrival(execution.gateway.cluster.revision)
         self._located: dict[ClaimId, Location | None] = {}
         self._windows: dict[str, int] = {}
-        self._places: dict[tuple[str, str], None] = {}
+        self._places: dict[Name, None] = {}
         """Resources that the command certainly concerns."""
         self._wants: dict[Range, None] = dict.fromkeys(self._expected())
         """Ranges to read, in the order in which they were found to be needed."""
         self._moves = MOVES
-        self._conflicts = 0
+        self._conflicts = Conflicts(
+            self._keys.label, execution.network, execution.gateway.transport.pause,
+            execution.until_ms,
+            execution.turn(self._places, goes_first=isinstance(command, c.Leave)),
+        )  # fmt: skip
         self._lag_ms: int | None = None
         """Set once the tail of the queue has been read, and then fixed, so that ranges do not
         change."""
         self.unsettled: list[c.Place] = []
         """Resources where more can be granted than fits into one transaction."""
 
-    async def run(self, known: Known | None = None) -> Outcome:
-        """Execute the command in one transaction; `known` holds ranges that were already read.
+    async def run(self) -> Outcome:
+        """Execute the command in one transaction.
 
         Raises StoreUnavailableError only if the command was certainly not executed.
         """
+        try:
+            return await self._run()
+        finally:
+            self._conflicts.over()
+
+    async def _run(self) -> Outcome:
+        known = self._known
+        if isinstance(self._command, TAKES_TURN) and await self._conflicts.take_turn():
+            known = None
         while True:
             if known is None:
                 known = await self._execution.read(self._wants)
@@ -102,7 +123,7 @@ class Step:
             plan = make_plan(view, wakes, self._own, self._keys, self._command)
             if plan.is_empty:
                 self._note(plan, reply)
-                return Outcome(reply, wakes, known.revision)
+                return Outcome(reply, wakes)
             try:
                 committed, known = await self._commit(plan)
             except TooLargeError:
@@ -114,7 +135,8 @@ class Step:
                 continue
             if committed is not None:
                 return self._committed(plan, reply, committed)
-            await self._conflict()
+            if await self._conflicts.another():
+                known = None
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
@@ -177,8 +199,10 @@ class Step:
         if isinstance(command, Settle):
             reply, wakes = table.settle_apart(command.places, now_ms, wall_us)
         elif isinstance(command, Joined):
-            joined = c.Look(command.session, command.n)
-            reply, wakes = table.settle_apart(command.places, now_ms, wall_us, joined)
+            look = c.Look(command.session, command.n)
+            reply, wakes = table.settle_apart(
+                command.places, now_ms, wall_us, look, has_joined=True
+            )
         elif isinstance(command, c.Look) and view.has_due:
             _, wakes = table.settle_apart((), now_ms, wall_us)
             reply = table.look(command)
@@ -212,7 +236,9 @@ class Step:
                 else:
                     view.wants.add(tail)
                     raise Missing
-            self._lag_ms = lag_ms(kvs, view.instant.now_ms, self._arrival)
+            claims = [k.claim_from(k.parse_place(kv.key), kv)[0] for kv in kvs]
+            entries = [(claim.entered_ms, claim.rank) for claim in claims]
+            self._lag_ms = lag_ms(entries, view.instant.now_ms, self._arrival)
         return self._lag_ms
 
     def _entered(self, view: View) -> Claim | None:
@@ -220,8 +246,7 @@ class Step:
         command = self._command
         if not isinstance(command, c.Enter) or view.before.get((command.session, command.n)):
             return None
-        found: Claim | None = view.stored(command.session, command.n)
-        return found
+        return view.stored(command.session, command.n)
 
     # ── committing ───────────────────────────────────────────────────────────────────
 
@@ -233,24 +258,23 @@ class Step:
         wanted = list(self._wants) if len(self._wants) <= READS_MAX else []
         proposal = plan.proposal(self._keys, leases, wanted)
         # A new claim is in doubt until the reply arrives.
-        entered = self._entered(plan.view)
+        entered, doubted = self._entered(plan.view), None
         if own is not None and entered is not None:
-            own.doubt(entered)
+            doubted = own.doubt(entered.n, OwnClaim.entering(entered))
         try:
             committed = await execution.gateway.txn(proposal, execution.until_ms)
         except (LeaseGoneError, StoreUnavailableError) as error:
-            if own is not None and entered is not None:
-                own.undoubt(entered.n)
+            if own is not None and doubted is not None:
+                own.undoubt(doubted.claim.n, doubted)
             if isinstance(error, LeaseGoneError):
                 return None, None
             raise
-        if own is not None and entered is not None:
-            if committed.answer.succeeded:
-                own.doubted.discard(entered.n)
-            else:
-                own.undoubt(entered.n)
         if committed.answer.succeeded:
+            if own is not None and doubted is not None:
+                own.saw(doubted.claim.n)
             return committed, None
+        if own is not None and doubted is not None:
+            own.undoubt(doubted.claim.n, doubted)
         if not wanted:
             return None, None
         known = Known()
@@ -259,14 +283,18 @@ class Step:
 
     def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
         view, revision, context = plan.view, committed.answer.revision, self._execution.context
-        for (session, n), before, claim in view.claims():
+
+        def token_at(position: int) -> int:
+            return committed.token(view.base.epoch, position)
+
+        for (session, n), before, claim in view.changes():
             own = self._own.get(session)
             if own is None or claim == before:
                 continue
             if claim is None:
                 own.left(n)
             else:
-                claim.token = plan.resolved(claim.token, committed)
+                claim.token = resolved(claim.token, token_at)
                 own.note(claim, revision, plan.heirs.get((session, n)))
         for lines in view.lines.values():
             waiting = view.row(lines).waiting
@@ -275,9 +303,9 @@ class Step:
             elif not view.row(lines).holders:
                 context.busy.pop(lines.prefix, None)
         self._note(plan, reply)
-        wakes = [plan.resolved(wake, committed) for wake in plan.wakes]
-        context.deliver(wakes)
-        return Outcome(plan.resolved(reply, committed), wakes, revision)
+        wakes = [resolved(wake, token_at) for wake in plan.wakes]
+        self._own.deliver(wakes)
+        return Outcome(resolved(reply, token_at), wakes)
 
     def _note(self, plan: Plan, reply: Reply) -> None:
         """Record what the reply says about our own session."""
@@ -289,7 +317,7 @@ class Step:
         kv = view.known.get(k.session_key(own.id))
         if kv is not None and own.mod < kv.mod:
             own.mod = kv.mod
-        for (session, n), before, after in view.claims():
+        for (session, n), before, after in view.changes():
             known, at = own.claims.get(n), view.kv_of.get((session, n))
             if session != own.id or known is None or n in own.doubted or at is None:
                 continue
@@ -304,49 +332,11 @@ class Step:
         elif isinstance(command, c.Renew) and isinstance(reply, c.Renewed):
             own.forget_below(command.lowest)
 
-    async def _conflict(self) -> None:
-        execution = self._execution
-        self._conflicts += 1
-        if self._conflicts > CONFLICTS_MAX or execution.is_over():
-            raise StoreUnavailableError(
-                self._keys.label,
-                f"gave up after {self._conflicts} conflicting updates of this queue",
-                "retry",
-            )
-        if self._conflicts > 2:
-            bound = min(PAUSE_MS_MAX, 2 * self._conflicts)
-            pause_ms = 1 + execution.network.random_bits(8) % bound
-            await execution.gateway.transport.pause(pause_ms)
 
-
-async def settle(execution: Execution, places: Iterable[c.Place]) -> list[Wake]:
-    """Grant whatever can be granted, one resource at a time, in as many steps as necessary."""
-    wakes: list[Wake] = []
-    left = list(dict.fromkeys(c.Place(place.kind, place.name, "") for place in places))
-    while left:
-        step = Step(execution, Settle((left.pop(0),)))
-        wakes += (await step.run()).wakes
-        left += step.unsettled
-    return wakes
-
-
-# ── the order of arrival ─────────────────────────────────────────────────────────────
-#
-# A waiting key contains the claim's rank: the instant at which it entered, by the wall clock of its
-# client, less the head start of its priority. A client whose clock lags would overtake claims that
-# are already in the queue. A joining claim therefore reads the tail of the queue first, or compares
-# that no claim is behind it, and enters no earlier than the claims it finds. So does a claim that
-# does not wait: it must not be granted ahead of those that do.
+async def settle(execution: Execution, places: Iterable[c.Place]) -> Outcome:
+    """Grant whatever can be granted at these resources."""
+    return await steps.settle(places, lambda command: Step(execution, command))
 
 
 def tail_of(prefix: str) -> Range:
     return Range(f"{prefix}w\x1f", f"{prefix}w ", TAIL_READ, True)
-
-
-def lag_ms(tail: Iterable[Kv], now_ms: int, arrival: int) -> int:
-    """Return how far our clock lags behind the entries of the waiting claims."""
-    lag = 0
-    for kv in tail:
-        claim, _ = k.claim_from(k.parse_place(kv.key), kv)
-        lag = max(lag, claim.entered_ms - now_ms + (arrival_of(claim.rank) >= arrival))
-    return lag

@@ -13,10 +13,10 @@ and the store decides what it means.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from lockfast.ports import Signal
+from lockfast.stores.derived.machine import Machine
 
 Json: TypeAlias = dict[str, Any]
 
@@ -102,7 +102,7 @@ class Watcher(Protocol):
     def close(self) -> None: ...
 
 
-class Network(Protocol):
+class Network(Machine, Protocol):
     """Everything outside one store object: connections, clocks, random numbers."""
 
     def caller_transport(self) -> Transport:
@@ -115,20 +115,4 @@ class Network(Protocol):
 
     def watcher(self) -> Watcher:
         """Return a watcher for one wake listener."""
-        ...
-
-    def now_ms(self) -> int:
-        """Return the time of a monotonic clock."""
-        ...
-
-    def wall_us(self) -> int:
-        """Return the wall clock in microseconds."""
-        ...
-
-    def random_bits(self, bits: int) -> int:
-        """Return a random number below 2 ** bits."""
-        ...
-
-    def mutex(self) -> AbstractContextManager[Any]:
-        """Return a mutex that guards a few assignments; it is never held across a call."""
         ...

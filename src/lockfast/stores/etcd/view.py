@@ -9,17 +9,16 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lockfast.core import rows as r
-from lockfast.core.commands import HOLDING, WAITING, Event
-from lockfast.core.lines import FAR_MS, place_at, share
-from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.commands import WAITING
+from lockfast.core.lines import FAR_MS
 from lockfast.core.modes import MODES_OF_KIND, PERMIT
-from lockfast.core.rows import Claim, Meta, ResourceRow, Session, copied
+from lockfast.core.rows import Claim, ResourceRow, Session, copied
+from lockfast.stores.derived.steps import Instant
+from lockfast.stores.derived.view import ClaimId, DerivedRows, Name
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.execution import Instant
 from lockfast.stores.etcd.layout import Base, Owner
 from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
@@ -28,8 +27,6 @@ WINDOW: Final = 6
 """How many keys of a resource to read first: a holder, its heir, and the heir's heirs."""
 HOLDERS_READ: Final = 17
 """Holders to read per mode, if they do not fit the window; the table asks for 16."""
-
-ClaimId: TypeAlias = tuple[str, int]
 
 
 class Missing(Exception):  # not an error: the step reads more
@@ -44,7 +41,6 @@ class Lines:
         self.name = name
         self.prefix = k.resource_prefix(kind, name)
         self.before = ResourceRow(kind, name)
-        self.holders: list[Claim] = []
         self.waiting_kvs: list[Kv] = []
         """The head of the queue, as stored."""
         self.stored_waiting = 0
@@ -68,36 +64,31 @@ class Lines:
         return prefix + k.parse_place(self.waiting_kvs[-1].key).rank if self.waiting_kvs else prefix
 
 
-class View(MemoryRows):
+class View(DerivedRows[Owner]):
     """The row port for one run of the table."""
 
     __slots__ = (
-        "_arrival", "_exact", "_n", "_own", "base", "before", "instant", "known", "kv_of", "lines",
-        "located", "logged", "looked_up", "owners", "unlocated", "wants", "windows",
+        "_arrival", "_exact", "_n", "_own", "base", "known", "kv_of", "lines", "located",
+        "looked_up", "unlocated", "wants", "windows",
     )  # fmt: skip
 
     def __init__(
         self, known: Known, own: OwnSessions, base: Base, instant: Instant, *, exact: bool,
         arrival: int = 1, n: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(instant)
         self.known = known
         self.base = base
-        self.instant = instant
         self.wants: set[Range] = set()
         self.windows: dict[str, int] = {}
         self.located: dict[ClaimId, Location | None] = {}
         self.unlocated: set[ClaimId] = set()
         """Claims of other processes whose places are unknown."""
-        self.owners: dict[str, Owner] = {}
-        self.before: dict[ClaimId, Claim | None] = {}
-        """The claims, as read."""
         self.kv_of: dict[ClaimId, Kv] = {}
         """One key of each claim that was read."""
         self.looked_up: set[ClaimId] = set()
         """Claims that were looked up by number and not found in a queue."""
-        self.lines: dict[tuple[str, str], Lines] = {}
-        self.logged: list[Event] = []
+        self.lines: dict[Name, Lines] = {}
         self._own = own
         self._exact = exact
         self._arrival = arrival
@@ -109,12 +100,9 @@ class View(MemoryRows):
     def logs(self) -> bool:  # type: ignore[override]
         return self.base.log_until_ms > self.instant.wall_us // 1000
 
-    def append(self, event: Event) -> None:
-        self.logged.append(event)
-
     def get(self, key: str) -> Any:
         if key == r.META_KEY:
-            return Meta(k.RELATIVE - 1, self._arrival - 1, 0 if self.has_due else FAR_MS)
+            return self.meta(self._arrival)
         family, _, rest = key.partition(r.SEPARATOR)
         if family == "r":
             self.resource(*rest.split(r.SEPARATOR))
@@ -178,7 +166,8 @@ class View(MemoryRows):
         (there,) = self._need([Range(low, high, limit + 2, reverse)])
         rows = dict(super().scan(start, stop, FAR_MS))
         for kv in there.kvs:
-            claim = self._claim_at(kv)
+            read = self._claim_at(kv)
+            claim = self.stored(read.session, read.n)
             if claim is not None and claim.state == WAITING and not self._is_ending(kv):
                 rows[prefix + claim.rank] = r.claim_ref(claim.session, claim.n)
         return sorted(rows.items(), reverse=reverse)[:limit]
@@ -194,15 +183,13 @@ class View(MemoryRows):
                 raise Missing
         kv = known.get(key)
         if kv is not None:
-            record: k.Record = k.typed(k.Record, k.decode(kv.value))
+            record: k.Record = k.read(k.Record, kv)
             self.owners[session] = record.owned
             if self._exact and not known.has(alive):
                 self.wants.add(Range(alive))
             renewals, renewed_ms = k.alive_from(known.get(alive), now_ms)
-            deadline_ms = renewed_ms + record.ttl_ms
-            if self.instant.by_lease:
-                # Clocks differ between machines: the session lives as long as its key exists.
-                deadline_ms = max(deadline_ms, now_ms + 1)
+            # Clocks differ between machines: the session lives as long as its key exists.
+            deadline_ms = self.instant.deadline_ms(renewed_ms + record.ttl_ms)
             found = k.session_row(session, record, deadline_ms, renewals)
             if own is not None:
                 own.fill(found, self._n, exact=self._exact)
@@ -213,13 +200,9 @@ class View(MemoryRows):
                 raise Missing
             tomb = known.get(ended)
             if tomb is not None:
-                return k.ended_row(session, k.typed(k.Tombstone, k.decode(tomb.value)))
+                return k.ended_row(session, k.read(k.Tombstone, tomb))
             return own.expired_row() if own is not None else None
-        owner = self.owners[session]
-        return Session(
-            session, owner.ttl_ms, owner.owner, "", owner.inbox, owner.process, 0,
-            now_ms + owner.ttl_ms,
-        )  # fmt: skip
+        return self.guest(session)
 
     def _read_claim(self, session: str, n: int) -> Claim | None:
         """Return a claim that is in none of the queues read so far."""
@@ -238,7 +221,8 @@ class View(MemoryRows):
         for one in candidates:
             kv = known.get(one.start)
             if kv is not None:
-                return self._claim_at(kv)
+                self._claim_at(kv)
+                return self.stored(session, n)
         missing = {one for one in (word, *candidates) if not known.has(one.start)}
         if missing:
             self.wants |= missing
@@ -251,17 +235,13 @@ class View(MemoryRows):
         self.before[of] = copied(found)
         return found
 
-    def _claim_at(self, kv: Kv) -> Claim | None:
-        """Return the claim stored at a key, with the table's changes."""
+    def _claim_at(self, kv: Kv) -> Claim:
+        """Return the claim stored at a key, as read."""
         key = k.parse_place(kv.key)
-        of = (key.session, key.n)
-        if of not in self.kv_of:
-            claim, owner = k.claim_from(key, kv)
-            self.owners.setdefault(key.session, owner)
-            self.kv_of[of] = kv
-            self.before[of] = copied(claim)
-            self.put(r.claim_key(*of), claim)
-        found: Claim | None = super().get(r.claim_key(*of))
+        found = self.before.get((key.session, key.n))
+        if found is None:
+            self.kv_of[key.session, key.n] = kv
+            found = self.add_claim(*k.claim_from(key, kv))
         return found
 
     # ── resources ────────────────────────────────────────────────────────────────────
@@ -274,9 +254,7 @@ class View(MemoryRows):
         return lines
 
     def row(self, lines: Lines) -> ResourceRow:
-        """Return a resource's row, with the table's changes."""
-        found = super().get(r.resource_key(lines.kind, lines.name))
-        return found or ResourceRow(lines.kind, lines.name)
+        return self.resource_row(lines.kind, lines.name)
 
     def window_of(self, prefix: str) -> Range:
         """Return the range to read for a resource."""
@@ -328,36 +306,29 @@ class View(MemoryRows):
         lines.is_plain = all(kv.key.startswith(f"{prefix}h\x1f") for kv in others)
         self._fill_line(lines, row)
         self._fill(lines, row, others)
+        self.add_resource(row)
         lines.before = copied(row)
-        if row.holders or row.waiting or row.reservations or row.closed_ms:
-            self.put(r.resource_key(kind, name), row)
         return lines
 
     def _fill_line(self, lines: Lines, row: ResourceRow) -> None:
         """Add the waiting claims, except those whose session is being ended."""
-        row.waiting = lines.stored_waiting
+        row.waiting = lines.stored_waiting - len(lines.waiting_kvs)
         for kv in lines.waiting_kvs:
-            if self._is_ending(kv):
-                row.waiting -= 1
-                continue
-            claim = self._claim_at(kv)
-            if claim is not None:
-                key = r.line_prefix("w", row.kind, row.name) + claim.rank
-                self.put(key, r.claim_ref(claim.session, claim.n))
-                if not row.limit:
-                    row.limit = place_at(claim, row).limit
+            if not self._is_ending(kv):
+                place = self.add_place(row, self._claim_at(kv))
+                row.limit = row.limit or place.limit
 
     def _fill(self, lines: Lines, row: ResourceRow, others: list[Kv]) -> None:
         """Add everything except the waiting claims."""
         now_ms = self.instant.now_ms
         delays: list[tuple[k.PlaceKey, Kv]] = []
+        held: set[ClaimId] = set()
         limit = stored_limit = closed_limit = 0
         for kv in others:
             key = k.parse_place(kv.key)
             if key.line == "c":
-                row.closed_ms, closed_limit = k.typed(k.Closing, k.decode(kv.value))
-                if self.instant.by_lease:
-                    row.closed_ms = max(row.closed_ms, now_ms + 1)
+                until_ms, closed_limit = k.read(k.Closing, kv)
+                row.closed_ms = self.instant.deadline_ms(until_ms)
             elif key.line == "d":
                 delays.append((key, kv))
             elif key.line == "e":
@@ -365,46 +336,24 @@ class View(MemoryRows):
                 lines.limit_is_stored = True
             elif key.line == "h" or (key.line == "v" and not self._is_ending(kv)):
                 claim = self._claim_at(kv)
-                if claim is None:
-                    continue
-                place = place_at(claim, row)
+                place = self.add_place(row, claim)
                 limit = limit or place.limit
-                counts = row.held if key.line == "h" else row.reserved
-                counts[place.mode] = counts.get(place.mode, 0) + share(place)
                 if key.line == "h":
-                    lines.holders.append(claim)
+                    held.add((claim.session, claim.n))
                     self._note_bound(claim)
-                else:
-                    row.reservations += 1
-                    ref = r.claim_ref(claim.session, claim.n)
-                    self.put(r.line_prefix("v", row.kind, row.name) + claim.rank, ref)
-        self._fill_holders(lines, row)
         in_use = row.holders or row.waiting or row.reservations
         row.limit = (in_use and (stored_limit or limit or row.limit)) or closed_limit
-        held = {(claim.session, claim.n) for claim in lines.holders}
         for key, kv in delays:
             if (key.session, key.n) not in held:
                 # Its holder's session ended with its lease: the delay begins now.
                 lines.stale_delays.append(kv.key)
-                span_ms, limit = k.typed(k.Closing, k.decode(kv.value))
+                span_ms, limit = k.read(k.Closing, kv)
                 row.closed_ms = max(row.closed_ms, now_ms + span_ms)
                 row.limit = row.limit or limit
 
-    def _fill_holders(self, lines: Lines, row: ResourceRow) -> None:
-        row.holders += len(lines.holders)
-        row.retained = sum(claim.block > 1 for claim in lines.holders)
-        for claim in lines.holders:
-            ref = r.claim_ref(claim.session, claim.n)
-            if row.holders == 1:
-                row.sole = f"{claim.rank}{r.SEPARATOR}{ref}"
-            else:
-                self.put(r.line_prefix("h", row.kind, row.name) + claim.rank, ref)
-            if claim.wants:
-                row.converting = ref
-
     def _note_bound(self, claim: Claim) -> None:
         """Mark a holder whose max_hold has elapsed as due, so that the table revokes its claim."""
-        if claim.state == HOLDING and claim.until_ms:
+        if claim.until_ms:
             key = k.bound_key(claim.session, claim.n)
             if not self.known.has(key):
                 self.wants.add(Range(key))
@@ -417,26 +366,6 @@ class View(MemoryRows):
         return self.known.has(key) and self.known.get(key) is None
 
     # ── afterwards ───────────────────────────────────────────────────────────────────
-
-    @property
-    def has_due(self) -> bool:
-        """Whether a claim that was read has exceeded its max_hold."""
-        until = r.due_key(self.instant.now_ms + 1, "")
-        return bool(super().scan(r.DUE_PREFIX, until, 1))
-
-    def claims(self) -> Iterator[tuple[ClaimId, Claim | None, Claim | None]]:
-        """Yield each claim as it was read and with the table's changes."""
-        for of, before in self.before.items():
-            yield of, before, super().get(r.claim_key(*of))
-        prefix = f"c{r.SEPARATOR}"
-        for _, claim in super().scan(prefix, r.after_prefix(prefix), FAR_MS):
-            if (claim.session, claim.n) not in self.before:
-                yield (claim.session, claim.n), None, claim
-
-    def stored(self, session: str, n: int) -> Claim | None:
-        """Return a claim with the table's changes."""
-        found: Claim | None = super().get(r.claim_key(session, n))
-        return found
 
     def sessions(self) -> list[Session]:
         prefix = r.SESSION_PREFIX

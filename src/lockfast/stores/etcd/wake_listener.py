@@ -27,6 +27,7 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
+from lockfast.stores.derived.stored import TOKEN_MAX, UnreadableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError, error_of
 from lockfast.stores.etcd.execution import Context, Execution
@@ -50,9 +51,8 @@ class _Armed(NamedTuple):
     """What is watched for one queue."""
 
     n: int
-    requests: tuple[Json, ...]
     keys: tuple[tuple[str, str], ...]
-    """Ranges of keys whose deletion concerns the claim."""
+    """Keys, or ranges of keys, whose deletion concerns the claim."""
 
 
 class EtcdWakeListener:
@@ -89,11 +89,12 @@ class EtcdWakeListener:
         now_ms = self._network.now_ms()
         try:
             if now_ms >= self._retry_at_ms:
-                if self._arm_due(now_ms):
-                    await self._arm(wakes)
+                due = self._due(now_ms)
+                if due:
+                    await self._arm(due, wakes)
                 if not self._watcher.is_open():
                     await self._subscribe(wakes)
-        except (StoreError, TokenRefusedError, LeaseGoneError, k.UnreadableError):
+        except (StoreError, TokenRefusedError, LeaseGoneError, UnreadableError):
             # The keeper's own requests report the error and retry in time.
             self._fail()
         if wakes:
@@ -127,9 +128,8 @@ class EtcdWakeListener:
 
     async def _subscribe(self, wakes: list[Wake]) -> None:
         until_ms = self._gateway.until_ms(REQUEST_MS)
-        own, keys = self._own.id, self._keys
-        begins = not self._seen
-        if begins:
+        own = self._own.id
+        if not self._seen:
             words = Range(self.inbox, k.end_of(self.inbox))
             execution = Execution(self._gateway, self._context, until_ms)
             known = await execution.read([Range(k.watching_key(own)), words])
@@ -138,21 +138,29 @@ class EtcdWakeListener:
             for kv in known.found[words].kvs:
                 self._word(kv, wakes)
             wakes += self._looks()
-        # Repeat the last revision: its events may have been split over several messages.
-        after = {"start_revision": str(self._seen)}
-        requests: list[Json] = [
-            {"key": keys.coded(self.inbox), "range_end": keys.coded(k.end_of(self.inbox)), **after},
-            {"key": keys.coded(k.session_key(own)), "filters": ["NOPUT"], **after},
-            {"key": keys.coded(k.watching_key(own)), **after},
+            if self._hears_log:
+                wakes.append(Wake(self.inbox, own, 0, WAKE_EVENTS))
+        requests = [
+            self._watch(self.inbox, k.end_of(self.inbox)),
+            self._watch(k.session_key(own), deletions_only=True),
+            self._watch(k.watching_key(own)),
         ]
         if self._hears_log:
-            start, stop = map(keys.coded, k.HISTORY)
-            requests.append({"key": start, "range_end": stop, **after})
+            requests.append(self._watch(*k.HISTORY))
         for armed in self._armed.values():
-            requests += [{**request, **after} for request in armed.requests]
+            requests += [self._watch(*one, deletions_only=True) for one in armed.keys]
         token = await self._gateway.token(until_ms)
         await self._watcher.open(requests, REQUEST_MS, token)
         self._retry_ms = RETRY_FIRST_MS
+
+    def _watch(self, start: str, stop: str = "", *, deletions_only: bool = False) -> Json:
+        # Repeat the last revision: its events may have been split over several messages.
+        request: Json = {"key": self._keys.coded(start), "start_revision": str(self._seen)}
+        if stop:
+            request["range_end"] = self._keys.coded(stop)
+        if deletions_only:
+            request["filters"] = ["NOPUT"]
+        return request
 
     def _looks(self) -> list[Wake]:
         with self._mutex:
@@ -160,17 +168,16 @@ class EtcdWakeListener:
 
     # ── arming ───────────────────────────────────────────────────────────────────────
 
-    def _arm_due(self, now_ms: int) -> bool:
-        with self._mutex:
-            return any(at_ms and at_ms <= now_ms for at_ms in self._waiting.values())
-
-    async def _arm(self, wakes: list[Wake]) -> None:
-        """Settle the queues in which we wait, and watch the claims ahead of ours."""
-        now_ms = self._network.now_ms()
+    def _due(self, now_ms: int) -> list[int]:
+        """Return the claims whose queues are to be armed now."""
         with self._mutex:
             due = [n for n, at_ms in self._waiting.items() if at_ms and at_ms <= now_ms]
             for n in due:
                 self._waiting[n] = 0
+        return due
+
+    async def _arm(self, due: list[int], wakes: list[Wake]) -> None:
+        """Settle the queues in which we wait, and watch the claims ahead of ours."""
         foremost: dict[tuple[str, str], tuple[str, int]] = {}
         for n in list(self._waiting):
             claim = self._own.claims.get(n)
@@ -218,16 +225,10 @@ class EtcdWakeListener:
         armed = self._armed.get(at)
         if armed is not None and armed.keys == tuple(watched) and self._watcher.is_open():
             return
-        requests: list[Json] = []
-        for start, stop in watched:
-            request: Json = {"key": self._keys.coded(start), "filters": ["NOPUT"]}
-            if stop:
-                request["range_end"] = self._keys.coded(stop)
-            requests.append(request)
         # Reopen the watch at this revision, so that it reports what was deleted since.
         self._seen = min(self._seen or known.revision, known.revision)
         self._watcher.drop()
-        self._armed[at] = _Armed(n, tuple(requests), tuple(watched))
+        self._armed[at] = _Armed(n, tuple(watched))
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
@@ -293,7 +294,7 @@ class EtcdWakeListener:
         own = self._own
         try:
             n = int(kv.key.rsplit(k.SEP, 1)[1], 16)
-            word: k.Word = k.typed(k.Word, k.decode(kv.value))
+            word: k.Word = k.read(k.Word, kv)
         except (ValueError, LookupError):
             return
         claim, token = own.claims.get(n), word.offset + k.STRIDE * kv.mod
@@ -301,12 +302,11 @@ class EtcdWakeListener:
         if claim is not None:
             claim.has_word = True
         for what in word.whats:
-            if what == WAKE_GRANTED and 0 < token <= k.TOKEN_MAX:
-                was_told = claim is not None and claim.token == token
-                if claim is not None and (was_told or not claim.token):
+            if what == WAKE_GRANTED and 0 < token <= TOKEN_MAX:
+                if claim is not None and claim.token in (0, token):
                     claim.granted(token, kv.mod, k.heirs_of(word.heirs, kv.mod))
-                if not was_told:
-                    self._deliver(Wake(self.inbox, own.id, n, what, token))
+                # Even if a step of ours has seen the grant: that does not tell the caller.
+                self._deliver(Wake(self.inbox, own.id, n, what, token))
             elif what == k.HEIR and claim is not None:
                 claim.inherits(k.heirs_of(word.heirs, kv.mod), kv.mod)
             elif what == WAKE_WANTED:

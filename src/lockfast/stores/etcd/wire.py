@@ -6,26 +6,24 @@ from collections.abc import Callable
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from lockfast.stores.endings import ending_of
+from lockfast.errors import StoreError
+from lockfast.stores.derived.endings import ending_of
+from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
+from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.etcd import journal, shortcuts
-from lockfast.stores.etcd.execution import Context, Execution, Instant, Outcome
+from lockfast.stores.etcd.execution import Context, Execution
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.layout import UnreadableError
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.requests import Known
 from lockfast.stores.etcd.sessions import Sessions
-from lockfast.stores.etcd.steps import Step, settle
+from lockfast.stores.etcd.steps import Step
 
 
 class EtcdWire:
     """Executes each command as transactions of the cluster."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        context: Context,
-        on_close: Callable[[EtcdWire], None] = lambda wire: None,
+        self, gateway: Gateway, context: Context, on_close: Callable[[EtcdWire], None]
     ) -> None:
         self.gateway = gateway
         self.context = context
@@ -81,15 +79,8 @@ async def _leave(execution: Execution, command: c.Leave) -> Outcome:
 
 async def _run(execution: Execution, command: Command, known: Known | None = None) -> Outcome:
     """Execute a command on the general path, where the lock table decides."""
-    step = Step(execution, command)
-    outcome = await step.run(known)
-    if not step.unsettled:
-        return outcome
-    try:
-        wakes = await settle(execution, step.unsettled)
-    except (StoreUnavailableError, OutcomeUnknownError):
-        return outcome  # the command was executed; waiting claims settle the rest
-    return outcome._replace(wakes=[*outcome.wakes, *wakes])
+    step = Step(execution, command, known)
+    return await run_and_settle(step, lambda settle: Step(execution, settle))
 
 
 async def _other(execution: Execution, command: Command) -> Outcome:
@@ -97,8 +88,7 @@ async def _other(execution: Execution, command: Command) -> Outcome:
     if isinstance(command, c.Renew):
         return await Sessions(execution).renew(command)
     if isinstance(command, c.Close | c.Expel | c.RevokeSession):
-        (found,), wakes = await Sessions(execution).end([ending_of(command)])
-        return Outcome(c.Done(found), wakes)
+        return await Sessions(execution).end([ending_of(command)])
     if isinstance(command, c.Open):
         return Outcome(await Sessions(execution).open(command))
     if isinstance(command, c.Watch):

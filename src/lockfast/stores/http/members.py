@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockfast.errors import (
+    CHECK_ADDRESS,
     OutcomeUnknownError,
     StoreError,
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
+from lockfast.stores.tls import certificate_advice
+
+if TYPE_CHECKING:
+    from lockfast.stores.registry import StoreUrl
 
 
 class Member(NamedTuple):
@@ -30,6 +36,15 @@ class Member(NamedTuple):
         if self.is_path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_member(url: StoreUrl, text: str, port: int, advice: str, *, host: str = "") -> Member:
+    """Parse `host:port`, with defaults for both. Raises StoreMisconfiguredError."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/\s]*)(?::(\d{1,5}))?", text)
+    named = (found[1].strip("[]") or host) if found is not None else ""
+    if found is None or not named or int(found[2] or 1) not in range(1, 65536):
+        raise StoreMisconfiguredError(url.label, "names no server", advice)
+    return Member(named, int(found[2] or port))
 
 
 class Members:
@@ -56,6 +71,8 @@ class Members:
             self._at = (self._at + 1) % len(self.all)
 
 
+CHECK_TLS: Final = "if this persists, check whether it requires TLS or another client certificate"
+"""A server that requires them often closes the connection without saying so."""
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's reasons if the other side answers a handshake with plain text."""
 
@@ -66,7 +83,7 @@ def unreachable(label: str, error: BaseException) -> StoreError:
         return StoreMisconfiguredError(
             label,
             f"its certificate is not accepted ({error.verify_message})",
-            "add ?ca=file, or have the certificate renewed",
+            certificate_advice(error),
         )
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
         return certificate_refused(label, error)
@@ -75,9 +92,11 @@ def unreachable(label: str, error: BaseException) -> StoreError:
             label, "does not use TLS at this address", "use the scheme without TLS, or another port"
         )
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(label, "did not answer in time")
+        return StoreUnavailableError(label, "did not answer in time", CHECK_ADDRESS)
+    is_tls_error = isinstance(error, ssl.SSLError)
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return StoreUnavailableError(label, f"cannot be reached ({reason})")
+    advice = "check whether this port uses TLS" if is_tls_error else CHECK_ADDRESS
+    return StoreUnavailableError(label, f"cannot be reached ({reason})", advice)
 
 
 def certificate_refused(label: str, error: BaseException) -> StoreMisconfiguredError:
@@ -93,8 +112,8 @@ def broken(label: str, error: BaseException) -> StoreError:
     if isinstance(error, TimeoutError):
         return OutcomeUnknownError(label, "did not answer in time")
     if isinstance(error, OSError):
-        return OutcomeUnknownError(label, "the connection broke before the answer came")
-    return OutcomeUnknownError(label, str(error))
+        return OutcomeUnknownError(label, "the connection broke before the answer came", CHECK_TLS)
+    return OutcomeUnknownError(label, str(error), CHECK_TLS)
 
 
 def ended(label: str, error: BaseException | None = None) -> StoreUnavailableError:

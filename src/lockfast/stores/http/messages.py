@@ -118,6 +118,10 @@ class ReplyReader:
     def response(self) -> Response:
         return Response(self.status, self.take(), self.keeps)
 
+    def rest(self) -> bytes:
+        """Return what has arrived after this reply."""
+        return bytes(self._data)
+
     def _head_is_whole(self) -> bool:
         end = self._data.find(_HEAD_END)
         if end < 0 and len(self._data) <= HEAD_MAX:

@@ -86,20 +86,29 @@ then; the claims behind it watch its session. A client that dies while it ends a
 leaves that session marked: it can do nothing, and its client closes it on noticing the mark. A
 member that dies loses nothing: kazoo reconnects to another one with the same session.
 
+**One acquire**, file by file: `wire` dispatches the command, `steps` assumes that the lock is free,
+`view` presents that as rows, `plan` makes the multi with the nodes of `layout`, and `context` sends
+it. If the assumption was wrong, `loading` reads the resource.
+
 Not supported: `watch` and the log of events, because ZooKeeper keeps no history.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
-from lockfast.stores.zookeeper.layout import Paths
+from lockfast.stores.derived.steps import SEVERAL_MAX
+from lockfast.stores.forks import restart_in_children
+from lockfast.stores.zookeeper.context import Context
+from lockfast.stores.zookeeper.layout import Paths, Sizes
 from lockfast.stores.zookeeper.links import Links
-from lockfast.stores.zookeeper.owned import SALT_BITS, OwnSessions
-from lockfast.stores.zookeeper.plan import Sizes
-from lockfast.stores.zookeeper.steps import SEVERAL_MAX, Context
 from lockfast.stores.zookeeper.transport import Network
 from lockfast.stores.zookeeper.wake_listener import ZooKeeperWakeListener
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
+
+_inherited: Final[list[object]] = []
+"""Connections of a parent process: neither used nor closed here."""
 
 
 class ZooKeeperStore:
@@ -116,22 +125,21 @@ class ZooKeeperStore:
     ) -> None:
         self.label = label
         self.network = network
-        own = OwnSessions(network.mutex(), network.random_bits(SALT_BITS))
-        self.context = Context(label, network, Paths(root), own, sizes)
+        self.context = Context(label, network, Paths(root), sizes)
         self.links = Links(self.context)
+        restart_in_children(self)
+
+    def start(self) -> None:
+        """Begin anew in a forked child."""
+        _inherited.append((self.context.own, self.links.common_link))
+        self.context.start()
+        self.links.start()
 
     def caller_wire(self) -> Wire:
-        network = self.network
-        return ZooKeeperWire(
-            self.context, self.links, network.caller_wait, network.caller_pause,
-            network.caller_signal,
-        )  # fmt: skip
+        return ZooKeeperWire(self.context, self.links, self.network.caller, takes_turns=True)
 
     def keeper_wire(self) -> Wire:
-        network = self.network
-        return ZooKeeperWire(
-            self.context, self.links, network.keeper_wait, network.keeper_pause, network.signal
-        )
+        return ZooKeeperWire(self.context, self.links, self.network.keeper, takes_turns=False)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         own = self.context.own.begin(session)

@@ -14,7 +14,7 @@ import ssl
 from typing import Any, Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.http.members import Member
+from lockfast.stores.http.members import Member, parse_member
 from lockfast.stores.passwords import Password, plain
 from lockfast.stores.registry import DEFAULT_NAMESPACE, StoreUrl
 from lockfast.stores.tls import TLS_OPTIONS, tls_context
@@ -129,9 +129,13 @@ def parse(url: StoreUrl) -> Address:
             f"names the user {username!r} but no password",
             "add it, or password_file=PATH, or connect(..., password=function)",
         )
+    advice = "write zookeeper://host:2181,host:2181/chroot"
+    members = tuple(
+        parse_member(url, text, PORT, advice, host="localhost") for text in hosts.split(",")
+    )
     return Address(
         url.label,
-        tuple(_member(url, text) for text in hosts.split(",")),
+        members,
         f"{_chroot(url, path) if slash else ''}/{DIRECTORY}/{url.namespace or DEFAULT_NAMESPACE}",
         username,
         given,
@@ -139,15 +143,6 @@ def parse(url: StoreUrl) -> Address:
         _acl(url, bool(username)),
         _tls(url),
     )
-
-
-def _member(url: StoreUrl, text: str) -> Member:
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/\s]*)(?::(\d{1,5}))?", text)
-    if found is None or int(found[2] or 1) not in range(1, 65536):
-        raise StoreMisconfiguredError(
-            url.label, "names no server", "write zookeeper://host:2181,host:2181/chroot"
-        )
-    return Member(found[1].strip("[]") or "localhost", int(found[2] or PORT))
 
 
 def _chroot(url: StoreUrl, path: str) -> str:

@@ -1,4 +1,4 @@
-"""The network for asyncio: callbacks pass kazoo's results to the event loop, without threads."""
+"""Waiting under asyncio: callbacks pass kazoo's results to the event loop, without threads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 
 from lockfast.ports import Signal
 from lockfast.runtimes.aio import LoopSignal, running_loop
-from lockfast.stores.zookeeper.network import KazooFlight, KazooNetwork
+from lockfast.stores.zookeeper.network import KazooFlight
 from lockfast.stores.zookeeper.transport import Answer, Flight
 
 
-class AsyncKazooNetwork(KazooNetwork):
-    """A KazooNetwork for callers on an event loop. Keepers run on threads."""
+class AsyncWaiting:
+    """How tasks of an event loop wait."""
 
-    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, KazooFlight)
         signal = LoopSignal()
         left = len(flight.results)
@@ -33,8 +36,8 @@ class AsyncKazooNetwork(KazooNetwork):
             await signal.wait(timeout_ms)
         return flight.answers(self._label, lambda: 0.0)
 
-    async def caller_pause(self, span_ms: int) -> None:
+    async def pause(self, span_ms: int) -> None:
         await asyncio.sleep(span_ms / 1000)
 
-    def caller_signal(self) -> Signal:
+    def signal(self) -> Signal:
         return LoopSignal()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Any, Final
 
 from lockfast.core.wording import counted
@@ -16,7 +15,8 @@ from lockfast.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
-from lockfast.stores.diagnosis import Diagnosis
+from lockfast.stores.derived.stored import UnreadableError, decode
+from lockfast.stores.diagnosis import Diagnosis, enough_members, round_trip
 from lockfast.stores.http.members import Member
 from lockfast.stores.zookeeper import layout
 from lockfast.stores.zookeeper.address import Address
@@ -31,7 +31,6 @@ from lockfast.stores.zookeeper.probe import (
 )
 from lockfast.stores.zookeeper.sessions import link_timeout_ms
 
-ROUNDS: Final = 10
 TIMEOUT_S: Final = 5.0
 PROBE_S: Final = 2.0
 BUFFER_BYTES: Final = 1_000_000
@@ -54,7 +53,7 @@ def examine(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
         yield _members(client)
         yield from _session_limits(address, ttl_ms)
         yield _nodes(client, address, states)
-        yield _round_trip(client, address)
+        yield _to_the_leader(client, address)
         yield _rights(client, address)
         yield _namespace(client, address)
 
@@ -72,10 +71,10 @@ def raise_epoch(address: Address) -> Iterator[Diagnosis]:
             except NoNodeError:
                 yield Diagnosis("epoch", f"{address.root}: not used yet")
                 return
-            base = layout.base_from(address.label, data)
+            base = layout.base_from(address.label, decode(data))
             raised = base.raised(client.last_zxid, time_ns() // 1000)
             try:
-                _ask(client.set_async(node, layout.encode(list(raised)).encode(), stat.version))
+                _ask(client.set_async(node, layout.data_of(list(raised)), stat.version))
             except BadVersionError:
                 continue  # a client that opened a session has just raised it
             added = raised.value - base.value
@@ -157,12 +156,7 @@ def _members(client: Any) -> Diagnosis:
     except NoNodeError:
         data = b""
     count = len(re.findall(rb"^server\.\d+=.*:participant", data, re.MULTILINE)) or 1
-    found = f"{count} voting"
-    if count < 3:
-        return Diagnosis("members", found, "note", "losing one loses the locks")
-    if count % 2 == 0:
-        return Diagnosis("members", found, "note", "an even number tolerates no more losses")
-    return Diagnosis("members", found)
+    return enough_members(count, f"{count} voting")
 
 
 def _session_limits(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
@@ -220,14 +214,9 @@ def _nodes(client: Any, address: Address, states: dict[Member, Status | None]) -
     return Diagnosis("nodes", f"{found}; {parts} of ours")
 
 
-def _round_trip(client: Any, address: Address) -> Diagnosis:
-    took_ms = []
-    for _ in range(ROUNDS):
-        sent_s = monotonic()
-        _ask(client.sync_async(address.root))
-        took_ms.append((monotonic() - sent_s) * 1000)
-    found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
-    return Diagnosis("round trip", f"{found}, to the leader")
+def _to_the_leader(client: Any, address: Address) -> Diagnosis:
+    measured = round_trip(lambda: _ask(client.sync_async(address.root)))
+    return measured._replace(found=f"{measured.found}, to the leader")
 
 
 def _rights(client: Any, address: Address) -> Diagnosis:
@@ -259,10 +248,10 @@ def _namespace(client: Any, address: Address) -> Diagnosis:
     except NoNodeError:
         return Diagnosis("namespace", f"{root}: not used yet")
     try:
-        base = layout.base_from(address.label, data)
+        base = layout.base_from(address.label, decode(data))
     except StoreMisconfiguredError as error:
         return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
-    except layout.UnreadableError as error:
+    except UnreadableError as error:
         found = f"{root}: has other data in it ({error})"
         return Diagnosis("namespace", found, "bad", "use another namespace")
     return Diagnosis("namespace", f"{root}: schema {base.schema}")

@@ -23,15 +23,23 @@ relative to the leader's clock at that write, `mtime`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Place, Wake
-from lockfast.core.modes import MODES_OF_KIND
+from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Wake
 from lockfast.core.rows import Claim
 from lockfast.errors import StoreError, StoreMisconfiguredError
+from lockfast.stores.derived.stored import (
+    RELATIVE,
+    TOKEN_MAX,
+    UnreadableError,
+    claim_from,
+    decode,
+    encode,
+    packed_entry,
+    packed_grant,
+)
 from lockfast.stores.zookeeper.transport import Stat
 
 SCHEMA: Final = 1
@@ -40,23 +48,12 @@ STRIDE: Final = 32
 STEP: Final = 1 << 20
 """The initial number of writes per ZooKeeper epoch; doubled before it is reached."""
 SLACK: Final = 1 << 18
-RELATIVE: Final = 1 << 61
-"""Tokens from here on are positions among those that the current write will allocate."""
-TOKEN_MAX: Final = (1 << 53) - 1
 LOW: Final = (1 << 32) - 1
 
-encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
-
-class UnreadableError(ValueError):
-    """A node's content was not written by this version."""
-
-
-def decode(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise UnreadableError(f"{data[:60]!r} is not JSON") from None
+def data_of(values: Any) -> bytes:
+    """Encode values as the content of a node."""
+    return encode(values).encode()
 
 
 # ── paths ────────────────────────────────────────────────────────────────────────────
@@ -173,9 +170,8 @@ class Base(NamedTuple):
         return base._replace(value=max(value, wall_us - base.native(zxid)))
 
 
-def base_from(label: str, data: bytes) -> Base:
-    """Decode the base of tokens. Raises StoreMisconfiguredError for an unknown schema."""
-    values = decode(data)
+def base_from(label: str, values: Any) -> Base:
+    """Return a stored base of tokens. Raises StoreMisconfiguredError for an unknown schema."""
     if isinstance(values, list) and len(values) == 4 and all(isinstance(v, int) for v in values):
         if values[3] == SCHEMA and values[2] > 0:
             return Base(*values)
@@ -184,7 +180,7 @@ def base_from(label: str, data: bytes) -> Base:
             f"the namespace has schema {values[3]}, this version uses {SCHEMA}",
             "use another namespace, or delete its nodes when no client uses it",
         )
-    raise UnreadableError(f"the base of tokens is {data[:60]!r}")
+    raise UnreadableError(f"the base of tokens is {str(values)[:60]!r}")
 
 
 # ── sessions ─────────────────────────────────────────────────────────────────────────
@@ -266,6 +262,15 @@ class Bucket(NamedTuple):
         return f"q{self.name}"
 
 
+class Sizes(NamedTuple):
+    """How a long queue is divided."""
+
+    window_max: int = 8
+    """Waiting claims in a document; further claims wait in buckets."""
+    bucket_max: int = 64
+    """Claims in a bucket before the next one is opened; concurrent claims can exceed it."""
+
+
 @dataclass
 class Document:
     """The content of a resource's node."""
@@ -279,57 +284,35 @@ class Document:
     """Where claims wait behind those in the document, in order."""
 
 
-def packed_entry(entry: Entry) -> list[Any]:
+def packed_claim(entry: Entry) -> list[Any]:
     claim, owner, bucket = entry
     token: Any = claim.token
     if claim.token >= RELATIVE:
         token = [claim.token - RELATIVE]
-    return [
-        claim.session, claim.n, int(claim.state == HOLDING), claim.rank, claim.actor,
-        claim.priority, claim.entered_ms, [list(place) for place in claim.places], token,
-        claim.granted_ms, claim.until_ms, claim.max_hold_ms, claim.lock_delay_ms, claim.block,
-        claim.value, claim.passed, claim.step, claim.wants, claim.reason, claim.window_ms,
-        list(owner), bucket,
-    ]  # fmt: skip
+    key = [claim.session, claim.n, int(claim.state == HOLDING), claim.rank]
+    return [*key, *packed_entry(claim), token, *packed_grant(claim), list(owner), bucket]
 
 
 def entry_from(values: Any, base: Base, zxid: int) -> Entry:
     try:
-        (
-            session, n, holds, rank, actor, priority, entered_ms, places, token, granted_ms,
-            until_ms, max_hold_ms, lock_delay_ms, block, value, passed, step, wants, reason,
-            window_ms, owner, bucket,
-        ) = values  # fmt: skip
+        session, n, holds, rank, *entry, token = list(values)[:9]
+        *grant, owner, bucket = list(values)[9:]
         number = base.token(zxid, int(token[0])) if isinstance(token, list) else int(token)
-        if not 0 <= number <= TOKEN_MAX:
-            raise UnreadableError(f"token {number} is out of range")
-        claim = Claim(
-            str(session), int(n), tuple(_place(place) for place in places),
-            HOLDING if holds else WAITING, str(rank), str(actor), int(priority), int(entered_ms),
-            number, int(granted_ms), int(until_ms), int(max_hold_ms), int(lock_delay_ms),
-            int(block), None if value is None else str(value), int(passed), int(step), str(wants),
-            str(reason), "", int(window_ms),
-        )  # fmt: skip
+        state = HOLDING if holds else WAITING
+        claim = claim_from(str(session), int(n), state, str(rank), entry, number, grant)
         of = Owner(int(owner[0]), str(owner[1]), str(owner[2]), str(owner[3]))
         return Entry(claim, of, str(bucket))
     except (TypeError, ValueError, IndexError) as error:
         raise UnreadableError(f"a claim is not readable ({error})") from None
 
 
-def _place(values: Any) -> Place:
-    kind, name, mode, weight, limit = values
-    if mode not in MODES_OF_KIND.get(kind, ()):
-        raise UnreadableError(f"{kind!r} cannot be held {mode!r}")
-    return Place(kind, str(name), mode, int(weight), int(limit))
-
-
 def packed(document: Document, base: Base, closed_for_ms: int = 0) -> bytes:
     """Encode a document; `closed_for_ms` is for how long this write closes the resource."""
-    entries = [packed_entry(entry) for entry in document.entries.values()]
+    entries = [packed_claim(entry) for entry in document.entries.values()]
     buckets = [[one.name, one.start, int(one.is_sealed)] for one in document.buckets]
     closed = [closed_for_ms] if closed_for_ms else document.closed_ms
     rest = [document.limit, closed, document.marker, buckets]
-    return encode([list(base), rest, entries]).encode()
+    return data_of([list(base), rest, entries])
 
 
 def document_from(label: str, data: bytes, stat: Stat) -> Document:
@@ -338,7 +321,7 @@ def document_from(label: str, data: bytes, stat: Stat) -> Document:
     try:
         base_values, (limit, closed, marker, buckets), entries = decode(data)
         closed_ms = stat.mtime_ms + closed[0] if isinstance(closed, list) else closed
-        base = base_from(label, encode(base_values).encode())
+        base = base_from(label, base_values)
         document = Document(
             {}, int(limit), int(closed_ms), str(marker),
             [Bucket(str(name), str(start), bool(sealed)) for name, start, sealed in buckets],
@@ -354,14 +337,14 @@ def document_from(label: str, data: bytes, stat: Stat) -> Document:
 def packed_rings(rings: list[Wake], base: Base) -> bytes:
     """Encode the content of a bell: the claims it rings for, the reasons, and tokens granted."""
     told = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in rings]
-    return encode([list(base), told]).encode()
+    return data_of([list(base), told])
 
 
 def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]:
     """Decode a bell: for each claim its number, the reason, and its token if granted, else 0."""
     try:
         base_values, told = decode(data)
-        base = base_from(label, encode(base_values).encode())
+        base = base_from(label, base_values)
         return [
             (int(n), str(what), base.token(zxid, int(i)) if what == WAKE_GRANTED else 0)
             for n, what, i in told
@@ -373,7 +356,7 @@ def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]
 def packed_taken(entry: Entry) -> bytes:
     """Encode the content of the node of a revoked claim."""
     claim = entry.claim
-    return encode({"reason": claim.reason, "by": claim.by, "claim": packed_entry(entry)}).encode()
+    return data_of({"reason": claim.reason, "by": claim.by, "claim": packed_claim(entry)})
 
 
 def taken_from(data: bytes) -> Claim | None:

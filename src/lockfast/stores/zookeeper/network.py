@@ -8,11 +8,9 @@ that has lost its session stops its client and is never used again.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from kazoo import exceptions as kz
@@ -24,11 +22,18 @@ from kazoo.retry import KazooRetry
 
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Signal
-from lockfast.runtimes.platform import now_ms
 from lockfast.runtimes.threads import ThreadSignal
+from lockfast.stores.derived.machine import ThisMachine
 from lockfast.stores.zookeeper import transport as t
 from lockfast.stores.zookeeper.address import Address
-from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, OnEvent, Stat
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Flight,
+    LinkLostError,
+    OnEvent,
+    Stat,
+    Waiting,
+)
 
 CREATE2, CREATE_CONTAINER, ERROR = 15, 19, -1
 EPHEMERAL, CONTAINER = 1, 4
@@ -254,47 +259,35 @@ class KazooLink:
         client.close()
 
 
-class KazooNetwork:
-    """This machine's connections, clocks and random numbers, for blocking callers."""
+class BlockingWaiting:
+    """How threads wait."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        assert isinstance(flight, KazooFlight)
+        until_s = time.monotonic() + timeout_ms / 1000
+        return flight.answers(self._label, lambda: until_s - time.monotonic())
+
+    async def pause(self, span_ms: int) -> None:
+        ThreadSignal().wait_blocking(span_ms)
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+
+class KazooNetwork(ThisMachine):
+    """This machine's connections, clocks and random numbers."""
+
+    def __init__(self, address: Address, caller: Waiting | None = None) -> None:
+        """`caller`: how API callers wait, if they do not block."""
+        super().__init__()
         self._address = address
-        self._label = address.label
-        self._random = random.SystemRandom()
+        self.keeper: Waiting = BlockingWaiting(address.label)
+        self.caller = caller or self.keeper
 
     def link(
         self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
     ) -> KazooLink:
         return KazooLink(self._address, timeout_ms, on_event, on_lost, pings=pings)
-
-    async def keeper_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
-        assert isinstance(flight, KazooFlight)
-        until_s = time.monotonic() + timeout_ms / 1000
-        return flight.answers(self._label, lambda: until_s - time.monotonic())
-
-    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
-        return await self.keeper_wait(flight, timeout_ms)
-
-    async def keeper_pause(self, span_ms: int) -> None:
-        ThreadSignal().wait_blocking(span_ms)
-
-    async def caller_pause(self, span_ms: int) -> None:
-        await self.keeper_pause(span_ms)
-
-    def signal(self) -> Signal:
-        return ThreadSignal()
-
-    def caller_signal(self) -> Signal:
-        return ThreadSignal()
-
-    def now_ms(self) -> int:
-        return now_ms()
-
-    def wall_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def random_bits(self, bits: int) -> int:
-        return self._random.getrandbits(bits)
-
-    def mutex(self) -> AbstractContextManager[Any]:
-        return threading.RLock()

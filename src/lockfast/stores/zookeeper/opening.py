@@ -15,14 +15,14 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     address = parse(url)
     _require_kazoo(url)
     from lockfast.stores.zookeeper import ZooKeeperStore
-
-    if face == "asyncio":
-        from lockfast.stores.zookeeper.aio import AsyncKazooNetwork
-
-        return ZooKeeperStore(url.label, address.root, AsyncKazooNetwork(address))
     from lockfast.stores.zookeeper.network import KazooNetwork
 
-    return ZooKeeperStore(url.label, address.root, KazooNetwork(address))
+    caller = None
+    if face == "asyncio":
+        from lockfast.stores.zookeeper.aio import AsyncWaiting
+
+        caller = AsyncWaiting(url.label)
+    return ZooKeeperStore(url.label, address.root, KazooNetwork(address, caller))
 
 
 def open_maintenance(url: StoreUrl) -> Maintenance:

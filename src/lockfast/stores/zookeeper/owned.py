@@ -1,23 +1,19 @@
-"""What a store object remembers about the sessions it opened.
+"""What a store object remembers about the sessions it opened; see `derived/owned.py`.
 
-Only the process that opened a session sends commands for it, so it knows which claim numbers were
-used and where its claims are. Every step checks what it uses of this: a wrong entry costs a
-request, never a lock.
+A claim in doubt is looked for by a read on the session's link, which shows whether its enter, sent
+before on the same link, was executed.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from lockfast.core import numbers
 from lockfast.core.checksum import checksum_of
-from lockfast.core.commands import REVOKED, Place
+from lockfast.core.commands import REVOKED, WAKE_ENDED, Place, Wake
 from lockfast.core.rows import Claim, Session, copied
-from lockfast.ports import Deliver, Signal
-from lockfast.stores.zookeeper.layout import Record
-from lockfast.stores.zookeeper.transport import Link
+from lockfast.stores.derived import owned
+from lockfast.stores.derived.machine import Machine
+from lockfast.stores.zookeeper.transport import Link, OnEvent
 
 SALT_BITS = 12
 
@@ -33,41 +29,30 @@ class OwnClaim:
     """0 while the claim waits."""
     version: int = 0
     """The version of its node, which another session sets to grant or revoke the claim."""
+    is_retained: bool = False
+    """The client keeps it after release until others want it."""
     is_taken: bool = False
     """The claim was revoked; its node gives the reason until the client has released it."""
 
 
 @dataclass(eq=False)
-class OwnSession:
+class OwnSession(owned.OwnSession[OwnClaim]):
     """A session, as known to the store object that opened it."""
 
-    id: str
-    mutex: AbstractContextManager[Any]
     link: Link | None = None
-    record: Record | None = None
     row: Session | None = None
     ended: str = ""
     """Why the session has ended, as far as this process knows."""
     by: str = ""
-    renewals: int = 0
-    claims: dict[int, OwnClaim] = field(default_factory=dict)
-    opening: list[Signal] | None = None
-    """Callers waiting while another caller opens the session."""
-    deliver: Deliver | None = None
-    """The callback for wakes, once a wake listener exists."""
-    on_event: Any = None
-    proved_up_to: int = 0
-    doubted: set[int] = field(default_factory=set)
-    """Claim numbers whose enter got no reply; a read on the link shows whether it was executed."""
+    on_event: OnEvent | None = None
+    """The callback for watches that have fired, once a wake listener exists."""
 
     @property
-    def is_live(self) -> bool:
-        return self.row is not None and not self.ended
+    def was_opened(self) -> bool:
+        return self.row is not None or bool(self.ended)
 
-    def session_row(self) -> Session | None:
-        """Return the lock table's row of this session."""
-        if self.row is None:
-            return None
+    def session_row(self) -> Session:
+        """Return the lock table's row of this session, which was opened."""
         with self.mutex:
             row: Session = copied(self.row)
             pairs = [
@@ -75,51 +60,15 @@ class OwnSession:
                 for n, claim in self.claims.items()
                 if n not in self.doubted and not claim.is_taken
             ]
+            row.highest, row.unseen = self.highest, self.unseen
         row.claims, row.checksum = len(pairs), checksum_of(pairs)
-        row.renewals, row.ended, row.by = self.renewals, self.ended, self.by
+        row.ended, row.by = self.ended, self.by
         return row
-
-    def is_used(self, n: int) -> bool:
-        with self.mutex:
-            return n in self.claims or (self.row is not None and numbers.is_seen(self.row, n))
-
-    def doubt(self, claim: Claim, node: str) -> OwnClaim | None:
-        """Record, before an enter is sent, that it may be executed.
-
-        From now on, a look or a release finds the claim in doubt and reads, after the enter and on
-        the same link, whether that was executed. Returns None if the claim has already been
-        released.
-        """
-        with self.mutex:
-            if self.row is not None and numbers.is_seen(self.row, claim.n):
-                return None
-            self.doubted.add(claim.n)
-            doubted = self.claims[claim.n] = OwnClaim(claim.places, node)
-            return doubted
 
     def known(self, n: int) -> tuple[OwnClaim | None, bool]:
         """Return the claim with this number, and whether its enter is in doubt."""
         with self.mutex:
             return self.claims.get(n), n in self.doubted
-
-    def undoubt(self, n: int, claim: OwnClaim) -> None:
-        """Record that the enter of `claim` was not executed, unless another was sent since."""
-        with self.mutex:
-            if n in self.doubted and self.claims.get(n) is claim:
-                self.doubted.discard(n)
-                self.claims.pop(n, None)
-
-    def saw(self, n: int) -> None:
-        """Record that a command about this claim number was executed."""
-        with self.mutex:
-            self.doubted.discard(n)
-            if self.row is not None:
-                numbers.see(self.row, n)
-
-    def forget_below(self, lowest: int) -> None:
-        with self.mutex:
-            if self.row is not None:
-                numbers.forget_below(self.row, lowest)
 
     def note(self, claim: Claim, node: str) -> None:
         """Record the state of a claim."""
@@ -129,17 +78,15 @@ class OwnSession:
                     self.claims[claim.n].is_taken = True
             else:
                 version = self.claims[claim.n].version if claim.n in self.claims else 0
-                self.claims[claim.n] = OwnClaim(claim.places, node, claim.token, version)
+                self.claims[claim.n] = OwnClaim(
+                    claim.places, node, claim.token, version, claim.block > 1
+                )
 
     def granted(self, n: int, token: int) -> None:
         with self.mutex:
             claim = self.claims.get(n)
             if claim is not None:
                 claim.token = token
-
-    def left(self, n: int) -> None:
-        with self.mutex:
-            self.claims.pop(n, None)
 
     def missed(self, n: int, claim: OwnClaim | None) -> None:
         """Forget a claim that was not found, unless an enter was sent since the search."""
@@ -152,6 +99,19 @@ class OwnSession:
             if not self.ended:
                 self.ended, self.by = reason, by
 
+    def hear(self, path: str) -> None:
+        """Pass on that a watched node has changed, or with "" that all watches are lost."""
+        on_event = self.on_event
+        if on_event is not None:
+            on_event(path)
+
+    def lost(self) -> None:
+        """Pass on that the link has lost its ZooKeeper session."""
+        deliver = self.deliver
+        if self.row is not None and deliver is not None:
+            deliver(Wake(self.row.inbox, self.id, 0, WAKE_ENDED))
+        self.hear("")
+
     def abandon(self, reason: str, by: str = "") -> None:
         """Record the end of the session; ZooKeeper deletes what is left with its own session."""
         self.end(reason, by)
@@ -159,37 +119,13 @@ class OwnSession:
             self.link.close()
 
 
-class OwnSessions:
+class OwnSessions(owned.OwnSessions[OwnSession]):
     """The sessions of one store object. Thread-safe."""
 
-    def __init__(self, mutex: AbstractContextManager[Any], salt: int) -> None:
-        self._mutex = mutex
-        self._sessions: dict[str, OwnSession] = {}
-        self._salt = salt
-        self._arrival = 0
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(OwnSession, machine.mutex(), machine.random_bits(SALT_BITS), SALT_BITS)
 
     def get(self, session: str) -> OwnSession | None:
         """Return a session that was opened by this store object."""
-        found = self._sessions.get(session)
+        found = super().get(session)
         return found if found is not None and found.row is not None else None
-
-    def all(self) -> list[OwnSession]:
-        with self._mutex:
-            return list(self._sessions.values())
-
-    def begin(self, session: str) -> OwnSession:
-        with self._mutex:
-            found = self._sessions.get(session)
-            if found is None:
-                found = self._sessions[session] = OwnSession(session, self._mutex)
-            return found
-
-    def forget(self, session: str) -> None:
-        with self._mutex:
-            self._sessions.pop(session, None)
-
-    def next_arrival(self, wall_us: int) -> int:
-        """Return a number that increases with every claim; other store objects rarely draw it."""
-        with self._mutex:
-            self._arrival = max(self._arrival + 1, wall_us)
-            return (self._arrival << SALT_BITS) + self._salt

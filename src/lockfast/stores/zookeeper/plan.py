@@ -19,25 +19,17 @@ only makes room, and the claims waiting for it watch its session.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from lockfast.core.commands import REVOKED, WAITING, Wake
 from lockfast.core.rows import Claim
+from lockfast.stores.derived.stored import RELATIVE
+from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry, Paths
-from lockfast.stores.zookeeper.owned import OwnSessions
+from lockfast.stores.zookeeper.context import Context
+from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
-from lockfast.stores.zookeeper.view import ClaimId, Instant, Loaded, Missing, Name, View
-
-
-class Sizes(NamedTuple):
-    """How a long queue is divided."""
-
-    window_max: int = 8
-    """Waiting claims in a document; further claims wait in buckets."""
-    bucket_max: int = 64
-    """Claims in a bucket before the next one is opened; concurrent claims can exceed it."""
-
+from lockfast.stores.zookeeper.view import Loaded, Missing, View
 
 CONTENDED: Final = 2
 """After so many conflicts, a claim that joins a queue opens a bucket, where others can follow
@@ -48,6 +40,8 @@ without conflicts, even if the window is not full."""
 class Plan:
     """One multi, and the state of resources and claims after it."""
 
+    base: Base
+    """The base from which the tokens of the write are derived."""
     operations: list[Operation] = field(default_factory=list)
     after: dict[Name, Loaded] = field(default_factory=dict)
     """Tokens that the write allocates are still relative."""
@@ -59,7 +53,7 @@ class Plan:
     """Resources that the write closes: until an instant of the leader's clock at the write."""
     tokens: int = 0
     """How many tokens the write allocates."""
-    base: tuple[Base, int] | None = None
+    raised: tuple[Base, int] | None = None
     """The base after the write, if the write changes it."""
 
 
@@ -78,29 +72,20 @@ class _Ops:
 
 class Planner:
     def __init__(
-        self,
-        view: View,
-        paths: Paths,
-        own: OwnSessions,
-        base: tuple[Base, int],
-        instant: Instant,
-        unique: int,
-        sizes: Sizes,
-        sealed: set[str],
-        conflicts: int,
+        self, view: View, context: Context, arrival: int, sealed: set[str], conflicts: int
     ) -> None:
+        """`sealed`: buckets that were found to be closed, whatever the document says."""
+        assert context.base is not None
         self._view = view
-        self._paths = paths
-        self._own = own
-        self._base, self._base_version = base
-        self._now_ms = instant.now_ms
-        self._by_server = instant.by_server
-        self._unique = f"{unique:x}"
-        self._sizes = sizes
+        self._paths = context.paths
+        self._own = context.own
+        self._base, self._base_version = context.base
+        self._now_ms = view.instant.now_ms
+        self._unique = f"{arrival:x}"
+        self._sizes = context.sizes
         self._sealed = sealed
-        """Buckets that were found to be closed, whatever the document says."""
         self._is_contended = conflicts >= CONTENDED
-        self._plan = Plan(claims=view.claims())
+        self._plan = Plan(self._base, claims=view.claims())
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
         self._bells: list[Operation] = []
@@ -142,12 +127,12 @@ class Planner:
         if self._plan.tokens <= k.STRIDE:
             return Check(self._paths.base, self._base_version)
         raised = self._base._replace(value=self._base.value + self._plan.tokens)
-        self._plan.base = (raised, self._base_version + 1)
-        return Set(self._paths.base, k.encode(list(raised)).encode(), self._base_version)
+        self._plan.raised = (raised, self._base_version + 1)
+        return Set(self._paths.base, k.data_of(list(raised)), self._base_version)
 
     def _document(self, one: Loaded) -> Document:
         """Return the new content of the resource's node."""
-        row, old = self._view.row(one), one.document
+        row, old = self._view.resource_row(one.kind, one.name), one.document
         entries: dict[ClaimId, Entry] = {}
         for of, claim in self._plan.claims.items():
             if of in one.peeked:
@@ -159,10 +144,8 @@ class Planner:
                 known = old.entries.get(of)
                 bucket = known.bucket if known is not None else ""
                 entries[of] = Entry(claim, self._view.owners[claim.session], bucket)
-        limit, closed_ms = (row.limit, row.closed_ms) if row is not None else (0, 0)
-        if closed_ms <= self._now_ms:
-            closed_ms = 0
-        return Document(entries, limit, closed_ms, old.marker, list(old.buckets))
+        closed_ms = row.closed_ms if row.closed_ms > self._now_ms else 0
+        return Document(entries, row.limit, closed_ms, old.marker, list(old.buckets))
 
     def _is_due(self, one: Loaded, document: Document, *, tidies: bool) -> bool:
         old = one.document
@@ -183,8 +166,8 @@ class Planner:
     ) -> None:
         stood = before is not None and before.state != REVOKED
         stands = after is not None and after.state != REVOKED
-        if after is not None and after.token >= k.RELATIVE:
-            given = after.token - k.RELATIVE + after.block
+        if after is not None and after.token >= RELATIVE:
+            given = after.token - RELATIVE + after.block
             self._plan.tokens = max(self._plan.tokens, given)
             self._sessions[after.session] = None
         if before is None and after is not None:
@@ -221,7 +204,7 @@ class Planner:
             del document.entries[of]
             claim.rank = k.rank_in_bucket(claim.rank, *of)
             entry = entry._replace(bucket=bucket.name)
-            data = k.encode(k.packed_entry(entry)).encode()
+            data = k.data_of(k.packed_claim(entry))
             ops.creates.append(Create(f"{one.path}/{entry.node}", data, True))
         if is_first:
             self._plan.nodes[of] = entry.node
@@ -258,7 +241,7 @@ class Planner:
             for of in self._plan.changed
             if of in self._view.before
             and of in self._plan.claims
-            and self._plan.claims[of].token >= k.RELATIVE
+            and self._plan.claims[of].token >= RELATIVE
         }
         rings: dict[str, list[Wake]] = {}
         for of in sorted(granted):
@@ -302,7 +285,7 @@ class Planner:
         after.taken = {of: found for of, found in one.taken.items() if of in self._plan.claims}
         self._plan.after[name] = after
         closed_for_ms = 0
-        if self._by_server and document.closed_ms > one.document.closed_ms:
+        if self._view.instant.by_server and document.closed_ms > one.document.closed_ms:
             closed_for_ms = document.closed_ms - self._now_ms
             self._plan.closed.append(name)
         data = k.packed(document, self._base, closed_for_ms)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 from lockfast.core import commands as c
-from lockfast.core.reasons import EXPIRED
+from lockfast.core.memory_rows import MemoryRows
+from lockfast.core.reading import Reading
 from lockfast.core.rows import Session
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.steps import Requests, Step, load_all, read_session, settle
+from lockfast.stores.zookeeper.context import Requests, read_session
+from lockfast.stores.zookeeper.loading import load_all
+from lockfast.stores.zookeeper.steps import Step, settle
 from lockfast.stores.zookeeper.transport import Children, Get, Sync
-from lockfast.stores.zookeeper.view import Instant
 
 
 class Reader:
-    def __init__(self, requests: Requests, instant: Instant | None) -> None:
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._instant = instant or requests.context.instant()
+        self._instant = requests.instant()
         self._paths = requests.context.paths
 
     async def sessions(self, command: c.Sessions) -> c.Reply:
@@ -34,15 +36,11 @@ class Reader:
         ended = {row.id for row in rows if row.ended}
         claims = {of for one in await load_all(self._requests) for of in one.document.entries}
         counts = Counter(session for session, _ in claims if session not in ended)
-        views = tuple(
-            c.SessionView(
-                row.id, row.owner, row.metadata, row.process, row.ttl_ms,
-                0 if row.ended else max(0, row.deadline_ms - self._instant.now_ms),
-                counts[row.id], row.renewals,
-                row.ended or (EXPIRED if row.deadline_ms <= self._instant.now_ms else ""), row.by,
-            )
-            for row in rows[: command.limit]
-        )  # fmt: skip
+        reading = Reading(MemoryRows())
+        reading.begin(*self._instant[:2])
+        for row in rows:
+            row.claims = counts[row.id]
+        views = tuple(map(reading.session_view, rows[: command.limit]))
         return c.SessionsReply(views, len(rows) > command.limit)
 
     async def _ended(self, after: str, known: set[str]) -> list[Session]:
@@ -80,7 +78,7 @@ class Reader:
         for name in fitting:
             if len(views) > command.limit:
                 break
-            step = Step(self._requests, c.Inspect(command.kind, name, 16), self._instant)
+            step = Step(self._requests, c.Inspect(command.kind, name, 16))
             reply = (await step.run()).reply
             assert isinstance(reply, c.ResourceView)
             if reply.holder_count or reply.waiting_count or reply.closed_ms:

@@ -9,25 +9,16 @@ from lockfast.core import commands as c
 from lockfast.core.commands import Place, Reply, Wake
 from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.core.rows import Session
-from lockfast.core.table import ENDED_KEPT_MS
+from lockfast.core.table import ENDED_KEPT_MS, why_too_large
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.endings import Ending
+from lockfast.stores.derived.endings import Ending
+from lockfast.stores.derived.steps import LIMITS, Instant, Outcome
 from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.context import Requests, make_namespace, raise_base, read_session
 from lockfast.stores.zookeeper.layout import Record
+from lockfast.stores.zookeeper.loading import Purge, load_all
 from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.steps import (
-    LIMITS,
-    Outcome,
-    Purge,
-    Requests,
-    Step,
-    deliver_all,
-    load_all,
-    make_namespace,
-    raise_base,
-    read_session,
-    settle,
-)
+from lockfast.stores.zookeeper.steps import Step, settle
 from lockfast.stores.zookeeper.transport import (
     NO_NODE,
     NODE_EXISTS,
@@ -41,7 +32,6 @@ from lockfast.stores.zookeeper.transport import (
     Set,
     Sync,
 )
-from lockfast.stores.zookeeper.view import Instant
 
 PROVED_PER_RENEWAL: Final = 100
 TIDIED_MAX: Final = 100
@@ -57,15 +47,12 @@ def link_timeout_ms(ttl_ms: int) -> int:
     return ttl_ms + -(-ttl_ms // 3)
 
 
-async def open_session(
-    requests: Requests, own: OwnSession, command: c.Open, instant: Instant | None
-) -> Reply:
+async def open_session(requests: Requests, own: OwnSession, command: c.Open) -> Reply:
     """Open a session on the link of these requests."""
     context, link = requests.context, requests.link
-    for what, text in (("owner", command.owner), ("metadata", command.metadata)):
-        size = len(text.encode())
-        if size > LIMITS.text_max:
-            return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
+    refused = why_too_large(command, LIMITS.text_max)
+    if refused is not None:
+        return refused
     if link.timeout_ms < link_timeout_ms(command.ttl_ms):
         raise StoreMisconfiguredError(
             context.label,
@@ -73,17 +60,17 @@ async def open_session(
             f"{link_timeout_ms(command.ttl_ms)} ms",
             "raise maxSessionTimeout in its configuration, or use a shorter TTL",
         )
-    now = instant or context.instant()
+    now = requests.instant()
     paths = context.paths
     record = Record(
         command.ttl_ms, command.owner, command.process, command.inbox, command.metadata, now.now_ms
     )
-    alive = k.encode([0, now.now_ms]).encode()
+    alive = k.data_of([0, now.now_ms])
     while True:
         (answer,) = await requests.call(
             Multi(
                 (
-                    Create(paths.session(own.id), k.encode(list(record)).encode(), True),
+                    Create(paths.session(own.id), k.data_of(list(record)), True),
                     Create(paths.bell(own.id), b"", True),
                     Create(paths.alive_of(own.id), b"", True),
                     Set(paths.alive_of(own.id), alive),
@@ -95,17 +82,15 @@ async def open_session(
             continue
         break
     if answer.error == NODE_EXISTS:
+        # An earlier attempt of ours was executed, unless the session has been ended since.
         (node,) = await requests.call(Exists(paths.session(own.id)))
-        if own.record is None:  # an earlier attempt of ours was executed
-            node_is_ours = node.stat is not None and node.stat.version == 0
-            if not node_is_ours:
-                return c.Ended(EXPIRED)
-    own.record = record
+        if node.stat is None or node.stat.version:
+            return c.Ended(EXPIRED)
     own.row = Session(
         own.id, command.ttl_ms, command.owner, command.metadata, command.inbox, command.process,
         now.now_ms, now.now_ms + command.ttl_ms,
     )  # fmt: skip
-    await raise_base(requests, instant)
+    await raise_base(requests)
     await _tidy(requests, now)
     return c.Done(found=False)
 
@@ -127,19 +112,18 @@ async def opened_before(requests: Requests, own: OwnSession) -> Reply:
     return c.Ended(own.ended, own.by) if own.ended else c.Done()
 
 
-async def renew(
-    requests: Requests, own: OwnSession, command: c.Renew, instant: Instant | None
-) -> Outcome:
+async def renew(requests: Requests, own: OwnSession, command: c.Renew) -> Outcome:
     """Renew a session by a write, which only a leader with a majority can commit."""
     context = requests.context
-    now = instant or context.instant()
+    now = requests.instant()
     paths = context.paths
     # Skip claims in doubt: the retry of their enter resolves them.
     with own.mutex:
         claims = sorted(item for item in own.claims.items() if item[0] not in own.doubted)
     chosen = [item for item in claims if item[0] > own.proved_up_to][:PROVED_PER_RENEWAL]
     own.proved_up_to = chosen[-1][0] if len(chosen) == PROVED_PER_RENEWAL else 0
-    alive = k.encode([own.renewals + 1, now.now_ms]).encode()
+    assert own.row is not None
+    alive = k.data_of([own.row.renewals + 1, now.now_ms])
     renewing = Multi((Check(paths.session(own.id), 0), Set(paths.alive_of(own.id), alive)))
     proofs = [Exists(f"{paths.resource(*claim.places[0][:2])}/{claim.node}") for _, claim in chosen]
     answer, *found = await requests.call(renewing, *proofs)
@@ -147,39 +131,34 @@ async def renew(
         row = await read_session(requests, own.id, now)
         own.abandon(row.ended or EXPIRED if row is not None else EXPIRED, row.by if row else "")
         return Outcome(c.Ended(own.ended, own.by))
-    own.renewals += 1
-    if own.row is not None:
-        own.row.deadline_ms = now.now_ms + own.row.ttl_ms
+    own.row.renewals += 1
+    own.row.deadline_ms = now.now_ms + own.row.ttl_ms
     own.forget_below(command.lowest)
     looks: list[tuple[int, c.Granted | c.Queued | c.Gone]] = []
-    wakes: list[Wake] = []
-    events: list[c.Event] = []
+    outcome = Outcome(c.Done())
     for (n, claim), proof in zip(chosen, found, strict=True):
         version = proof.stat.version if proof.stat is not None else -1
         if version == claim.version or own.claims.get(n) is not claim:
             continue
         if n not in command.waiting:
-            outcome = await Step(requests, c.Look(own.id, n), instant).run()
-            wakes += outcome.wakes
-            events += outcome.events
+            step = Step(requests, c.Look(own.id, n))
+            outcome = outcome.followed_by(await step.run())
         if n in own.claims:
             own.claims[n].version = version
     for n in command.waiting:
-        outcome = await look(requests, c.Look(own.id, n), instant)
-        if not isinstance(outcome.reply, c.Granted | c.Queued | c.Gone):
-            return outcome
-        looks.append((n, outcome.reply))
-        wakes += outcome.wakes
-        events += outcome.events
+        looked = await look(requests, c.Look(own.id, n))
+        if not isinstance(looked.reply, c.Granted | c.Queued | c.Gone):
+            return looked
+        looks.append((n, looked.reply))
+        outcome = outcome.followed_by(looked)
     row = own.session_row()
-    assert row is not None
     matches = (command.count, command.checksum) == (row.claims, row.checksum)
-    return Outcome(c.Renewed(matches, tuple(looks)), wakes, events)
+    return outcome._replace(reply=c.Renewed(matches, tuple(looks)))
 
 
-async def look(requests: Requests, command: c.Look, instant: Instant | None) -> Outcome:
+async def look(requests: Requests, command: c.Look) -> Outcome:
     """Look at a claim; the reply includes the renewal counts of the claims ahead."""
-    outcome = await Step(requests, command, instant).run()
+    outcome = await Step(requests, command).run()
     reply, paths = outcome.reply, requests.context.paths
     if not isinstance(reply, c.Queued) or not reply.ahead:
         return outcome
@@ -191,44 +170,38 @@ async def look(requests: Requests, command: c.Look, instant: Instant | None) -> 
     return outcome._replace(reply=reply._replace(ahead=ahead))
 
 
-async def end(
-    requests: Requests, endings: Sequence[Ending], instant: Instant | None = None
-) -> tuple[list[bool], Outcome]:
+async def end(requests: Requests, endings: Sequence[Ending]) -> Outcome:
     """End sessions over another session's link, then grant what they held.
 
     First each session is marked as ended, so that it can neither enter nor be granted anything.
     Then its claims are removed. If this is interrupted, the session's client closes it as soon as
-    it learns of the mark, or else ZooKeeper ends it for lack of keep-alives. Return for each
-    session whether this call ended it.
+    it learns of the mark, or else ZooKeeper ends it for lack of keep-alives. The reply says whether
+    any of them was still open.
     """
     wakes: list[Wake] = []
-    events: list[c.Event] = []
-    found = [await _mark(requests, ending, instant, wakes) for ending in endings]
-    deliver_all(requests.context.own, wakes)
-    for ending, is_marked in zip(endings, found, strict=True):
-        for place in await _places_of(requests, ending.session) if is_marked else ():
+    marked = [ending for ending in endings if await _mark(requests, ending, wakes)]
+    requests.context.own.deliver(wakes)
+    outcome = Outcome(c.Done(bool(marked)), wakes)
+    for ending in marked:
+        for place in await _places_of(requests, ending.session):
             purge = Purge(ending.session, ending.reason, ending.what, (place,))
-            step = Step(requests, purge, instant)
-            outcome = await step.run()
-            rest = await settle(requests, step.unsettled, instant)
-            wakes += [*outcome.wakes, *rest.wakes]
-            events += [*outcome.events, *rest.events]
-    return found, Outcome(c.Done(any(found)), wakes, events)
+            step = Step(requests, purge)
+            outcome = outcome.followed_by(await step.run())
+            outcome = outcome.followed_by(await settle(requests, step.unsettled))
+    return outcome
 
 
-async def _mark(
-    requests: Requests, ending: Ending, instant: Instant | None, wakes: list[Wake]
-) -> bool:
+async def _mark(requests: Requests, ending: Ending, wakes: list[Wake]) -> bool:
     context, session = requests.context, ending.session
-    row = await read_session(requests, session, instant or context.instant())
+    row = await read_session(requests, session, requests.instant())
     if row is None or row.ended or ending.renewals not in (None, row.renewals):
         return False
     record = Record(
         row.ttl_ms, row.owner, row.process, row.inbox, row.metadata, row.opened_ms,
         ending.reason, ending.by, ending.what,
     )  # fmt: skip
-    data = k.encode(list(record)).encode()
-    tomb = Create(context.paths.tomb(session, (instant or context.instant()).now_ms), data)
+    data = k.data_of(list(record))
+    tomb = Create(context.paths.tomb(session, requests.instant().now_ms), data)
     marking = Set(context.paths.session(session), data, 0)
     (answer,) = await requests.call(Multi((marking, tomb)))
     if answer.error:
@@ -257,13 +230,15 @@ async def _places_of(requests: Requests, session: str) -> Sequence[Place]:
     return list(places)
 
 
-async def close(requests: Requests, own: OwnSession, instant: Instant | None) -> Outcome:
+async def close(requests: Requests, own: OwnSession) -> Outcome:
     """End one of our sessions: hand over what it holds, then end the ZooKeeper session."""
-    _, outcome = await end(requests, [Ending(own.id, CLOSED, "released")], instant)
-    if own.link is not None:
-        paths = requests.context.paths
+    paths = requests.context.paths
+    try:
+        outcome = await end(requests, [Ending(own.id, CLOSED, "released")])
         # The link is closed in the background, so delete its nodes before this returns.
         nodes = (paths.session(own.id), paths.alive_of(own.id), paths.bell(own.id))
         await requests.call(*map(Delete, nodes))
-        own.link.close()
-    return outcome
+        requests.link.close()
+        return outcome
+    finally:
+        own.end(EXPIRED)

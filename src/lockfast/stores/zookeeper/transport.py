@@ -12,10 +12,10 @@ that was submitted later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from lockfast.ports import Signal
+from lockfast.stores.derived.machine import Machine
 
 # ── requests ─────────────────────────────────────────────────────────────────────────
 
@@ -115,7 +115,7 @@ class LinkLostError(Exception):
 
 
 class Flight(Protocol):
-    """Requests in flight; wait for them with a method of `Network`."""
+    """Requests in flight; see `Waiting`."""
 
 
 OnEvent: TypeAlias = Callable[[str], None]
@@ -147,7 +147,25 @@ class Link(Protocol):
         ...
 
 
-class Network(Protocol):
+class Waiting(Protocol):
+    """How a caller waits: it suspends under asyncio and blocks otherwise."""
+
+    async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+        """Wait for a flight.
+
+        Raises StoreUnavailableError if nothing of it was sent, OutcomeUnknownError if some of it
+        may have been executed, LinkLostError if the session has ended.
+        """
+        ...
+
+    async def pause(self, span_ms: int) -> None: ...
+
+    def signal(self) -> Signal:
+        """Return a flag to wait for."""
+        ...
+
+
+class Network(Machine, Protocol):
     """Everything outside one store object: connections, clocks, random numbers."""
 
     def link(
@@ -159,28 +177,12 @@ class Network(Protocol):
         """
         ...
 
-    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
-        """Wait for a flight: suspends under asyncio, blocks otherwise.
-
-        Raises StoreUnavailableError if nothing of it was sent, OutcomeUnknownError if some of it
-        may have been executed, LinkLostError if the session has ended.
-        """
+    @property
+    def caller(self) -> Waiting:
+        """How API callers wait."""
         ...
 
-    async def keeper_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
-        """Wait for a flight like `caller_wait`, on a keeper's thread."""
+    @property
+    def keeper(self) -> Waiting:
+        """How keepers wait, each on its thread."""
         ...
-
-    async def caller_pause(self, span_ms: int) -> None: ...
-    async def keeper_pause(self, span_ms: int) -> None: ...
-
-    def signal(self) -> Signal:
-        """Return a flag that a keeper waits for."""
-        ...
-
-    def caller_signal(self) -> Signal: ...
-
-    def now_ms(self) -> int: ...
-    def wall_us(self) -> int: ...
-    def random_bits(self, bits: int) -> int: ...
-    def mutex(self) -> AbstractContextManager[Any]: ...

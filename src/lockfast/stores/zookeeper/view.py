@@ -8,19 +8,15 @@ again. The table's changes stay in the view, for `plan` to turn into one multi.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockfast.core import rows as r
-from lockfast.core.commands import HOLDING, Event, Place
-from lockfast.core.lines import FAR_MS, place_at, share
-from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.rows import Claim, Meta, ResourceRow, Session, copied
-from lockfast.stores.zookeeper import layout as k
+from lockfast.core.commands import HOLDING, Place
+from lockfast.core.rows import Claim, ResourceRow, Session, copied
+from lockfast.stores.derived.steps import Instant
+from lockfast.stores.derived.view import ClaimId, DerivedRows, Name
 from lockfast.stores.zookeeper.layout import Document, Entry, Owner
 from lockfast.stores.zookeeper.owned import OwnSessions
-
-Name = tuple[str, str]
-ClaimId = tuple[str, int]
 
 
 class Missing(Exception):  # not an error: the step reads more
@@ -44,19 +40,6 @@ class Missing(Exception):  # not an error: the step reads more
         self.of = of
         self.seal = seal
         """A resource that is to be written, although it was read from an open bucket."""
-
-
-class Instant(NamedTuple):
-    """A reading of the clocks: the server's in milliseconds, a wall clock in microseconds."""
-
-    now_ms: int
-    wall_us: int
-    by_server: bool = True
-    """Whether a session lives as long as its node, regardless of clocks. Tests that compare the
-    store with the lock table set this to False and end sessions by their own clock."""
-
-    def deadline_ms(self, at_ms: int) -> int:
-        return max(at_ms, self.now_ms + 1) if self.by_server else at_ms
 
 
 @dataclass
@@ -105,13 +88,10 @@ class Loaded:
         )  # fmt: skip
 
 
-class View(MemoryRows):
+class View(DerivedRows[Owner]):
     """The row port for one run of the table."""
 
-    __slots__ = (
-        "_events", "_instant", "_known_sessions", "_locations", "_nodes", "_now_ms", "_own",
-        "before", "loaded", "owners",
-    )  # fmt: skip
+    __slots__ = ("_arrival", "_known_sessions", "_locations", "_nodes", "_own", "loaded")
 
     def __init__(
         self,
@@ -123,97 +103,45 @@ class View(MemoryRows):
         instant: Instant,
         arrival: int,
     ) -> None:
-        super().__init__()
+        super().__init__(instant)
         self.loaded = loaded
-        self.before: dict[ClaimId, Claim] = {}
-        """The claims, as read."""
-        self.owners: dict[str, Owner] = {}
         self._own = own
         self._known_sessions = sessions
         self._locations = locations
         self._nodes = nodes
-        self._instant = instant
-        self._now_ms = instant.now_ms
-        self._events: list[Event] = []
+        self._arrival = arrival
         for one in loaded.values():
-            self._add_resource(one)
-        due = super().scan(r.DUE_PREFIX, r.after_prefix(r.DUE_PREFIX), 1)
-        super().put(r.META_KEY, Meta(k.RELATIVE - 1, arrival - 1, 0 if due else FAR_MS))
-
-    def place_at(self, arrival: int) -> None:
-        """Set the arrival number of the next claim."""
-        meta: Meta = super().get(r.META_KEY)
-        meta.position = arrival - 1
-
-    @property
-    def logged(self) -> list[Event]:
-        return self._events
+            self._add_loaded(one)
 
     # ── building ─────────────────────────────────────────────────────────────────────
 
-    def _add_resource(self, one: Loaded) -> None:
-        document = one.document
+    def _add_loaded(self, one: Loaded) -> None:
+        document, now_ms = one.document, self.instant.now_ms
         row = ResourceRow(one.kind, one.name)
         row.limit, row.closed_ms = document.limit, document.closed_ms
-        holders: list[Claim] = []
-        for entry in document.entries.values():
-            claim = self._add_claim(entry)
-            place = place_at(claim, row)
-            ref = r.claim_ref(claim.session, claim.n)
-            if claim.state == HOLDING:
-                row.held[place.mode] = row.held.get(place.mode, 0) + share(place)
-                holders.append(claim)
-                if claim.wants:
-                    row.converting = ref
-            elif claim.passed >> claim.places.index(place) & 1:
-                row.reserved[place.mode] = row.reserved.get(place.mode, 0) + share(place)
-                row.reservations += 1
-                super().put(r.line_prefix("v", one.kind, one.name) + claim.rank, ref)
-            else:
-                row.waiting += 1
-                super().put(r.line_prefix("w", one.kind, one.name) + claim.rank, ref)
-        row.holders = len(holders)
-        row.retained = sum(claim.block > 1 for claim in holders)
-        if len(holders) == 1:
-            sole = holders[0]
-            row.sole = f"{sole.rank}{r.SEPARATOR}{r.claim_ref(sole.session, sole.n)}"
-        for claim in holders[: len(holders) if len(holders) > 1 else 0]:
-            prefix = r.line_prefix("h", one.kind, one.name)
-            super().put(prefix + claim.rank, r.claim_ref(claim.session, claim.n))
-        for entry in one.peeked.values():
-            claim = self._add_claim(entry)
-            ref = r.claim_ref(claim.session, claim.n)
-            super().put(r.line_prefix("w", one.kind, one.name) + claim.rank, ref)
+        for entry in (*document.entries.values(), *one.peeked.values()):
+            claim = self.add_claim(entry.claim, entry.owner)
+            self.add_place(row, claim)
+            if claim.state == HOLDING and 0 < claim.until_ms <= now_ms:
+                self.put(r.due_key(claim.until_ms, claim.session, claim.n), "")
         # A bucket that was not read counts as one claim more than was peeked at, so the table
         # does not take the queue to be empty before the bucket has been read.
-        row.waiting += len(one.peeked)
         row.waiting += sum(one.counts.get(bucket.name, 1) for bucket in document.buckets)
         for of, (taken, _) in one.taken.items():
             self.before[of] = taken
-            super().put(r.claim_key(*of), copied(taken))
+            self.put(r.claim_key(*of), copied(taken))
         for entry in one.dead:
             if entry.claim.state == HOLDING and entry.claim.lock_delay_ms:
-                row.closed_ms = max(row.closed_ms, self._now_ms + entry.claim.lock_delay_ms)
-        if row.holders or row.waiting or row.reservations or row.closed_ms:
-            if 0 < row.closed_ms <= self._now_ms:
-                super().put(r.opening_key(row.closed_ms, one.kind, one.name), "")
-            super().put(r.resource_key(one.kind, one.name), row)
-
-    def _add_claim(self, entry: Entry) -> Claim:
-        of = (entry.claim.session, entry.claim.n)
-        if of not in self.before:
-            claim: Claim = copied(entry.claim)
-            self.before[of] = entry.claim
-            self.owners[claim.session] = entry.owner
-            super().put(r.claim_key(*of), claim)
-            if claim.state == HOLDING and 0 < claim.until_ms <= self._now_ms:
-                super().put(r.due_key(claim.until_ms, *of), "")
-        found: Claim = super().get(r.claim_key(*of))
-        return found
+                row.closed_ms = max(row.closed_ms, now_ms + entry.claim.lock_delay_ms)
+        if 0 < row.closed_ms <= now_ms:
+            self.put(r.opening_key(row.closed_ms, one.kind, one.name), "")
+        self.add_resource(row)
 
     # ── the row port ─────────────────────────────────────────────────────────────────
 
     def get(self, key: str) -> Any:
+        if key == r.META_KEY:
+            return self.meta(self._arrival)
         found = super().get(key)
         if found is not None:
             return found
@@ -221,7 +149,7 @@ class View(MemoryRows):
         if family == "s":
             row = self._session(rest)
             if row is not None:
-                super().put(key, row)
+                self.put(key, row)
             return row
         if family == "r":
             kind, _, name = rest.partition(r.SEPARATOR)
@@ -261,18 +189,10 @@ class View(MemoryRows):
         own = self._own.get(session)
         if own is not None:
             row = own.session_row()
-            if row is not None:
-                row.deadline_ms = self._instant.deadline_ms(row.deadline_ms)
-            if row is not None and session not in self.owners:
-                self.owners[session] = Owner(row.ttl_ms, row.owner, row.process, row.inbox)
+            row.deadline_ms = self.instant.deadline_ms(row.deadline_ms)
+            self.owners.setdefault(session, Owner(row.ttl_ms, row.owner, row.process, row.inbox))
             return row
-        owner = self.owners.get(session)
-        if owner is None:
-            return None
-        return Session(
-            session, owner.ttl_ms, owner.owner, "", owner.inbox, owner.process, 0,
-            self._now_ms + owner.ttl_ms,
-        )  # fmt: skip
+        return self.guest(session) if session in self.owners else None
 
     def scan(
         self, start: str, stop: str, limit: int, reverse: bool = False
@@ -287,19 +207,4 @@ class View(MemoryRows):
                 known_up_to = start + min(bucket.start for bucket in buckets)
                 if len(found) < limit or found[-1][0] >= known_up_to:
                     raise Missing(refill=(kind, name))
-        return found
-
-    def append(self, event: Event) -> None:
-        self._events.append(event)
-
-    # ── afterwards ───────────────────────────────────────────────────────────────────
-
-    def claims(self) -> dict[ClaimId, Claim]:
-        """Return the claims with the table's changes."""
-        prefix = f"c{r.SEPARATOR}"
-        found = super().scan(prefix, r.after_prefix(prefix), FAR_MS)
-        return {(claim.session, claim.n): claim for _, claim in found}
-
-    def row(self, one: Loaded) -> ResourceRow | None:
-        found: ResourceRow | None = super().get(r.resource_key(one.kind, one.name))
         return found

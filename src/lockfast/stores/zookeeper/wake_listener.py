@@ -7,8 +7,9 @@ also watches the sessions directly ahead of it, which can vanish without any ste
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
 more than once since it was read, its content names only the claims of the last ring; then every
-waiting claim is looked at. If the connection breaks, all watches are lost: the keeper is woken at
-once, reports its leases as uncertain, and looks at all claims with an immediate keep-alive.
+waiting claim is looked at, and every retained one, which others may want. If the connection breaks,
+all watches are lost: the keeper is woken at once, reports its leases as uncertain, and looks at all
+claims with an immediate keep-alive.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from lockfast.core.commands import WAKE_ENDED, WAKE_GRANTED, WAKE_LOOK, WAKE_WAN
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.steps import Context, Requests
 from lockfast.stores.zookeeper.transport import Answer, Exists, Get, LinkLostError, Request
 
 REQUEST_MS: Final = 2000
@@ -42,7 +43,7 @@ class ZooKeeperWakeListener:
         self._own = own
         self._network = context.network
         self._mutex = context.network.mutex()
-        self._signal = self._network.signal()
+        self._signal = self._network.keeper.signal()
         self._bell = context.paths.bell(own.id)
         self._session = context.paths.session(own.id)
         self._armed: set[str] = set()
@@ -50,6 +51,8 @@ class ZooKeeperWakeListener:
         """The version of the bell that was last read."""
         self._behind: dict[str, set[int]] = {}
         """Session nodes of the claims ahead of ours, with the numbers of our claims."""
+        self._waiting: set[int] = set()
+        """The claims whose callers wait."""
         self._missed = False
         self._is_open = False
         """The session's node has been seen."""
@@ -67,7 +70,7 @@ class ZooKeeperWakeListener:
             await self._signal.wait(timeout_ms)
             # An `interrupt` before this line is not lost: its cause was recorded before it was
             # called, and the keeper checks for causes before it listens again.
-            self._signal = self._network.signal()
+            self._signal = self._network.keeper.signal()
             await self._arm(wakes)
         return wakes
 
@@ -96,13 +99,13 @@ class ZooKeeperWakeListener:
         # Exists can watch a node that does not exist yet; read the bell after setting its watch.
         asked: list[Request] = [Exists(path, True) for path in wanted]
         network = self._network
-        wait, until_ms = network.keeper_wait, network.now_ms() + REQUEST_MS
+        until_ms = network.now_ms() + REQUEST_MS
         try:
             link = own.link
             if is_elsewhere or link is None:
                 self._links.listeners.add(self._on_event)
-                link = await self._links.common(wait, until_ms)
-            requests = Requests(self._context, link, wait, network.keeper_pause, until_ms)
+                link = await self._links.common(network.keeper, until_ms)
+            requests = Requests(self._context, link, network.keeper, until_ms)
             *answers, bell = await requests.call(*asked, Get(self._bell))
         except (StoreError, LinkLostError):
             with self._mutex:
@@ -146,9 +149,14 @@ class ZooKeeperWakeListener:
             else:
                 wakes.append(Wake(self.inbox, own.id, n, WAKE_LOOK))
         if not was_one:
+            # A step of ours may have seen a grant; that does not tell the caller.
             with own.mutex:
-                waiting = sorted(n for n, claim in own.claims.items() if not claim.token)
-            wakes += [Wake(self.inbox, own.id, n, WAKE_LOOK) for n in waiting]
+                concerned = {
+                    n for n, claim in own.claims.items() if not claim.token or claim.is_retained
+                }
+            with self._mutex:
+                concerned |= self._waiting
+            wakes += [Wake(self.inbox, own.id, n, WAKE_LOOK) for n in sorted(concerned)]
 
     # ── from other threads ───────────────────────────────────────────────────────────
 
@@ -172,6 +180,10 @@ class ZooKeeperWakeListener:
             if blocker.session != self._own.id
         }
         with self._mutex:
+            if blockers:
+                self._waiting.add(n)
+            else:
+                self._waiting.discard(n)
             for path, numbers in list(self._behind.items()):
                 if path not in paths:
                     numbers.discard(n)

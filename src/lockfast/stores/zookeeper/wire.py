@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
 from lockfast.core.reasons import EXPIRED, UNKNOWN_SESSION
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from lockfast.ports import Signal
-from lockfast.stores.endings import ending_of
+from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.stores.derived.endings import ending_of
+from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
+from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.zookeeper import sessions
-from lockfast.stores.zookeeper.layout import UnreadableError
+from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.reading import Reader
-from lockfast.stores.zookeeper.steps import Context, Outcome, Requests, Step, Wait, settle
-from lockfast.stores.zookeeper.transport import LinkLostError, Multi, Set
-from lockfast.stores.zookeeper.view import Instant
+from lockfast.stores.zookeeper.steps import Step
+from lockfast.stores.zookeeper.transport import Link, LinkLostError, Multi, Set, Waiting
 
 OF_OWN_SESSIONS = (
     c.Open, c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt, c.Renew, c.Close, c.Look, c.Claims,
@@ -28,18 +26,12 @@ class ZooKeeperWire:
     """Executes each command as one multi."""
 
     def __init__(
-        self,
-        context: Context,
-        links: Links,
-        wait: Wait,
-        pause: Callable[[int], Awaitable[None]],
-        signal: Callable[[], Signal],
+        self, context: Context, links: Links, waiting: Waiting, *, takes_turns: bool
     ) -> None:
         self.context = context
         self.links = links
-        self._wait = wait
-        self._pause = pause
-        self._signal = signal
+        self._waiting = waiting
+        self._takes_turns = takes_turns
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         until_ms = self.context.network.now_ms() + timeout_ms
@@ -62,10 +54,16 @@ class ZooKeeperWire:
             own.end(EXPIRED)
             return Outcome(c.Ended(own.ended, own.by))
 
-    async def common(self, until_ms: int) -> Requests:
+    def _requests(self, link: Link, until_ms: int, instant: Instant | None) -> Requests:
+        return Requests(
+            self.context, link, self._waiting, until_ms, instant, takes_turns=self._takes_turns
+        )
+
+    async def common(self, until_ms: int, instant: Instant | None = None) -> Requests:
         """Return requests on the link that belongs to none of our sessions."""
-        link = await self.links.common(self._wait, until_ms)
-        requests = Requests(self.context, link, self._wait, self._pause, until_ms)
+        requests = self._requests(
+            await self.links.common(self._waiting, until_ms), until_ms, instant
+        )
         if not self.context.has_heard:
             # Only the answer to a write reveals the leader's clock.
             await requests.call(Multi((Set(self.context.paths.root, b""),)))
@@ -73,12 +71,18 @@ class ZooKeeperWire:
 
     async def _step(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
         if not isinstance(command, OF_OWN_SESSIONS):
-            return await self._of_others(command, until_ms, instant)
+            return await self._of_others(command, await self.common(until_ms, instant))
         own = self.context.own.begin(command.session)
         opening = command if isinstance(command, c.Open) else getattr(command, "open", None)
-        if opening is not None and own.row is None and not own.ended:
-            opened = await self._open(own, opening, until_ms, instant)
-            if isinstance(command, c.Open) or not isinstance(opened, c.Done):
+        if opening is not None and not own.was_opened:
+            opened = await own.open_once(
+                self.context.label,
+                lambda: self._open(own, opening, until_ms, instant),
+                self._waiting.signal,
+                lambda: until_ms - self.context.network.now_ms(),
+            )
+            is_open = opened is None or isinstance(opened, c.Done)
+            if opened is not None and (isinstance(command, c.Open) or not is_open):
                 return Outcome(opened)
         if own.ended:
             if isinstance(command, c.Close):
@@ -86,89 +90,45 @@ class ZooKeeperWire:
             return Outcome(c.Ended(own.ended, own.by))
         if own.row is None or own.link is None:
             if isinstance(command, c.Close | c.Look | c.Claims):
-                return await self._of_others(command, until_ms, instant)
+                return await self._of_others(command, await self.common(until_ms, instant))
             return Outcome(c.Ended(UNKNOWN_SESSION))
-        requests = Requests(self.context, own.link, self._wait, self._pause, until_ms)
+        requests = self._requests(own.link, until_ms, instant)
         if isinstance(command, c.Open):
             return Outcome(await sessions.opened_before(requests, own))
         if isinstance(command, c.Renew):
-            return await sessions.renew(requests, own, command, instant)
+            return await sessions.renew(requests, own, command)
         if isinstance(command, c.Close):
-            return await self._close(own, requests, until_ms, instant)
+            return await sessions.close(requests, own)
         if isinstance(command, c.Look):
-            return await sessions.look(requests, command, instant)
+            return await sessions.look(requests, command)
         if isinstance(command, c.Enter):
             command = command._replace(open=None)
-        return await self._run(requests, command, instant)
+        return await self._run(requests, command)
 
-    async def _close(
-        self, own: OwnSession, requests: Requests, until_ms: int, instant: Instant | None
-    ) -> Outcome:
-        try:
-            return await sessions.close(requests, own, instant)
-        finally:
-            own.end(EXPIRED)
-
-    async def _of_others(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
-        requests = await self.common(until_ms)
-        if isinstance(command, c.Look | c.Claims):
-            return await self._run(requests, command, instant)
+    async def _of_others(self, command: Command, requests: Requests) -> Outcome:
         if isinstance(command, c.Close | c.Expel | c.RevokeSession):
-            return (await sessions.end(requests, [ending_of(command)], instant))[1]
+            return await sessions.end(requests, [ending_of(command)])
         if isinstance(command, c.Sessions):
-            return Outcome(await Reader(requests, instant).sessions(command))
+            return Outcome(await Reader(requests).sessions(command))
         if isinstance(command, c.Listing):
-            return Outcome(await Reader(requests, instant).listing(command))
-        return await self._run(requests, command, instant)
+            return Outcome(await Reader(requests).listing(command))
+        return await self._run(requests, command)
 
-    async def _run(self, requests: Requests, command: Command, instant: Instant | None) -> Outcome:
-        step = Step(requests, command, instant)
-        outcome = await step.run()
-        if not step.unsettled:
-            return outcome
-        try:
-            rest = await settle(requests, step.unsettled, instant)
-        except (StoreUnavailableError, OutcomeUnknownError):
-            return outcome  # the command was executed; waiting claims settle the rest
-        return outcome._replace(
-            wakes=[*outcome.wakes, *rest.wakes], events=[*outcome.events, *rest.events]
-        )
+    async def _run(self, requests: Requests, command: Command) -> Outcome:
+        step = Step(requests, command)
+        return await run_and_settle(step, lambda settle: Step(requests, settle))
 
     async def _open(
         self, own: OwnSession, command: c.Open, until_ms: int, instant: Instant | None
     ) -> Reply:
-        """Open a session once, even if several callers ask for it concurrently."""
-        network = self.context.network
-        while own.row is None and not own.ended:
-            signal = self._signal()
-            with own.mutex:
-                leads = own.opening is None
-                if own.opening is None:
-                    own.opening = []
-                else:
-                    own.opening.append(signal)
-            if leads:
-                try:
-                    return await self._open_first(own, command, until_ms, instant)
-                finally:
-                    with own.mutex:
-                        waiting, own.opening = own.opening or [], None
-                    for other in waiting:
-                        other.set()
-            left_ms = until_ms - network.now_ms()
-            if left_ms <= 0 or not await signal.wait(left_ms):
-                raise StoreUnavailableError(self.context.label, "did not open the session in time")
-        return c.Ended(own.ended, own.by) if own.ended else c.Done()
-
-    async def _open_first(
-        self, own: OwnSession, command: c.Open, until_ms: int, instant: Instant | None
-    ) -> Reply:
         timeout_ms = sessions.link_timeout_ms(command.ttl_ms)
-        link = await self.links.of_session(own, timeout_ms, self._wait, until_ms)
-        requests = Requests(self.context, link, self._wait, self._pause, until_ms)
+        link = await self.links.of_session(own, timeout_ms, self._waiting, until_ms)
         try:
-            return await sessions.open_session(requests, own, command, instant)
+            return await sessions.open_session(
+                self._requests(link, until_ms, instant), own, command
+            )
         except LinkLostError:
+            link.close()
             own.link = None  # nothing was opened on it, or it was lost with the link
             raise StoreUnavailableError(self.context.label, "ended the connection") from None
 

@@ -1,0 +1,103 @@
+"""Let the steps of one client change a resource one after the other once they conflict.
+
+Steps that change the same queue at the same time make each other's writes fail: of n steps, one
+commits and the others read and decide again, so n callers of one client would send about n² / 2
+requests. A step therefore takes its turn, at the latest after its first conflict, and keeps it
+until it is done. Only callers take turns: a keeper must not wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lockfast.ports import Signal
+from lockfast.stores.derived.machine import Machine
+
+if TYPE_CHECKING:
+    from lockfast.stores.derived.view import Name
+
+
+@dataclass
+class _Line:
+    """The steps at one resource: one has its turn, the others wait for theirs."""
+
+    until_ms: int
+    """When the step that has its turn is over, even if an interruption kept it from saying so."""
+    waiting: list[tuple[Signal, int]] = field(default_factory=list)
+    """The signals of the others, and when each of them is over."""
+
+
+class Turns:
+    """The turns at all resources, among the callers of one client."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.now_ms = machine.now_ms
+        self.mutex = machine.mutex()
+        self.lines: dict[Name, _Line] = {}
+
+
+class Turn:
+    """The turn of one step at one resource."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        name: Name,
+        make_signal: Callable[[], Signal],
+        until_ms: int,
+        *,
+        goes_first: bool,
+    ) -> None:
+        """`goes_first`: pass the waiting steps. A release does, since they wait for the lock."""
+        self._turns = turns
+        self._name = name
+        self._make_signal = make_signal
+        self._until_ms = until_ms
+        self._goes_first = goes_first
+        self._line: _Line | None = None
+        """The line in which this step has its turn."""
+
+    async def take(self) -> bool:
+        """Wait for the turn. Return whether other steps had theirs before, so that it had to wait.
+
+        Leaves half of the time for the step; raises TimeoutError if the turn does not come before.
+        """
+        if self._line is not None:
+            return False
+        turns = self._turns
+        with turns.mutex:
+            now_ms = turns.now_ms()
+            line = turns.lines.get(self._name)
+            if line is None or line.until_ms < now_ms:
+                self._line = turns.lines[self._name] = _Line(self._until_ms)
+                return False
+            signal = self._make_signal()
+            mine = signal, self._until_ms
+            line.waiting.insert(0 if self._goes_first else len(line.waiting), mine)
+        try:
+            await signal.wait(max(1, (self._until_ms - now_ms) // 2))
+        finally:
+            with turns.mutex:
+                if mine in line.waiting:
+                    line.waiting.remove(mine)
+                else:
+                    self._line = line
+        if self._line is None:
+            raise TimeoutError
+        return True
+
+    def end(self) -> None:
+        """Give the turn to the next step."""
+        line, self._line = self._line, None
+        if line is None:
+            return
+        with self._turns.mutex:
+            if line.waiting:
+                following, line.until_ms = line.waiting.pop(0)
+            else:
+                if self._turns.lines.get(self._name) is line:
+                    del self._turns.lines[self._name]
+                return
+        following.set()

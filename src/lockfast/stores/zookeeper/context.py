@@ -1,0 +1,227 @@
+"""What all steps of one store share: its context, requests to a link, and the base of tokens."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from lockfast.core.commands import Place
+from lockfast.core.rows import Session
+from lockfast.errors import AccessDeniedError, StoreUnavailableError
+from lockfast.stores.derived.steps import Instant
+from lockfast.stores.derived.stored import decode
+from lockfast.stores.derived.turns import Turn, Turns
+from lockfast.stores.derived.view import ClaimId, Name
+from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.layout import Base, Paths, Sizes
+from lockfast.stores.zookeeper.owned import OwnSessions
+from lockfast.stores.zookeeper.transport import (
+    BAD_VERSION,
+    NO_AUTH,
+    NO_NODE,
+    NODE_EXISTS,
+    NOT_EMPTY,
+    Answer,
+    Create,
+    Flight,
+    Get,
+    Link,
+    Multi,
+    Network,
+    Request,
+    Set,
+    Stat,
+    Waiting,
+)
+from lockfast.stores.zookeeper.view import Loaded
+
+KNOWN_MAX: Final = 4096
+READS_MAX: Final = 500
+LAG_US: Final = 1_000_000
+"""Raise the base of tokens when it lags this far behind the wall clock."""
+OFFSET_KEPT_MS: Final = 10_000
+"""How long an estimate of the leader's clock is kept although later answers show less: clocks
+drift apart by about a millisecond in this time."""
+CONFLICTS: Final = (NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY)
+
+
+class Context:
+    """State shared by all steps of one store."""
+
+    def __init__(self, label: str, network: Network, paths: Paths, sizes: Sizes) -> None:
+        self.label = label
+        self.network = network
+        self.paths = paths
+        self.sizes = sizes
+        self.start()
+        self.base: tuple[Base, int] | None = None
+        """The base of tokens as last read, and its version."""
+        self.zxid = 0
+        """The zxid of the last answer to a write. Not the highest: if an ensemble loses its data,
+        zxids begin again."""
+        self.offset_ms = network.wall_us() // 1000 - network.now_ms()
+        """How far the leader's clock is ahead of our monotonic clock; an estimate until the first
+        write."""
+        self._offset_at_ms = 0
+        """When that was found."""
+        self.has_heard = False
+        self.known: OrderedDict[Name, Loaded] = OrderedDict()
+        """Resources as our own last step left them."""
+        self.busy: OrderedDict[Name, None] = OrderedDict()
+        """Resources where claims of other processes were found."""
+        self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
+        """Where claims of other processes were found, to locate them by number."""
+
+    def start(self) -> None:
+        """Begin without sessions, in a new store object or in a forked child."""
+        self.own = OwnSessions(self.network)
+        self.turns = Turns(self.network)
+
+    def instant(self) -> Instant:
+        return Instant(self.network.now_ms() + self.offset_ms, self.network.wall_us())
+
+    def heard(self, stat: Stat) -> None:
+        """Record the server's clock and zxid from the answer to a write.
+
+        The leader's clock has moved on since the write, perhaps by long if this process was
+        stopped. So of recent answers the one that shows the latest time is right.
+        """
+        now_ms = self.network.now_ms()
+        offset_ms = stat.mtime_ms - now_ms
+        is_outdated = (
+            not self.has_heard
+            or stat.mzxid >> 32 != self.zxid >> 32  # another leader has another clock
+            or now_ms - self._offset_at_ms > OFFSET_KEPT_MS
+        )
+        if is_outdated or offset_ms >= self.offset_ms:
+            self.offset_ms, self._offset_at_ms = offset_ms, now_ms
+        self.has_heard = True
+        self.zxid = stat.mzxid
+
+    def met(self, one: Loaded) -> None:
+        for of, entry in one.document.entries.items():
+            if self.own.get(of[0]) is None:
+                remember(self.seen, of, entry.claim.places)
+                remember(self.busy, (one.kind, one.name), None)
+
+
+def remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > KNOWN_MAX:
+        memory.popitem(last=False)
+
+
+class Requests:
+    """Requests to one link within a deadline; unexpected errors are raised."""
+
+    def __init__(
+        self,
+        context: Context,
+        link: Link,
+        waiting: Waiting,
+        until_ms: int,
+        given: Instant | None = None,
+        *,
+        takes_turns: bool = False,
+    ) -> None:
+        """`given`: an instant to use instead of the clocks, to compare the store with the table.
+
+        `takes_turns`: whether they are those of a caller, whose steps take turns.
+        """
+        self.context = context
+        self.link = link
+        self.waiting = waiting
+        self.until_ms = until_ms
+        self._given = given
+        self._takes_turns = takes_turns
+
+    def turn(self, names: Sequence[Name], *, goes_first: bool) -> Turn | None:
+        """Return the turn of a caller's step at the first of its resources."""
+        if not names or not self._takes_turns:
+            return None
+        signal, until_ms = self.waiting.signal, self.until_ms
+        return Turn(self.context.turns, names[0], signal, until_ms, goes_first=goes_first)
+
+    def instant(self) -> Instant:
+        return self._given or self.context.instant()
+
+    async def call(self, *requests: Request) -> Sequence[Answer]:
+        found: list[Answer] = []
+        for at in range(0, len(requests), READS_MAX):
+            found += await self.finish(self.submit(requests[at : at + READS_MAX]))
+        return found
+
+    def submit(self, requests: Sequence[Request]) -> Flight:
+        """Send requests, at most READS_MAX, without waiting."""
+        if self.until_ms <= self.context.network.now_ms():
+            raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
+        return self.link.submit(requests)
+
+    async def finish(self, flight: Flight) -> Sequence[Answer]:
+        """Wait for the answers to requests that were sent."""
+        left_ms = max(1, self.until_ms - self.context.network.now_ms())
+        found = await self.waiting.wait(flight, left_ms)
+        for answer in found:
+            if answer.error == NO_AUTH:
+                raise AccessDeniedError(
+                    self.context.label,
+                    "denied access to a node",
+                    "give the user all rights below the chroot, or name the right credentials",
+                )
+            if answer.error and answer.error not in CONFLICTS:
+                raise StoreUnavailableError(self.context.label, f"answered {answer.error}")
+            for stat in answer.stats:
+                if stat is not None:
+                    self.context.heard(stat)
+        return found
+
+
+async def read_base(requests: Requests) -> None:
+    """Read the base of tokens; create the namespace if it is new."""
+    context = requests.context
+    paths, label = context.paths, context.label
+    while True:
+        (answer,) = await requests.call(Get(paths.base))
+        if not answer.error:
+            assert answer.stat is not None
+            context.base = (k.base_from(label, decode(answer.data)), answer.stat.version)
+            return
+        await make_namespace(requests)
+
+
+async def raise_base(requests: Requests, lag_us: int = LAG_US) -> None:
+    """Raise the base so that tokens do not lag the wall clock, even after a loss of data."""
+    context = requests.context
+    while True:
+        await read_base(requests)
+        assert context.base is not None
+        base, version = context.base
+        raised = base.raised(context.zxid, requests.instant().wall_us)
+        if raised.step == base.step and raised.value <= base.value + lag_us:
+            return
+        await requests.call(Multi((Set(context.paths.base, k.data_of(list(raised)), version),)))
+
+
+async def make_namespace(requests: Requests) -> None:
+    paths = requests.context.paths
+    above = paths.root.split("/")[1:]
+    nodes = ["/" + "/".join(above[: i + 1]) for i in range(len(above))]
+    creates = [Create(path) for path in (*nodes, *paths.directories)]
+    await requests.call(*creates, Create(paths.base, k.data_of(list(Base(0, 0)))))
+
+
+async def read_session(requests: Requests, session: str, instant: Instant) -> Session | None:
+    """Return a session of any process as its nodes show it; None if there is none."""
+    paths = requests.context.paths
+    node, alive = await requests.call(Get(paths.session(session)), Get(paths.alive_of(session)))
+    if node.error:
+        return None
+    record = k.record_from(node.data)
+    renewals, renewed_ms = k.alive_from(alive.data) if not alive.error else (0, instant.now_ms)
+    deadline_ms = instant.deadline_ms(renewed_ms + record.ttl_ms)
+    return Session(
+        session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
+        record.opened_ms, deadline_ms, renewals, ended=record.ended, by=record.by,
+    )  # fmt: skip
