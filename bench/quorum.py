@@ -24,7 +24,8 @@ import lockfast
 from bench.report import Target, table
 from bench.rounds import in_turn
 from lockfast.stores.quorum.codec import keys_of
-from lockfast.stores.quorum.links import Link
+from lockfast.stores.quorum.links import Endpoint, Link
+from lockfast.stores.quorum.redis import RedisFraming
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.resp import pack
 from tests.servers.redis import RedisServer
@@ -59,7 +60,13 @@ class Floor:
         import select
 
         addresses = [Address(str(s.socket), path=str(s.socket)) for s in servers]
-        self._links = [Link(each, (pack("PING"),)) for each in addresses]
+        self._links = [
+            Link(
+                Endpoint(each.label, path=each.path),
+                lambda each=each: RedisFraming(each, (pack("PING"),)),  # type: ignore[misc]
+            )
+            for each in addresses
+        ]
         self._poll = select.poll()
         self._take = pack("EVAL", TAKE, 2, "floor", "token", "us")
         self._give = pack("EVAL", GIVE, 1, "floor")

@@ -7,7 +7,7 @@ import pytest
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.core.placement import Placement
-from lockfast.ports import Capabilities
+from lockfast.ports import WAKE_MISSED, Capabilities
 from tests.servers.redis_cluster import RedisCluster
 from tests.sharded.harness import ShardedHarness
 
@@ -21,7 +21,8 @@ class TestWire(WireContract):
     def harness(
         self, request: pytest.FixtureRequest, cluster: RedisCluster, namespace: str
     ) -> Harness:
-        return Harness(cluster.url(namespace, shards=1), request.param, Capabilities())
+        url = cluster.url(namespace, shards=1)
+        return Harness(url, request.param, Capabilities(), first_wake=WAKE_MISSED)
 
 
 class TestApi(ApiContract):

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 import lockfast
-from lockfast import metrics, otel
+from lockfast import events, metrics, otel
 from lockfast.guards import SqliteGuard
 
 
@@ -27,6 +27,8 @@ class Worker:
         self._client = lockfast.connect(
             url, owner=owner, ttl=4, deadlock_after=0.2, connect_timeout=30
         )
+        self._queued = threading.Event()
+        self._subscriptions.append(lockfast.observe(self._note))
         self._database = database
         self._leases: dict[str, Any] = {}
         self._waiting: dict[str, threading.Thread] = {}
@@ -40,6 +42,14 @@ class Worker:
         thread = threading.Thread(target=self.acquire, args=(name,))
         thread.start()
         self._waiting[name] = thread
+
+    def until_queued(self) -> None:
+        """Wait until an acquire has been reported as queued."""
+        assert self._queued.wait(60)
+
+    def _note(self, event: events.Event) -> None:
+        if isinstance(event, events.AcquireQueued):
+            self._queued.set()
 
     def end(self, name: str) -> int:
         self._waiting.pop(name).join()

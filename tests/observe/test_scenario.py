@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import lockfast
 from lockfast.telemetry.measures import HISTOGRAM, MEASURES
 from tests.servers.redis import RedisServer
 
@@ -112,7 +111,7 @@ def test_every_figure_says_what_happened(server: RedisServer, tmp_path: Path) ->
     url = server.url()
     a, b = (Process(url, owner, tmp_path) for owner in ("a", "b"))
     try:
-        figures_a, figures_b = play(a, b, url, server)
+        figures_a, figures_b = play(a, b, server)
     finally:
         a.kill()
         b.kill()
@@ -170,49 +169,48 @@ def _first_to_answer(*processes: Process) -> Process:
     return by_pipe[ready]
 
 
-def play(a: Process, b: Process, url: str, server: RedisServer) -> tuple[Figures, Figures]:
+def play(a: Process, b: Process, server: RedisServer) -> tuple[Figures, Figures]:
     # Contention.
     a.do("acquire", "shop")
     assert b.do("try_once", "shop") is False
     b.do("begin", "shop")
-    with lockfast.connect(url, owner="watcher") as watcher:
-        until(lambda: watcher.inspect("shop").waiting_count == 1)
-        a.do("release", "shop")
-        b.do("end", "shop")
-        b.do("release", "shop")
+    b.do("until_queued")
+    a.do("release", "shop")
+    b.do("end", "shop")
+    b.do("release", "shop")
 
-        # A stop past the TTL, and a stale write.
-        stale = a.do("acquire", "books")
-        os.kill(a.pid, signal.SIGSTOP)
-        fresh = b.do("acquire", "books")
-        assert fresh > stale
-        assert b.do("write", "books", fresh) == "admitted"
-        os.kill(a.pid, signal.SIGCONT)
-        assert a.do("write", "books", stale) == "refused"
-        assert a.do("release", "books") == "lost"
-        b.do("release", "books")
+    # A stop past the TTL, and a stale write.
+    stale = a.do("acquire", "books")
+    os.kill(a.pid, signal.SIGSTOP)
+    fresh = b.do("acquire", "books")
+    assert fresh > stale
+    assert b.do("write", "books", fresh) == "admitted"
+    os.kill(a.pid, signal.SIGCONT)
+    assert a.do("write", "books", stale) == "refused"
+    assert a.do("release", "books") == "lost"
+    b.do("release", "books")
 
-        # A deadlock.
-        a.do("acquire", "left")
-        b.do("acquire", "right")
-        a.send("cross", "left", "right")
-        b.send("cross", "right", "left")
-        # The victim releases what it holds, so that the other gets it.
-        victim = _first_to_answer(a, b)
-        other = b if victim is a else a
-        assert victim.answer() == "deadlock"
-        victim.do("release", "left" if victim is a else "right")
-        assert other.answer() == "granted"
-        other.do("release", "right" if victim is a else "left")
+    # A deadlock.
+    a.do("acquire", "left")
+    b.do("acquire", "right")
+    a.send("cross", "left", "right")
+    b.send("cross", "right", "left")
+    # The victim releases what it holds, so that the other gets it.
+    victim = _first_to_answer(a, b)
+    other = b if victim is a else a
+    assert victim.answer() == "deadlock"
+    victim.do("release", "left" if victim is a else "right")
+    assert other.answer() == "granted"
+    other.do("release", "right" if victim is a else "left")
 
-        # A restart of the store, shorter than the TTL.
-        a.do("acquire", "kept", 12)
-        server.kill()
-        until(lambda: a.do("renewals", "failed") > 0)
-        server.start()
-        after = a.do("renewals", "ok")
-        until(lambda: a.do("renewals", "ok") > after + 3)
-        assert a.do("release", "kept") == "released"
+    # A restart of the store, shorter than the TTL.
+    a.do("acquire", "kept", 12)
+    server.kill()
+    until(lambda: a.do("renewals", "failed") > 0)
+    server.start()
+    after = a.do("renewals", "ok")
+    until(lambda: a.do("renewals", "ok") > after + 3)
+    assert a.do("release", "kept") == "released"
     for each in (a, b):
         each.do("close")
     return Figures(a.do("figures")), Figures(b.do("figures"))

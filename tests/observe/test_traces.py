@@ -15,7 +15,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 import lockfast
-from lockfast import otel
+from lockfast import events, otel
+from lockfast.core.commands import ResourceView
+from lockfast.flow import observed
+from lockfast.flow.client import Core
+from lockfast.flow.holding import Holding
 
 
 class Traces:
@@ -77,29 +81,64 @@ def test_an_acquire_and_its_lease_are_children_of_the_caller(
     assert acquire.start_time <= acquire.end_time
 
 
-def test_a_waiter_links_to_the_trace_of_its_holder(client: lockfast.Client, traces: Traces) -> None:
+def wait_behind(client: lockfast.Client, traces: Traces) -> threading.Thread:
+    """Acquire a lock in another thread, within its own trace, and release it at once."""
+
     def wait() -> None:
         with traces.tracer.start_as_current_span("slow request"), client.lock("orders/1"):
             pass
 
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def span_of_waiter(traces: Traces) -> ReadableSpan:
+    """Return the span of the one of two acquires that had to wait."""
+    acquires = traces.wait_for("acquire orders/{id}", 2)
+    return next(span for span in acquires if attributes(span)["lockfast.contended"])
+
+
+def test_a_waiter_links_to_the_trace_of_its_holder(client: lockfast.Client, traces: Traces) -> None:
+    queued = threading.Event()
+    watching = lockfast.observe(
+        lambda event: queued.set() if isinstance(event, events.AcquireQueued) else None
+    )
     with traces.tracer.start_as_current_span("greedy request") as greedy:
         with client.lock("orders/1"):
-            thread = threading.Thread(target=wait)
-            thread.start()
-            until = time.monotonic() + 30
-            while not client.inspect("orders/1").waiting_count:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            thread = wait_behind(client, traces)
+            assert queued.wait(30)
     thread.join()
-    acquires = traces.wait_for("acquire orders/{id}", 2)
-    waiter = next(span for span in acquires if attributes(span)["lockfast.contended"])
+    watching.close()
+    waiter = span_of_waiter(traces)
     (link,) = waiter.links
     assert link.context.trace_id == greedy.get_span_context().trace_id
     assert waiter.context is not None
     assert waiter.context.trace_id != link.context.trace_id
-    queued = next(event for event in waiter.events if event.name == "queued")
-    assert dict(queued.attributes or {})["lockfast.position"] == 1
+    queueing = next(event for event in waiter.events if event.name == "queued")
+    assert dict(queueing.attributes or {})["lockfast.position"] == 1
     assert float(str(attributes(waiter)["lockfast.wait_ms"])) > 0
+
+
+def test_a_waiter_granted_before_it_reads_its_queue_does_not_link_to_itself(
+    client: lockfast.Client, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_queue, asked, released = observed._queue, threading.Event(), threading.Event()
+
+    async def read_too_late(core: Core, holding: Holding) -> ResourceView | None:
+        asked.set()
+        assert released.wait(30)
+        return await read_queue(core, holding)
+
+    monkeypatch.setattr(observed, "_queue", read_too_late)
+    with client.lock("orders/1"):
+        thread = wait_behind(client, traces)
+        assert asked.wait(30)
+    released.set()
+    thread.join()
+    waiter = span_of_waiter(traces)
+    assert list(waiter.links) == []
+    assert "queued" in [event.name for event in waiter.events]
 
 
 def test_a_lost_lease_and_a_timeout_are_errors(client: lockfast.Client, traces: Traces) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract
 from lockfast.conformance.harness import Harness
+from lockfast.ports import WAKE_MISSED
 from lockfast.stores.redis.store import RedisStore
 from tests.servers.redis import RedisServer, free_port
 
@@ -20,7 +21,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def harness(request: pytest.FixtureRequest, server: RedisServer) -> Harness:
-    return Harness(server.tcp_url(), request.param, RedisStore.capabilities)
+    return Harness(server.tcp_url(), request.param, RedisStore.capabilities, first_wake=WAKE_MISSED)
 
 
 class TestApi(ApiContract):

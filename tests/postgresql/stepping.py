@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from time import monotonic
+from typing import Any, cast
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.table import READS, Table
-from lockfast.stores.postgresql.address import parse
-from lockfast.stores.postgresql.connection import Result
+from lockfast.sim.network import Network
+from lockfast.sim.postgresql.server import Answer, Backend
+from lockfast.sim.postgresql.server import PostgresServer as Model
+from lockfast.sim.runtime import MS, Host, Kernel
+from lockfast.stores.postgresql.address import Address, parse
+from lockfast.stores.postgresql.connection import Connection, Parameter, Result, Statement
 from lockfast.stores.postgresql.packing import unpack_claim, unpack_resource, unpack_session
 from lockfast.stores.postgresql.steps import Clock, Steps
 from lockfast.stores.postgresql.wire import Server
@@ -65,7 +71,7 @@ class StoreSteps:
         self, url: str, *, watched: bool = True, by_rows: bool = False, shortcuts: bool = True
     ) -> None:
         self.server = Server(parse(parse_url(url)))
-        self.connection = self.server.connect(monotonic() + PATIENCE_S)
+        self.connection = self._connect()
         self.shortcuts_taken = 0
         self._by_rows = by_rows
         self._shortcuts = shortcuts
@@ -75,7 +81,13 @@ class StoreSteps:
         self._table: Table | None = None
         if watched:
             # Keep the log from the beginning, so that it can be compared too.
-            self._run("INSERT INTO lockfast.logs VALUES ($1, 0, $2, 0)", 1 << 62)
+            self._begin_log()
+
+    def _connect(self) -> Connection:
+        return self.server.connect(monotonic() + PATIENCE_S)
+
+    def _begin_log(self) -> None:
+        self._run("INSERT INTO lockfast.logs VALUES ($1, 0, $2, 0)", 1 << 62)
 
     def _run(self, sql: str, *values: int) -> Result:
         return self.connection.run(sql, self._namespace, *values, until_s=monotonic() + PATIENCE_S)
@@ -146,3 +158,56 @@ class StoreSteps:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def new_model() -> Model:
+    kernel = Kernel()
+    return Model(Host(kernel, "store"), Network(kernel))
+
+
+def ask_model(model: Model, backend: Backend, statements: Sequence[Statement]) -> Answer:
+    """Send a request and advance time until it is answered."""
+    answers: list[Answer] = []
+    backend.begin(statements, answers.append)
+    kernel = model.network.kernel
+    kernel.run(until=kernel.now + 20 * MS)
+    assert answers, f"blocked: {statements}"
+    return answers[0]
+
+
+class ModelSteps(StoreSteps):
+    """The store on the simulator's PostgreSQL, which answers immediately."""
+
+    def __init__(self) -> None:
+        self._model = new_model()
+        super().__init__("postgresql://model/locks")
+
+    def _connect(self) -> Connection:
+        connection: Any = ModelConnection(self._model, self.server.address)
+        return cast(Connection, connection)
+
+    def _begin_log(self) -> None:
+        row = {"position": 0, "until_ms": 1 << 62, "watchers": 0}
+        logs = self._model.database.tables["logs"]
+        logs[(self._namespace,)] = {"namespace": self._namespace, **row}
+
+
+class ModelConnection:
+    """The only connection to a model."""
+
+    def __init__(self, model: Model, address: Address) -> None:
+        self.address = address
+        self.exchanges = 0
+        self._model = model
+        self._backend = model.connect(lambda payload: None, lambda: None)
+
+    def exchange(self, statements: Sequence[Statement], until_s: float) -> list[Result]:
+        self.exchanges += 1
+        answer = ask_model(self._model, self._backend, statements)
+        assert answer.error is None, (answer.error, statements)
+        return list(answer.results)
+
+    def run(self, sql: str, *values: Parameter, until_s: float) -> Result:
+        return self.exchange([(sql, values)], until_s)[0]
+
+    def close(self) -> None: ...

@@ -6,6 +6,7 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
+from lockfast.ports import WAKE_MISSED
 from lockfast.stores.postgresql.rows import LOG_KEPT
 from lockfast.stores.postgresql.store import PostgresStore
 from tests.conformance.stores import API_FACES, FACES
@@ -25,4 +26,6 @@ class TestApi(ApiContract):
 
 
 def _harness(server: PostgresServer, face: str) -> Harness:
-    return Harness(server.url(), face, PostgresStore.capabilities, log_kept=LOG_KEPT)
+    return Harness(
+        server.url(), face, PostgresStore.capabilities, log_kept=LOG_KEPT, first_wake=WAKE_MISSED
+    )

@@ -125,3 +125,22 @@ def test_the_same_under_asyncio(server: PostgresServer, connection: Connection) 
             assert await guard.floor("orders/42") == 17
 
     asyncio.run(story())
+
+
+def test_a_closed_connection_is_reported_as_closed(server: PostgresServer) -> None:
+    """It was taken for one with an open transaction: "commit first"."""
+
+    async def work() -> None:
+        opened = await psycopg.AsyncConnection.connect(server.conninfo())
+        await opened.close()
+        with pytest.raises(psycopg.OperationalError, match="closed"):
+            await AsyncPostgresGuard(opened).execute("orders/42", 17, never)
+
+    async def never(connection: object) -> None:
+        pytest.fail("it was called")
+
+    opened = psycopg.connect(server.conninfo())
+    opened.close()
+    with pytest.raises(psycopg.OperationalError, match="closed"):
+        PostgresGuard(opened).execute("orders/42", 17, lambda _: pytest.fail("it was called"))
+    asyncio.run(work())

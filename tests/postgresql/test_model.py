@@ -20,13 +20,12 @@ from lockfast.conformance.commands import PROFILES, Commands, Profile
 from lockfast.core import commands as c
 from lockfast.core.table import READS
 from lockfast.errors import StoreError
-from lockfast.sim.network import Network
 from lockfast.sim.postgresql import functions as f
 from lockfast.sim.postgresql.database import Sequence as ModelSequence
-from lockfast.sim.postgresql.server import Answer, Backend
+from lockfast.sim.postgresql.server import Answer
 from lockfast.sim.postgresql.server import PostgresServer as Model
 from lockfast.sim.promises import NOTHING, snapshot
-from lockfast.sim.runtime import MS, Host, Kernel
+from lockfast.sim.runtime import MS
 from lockfast.stores.postgresql.address import parse
 from lockfast.stores.postgresql.connection import (
     BEGIN,
@@ -39,28 +38,13 @@ from lockfast.stores.postgresql.connection import (
     as_json,
 )
 from lockfast.stores.registry import parse_url
-from tests.postgresql.stepping import PATIENCE_S, StoreSteps
+from tests.postgresql.stepping import PATIENCE_S, StoreSteps, ask_model, new_model
 from tests.postgresql.test_shortcuts import PLAIN
 from tests.servers.postgresql import PostgresServer
 
 STEPS = 120
-SEEDS = range(14)
+SEEDS = range(1, 8)
 BEGIN_STEP = "SELECT * FROM lockfast.begin_step($1, $2, $3, $4, $5, $6, $7, $8)"
-
-
-def new_model() -> Model:
-    kernel = Kernel()
-    return Model(Host(kernel, "store"), Network(kernel))
-
-
-def ask_model(model: Model, backend: Backend, statements: Sequence[Statement]) -> Answer:
-    """Send a request and advance time until it is answered."""
-    answers: list[Answer] = []
-    backend.begin(statements, answers.append)
-    kernel = model.network.kernel
-    kernel.run(until=kernel.now + 20 * MS)
-    assert answers, f"blocked: {statements}"
-    return answers[0]
 
 
 def align(model: Model, connection: Connection, namespace: str) -> None:

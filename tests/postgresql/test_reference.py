@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockfast.conformance.commands import compare
-from tests.postgresql.stepping import StoreSteps, reference
+from tests.postgresql.stepping import ModelSteps, StoreSteps, reference
 from tests.servers.postgresql import PostgresServer
 
 STEPS = 240
 SEEDS_READ = range(6)
-SEEDS_BY_ROWS = range(6, 84)
+SEEDS_BY_ROWS = range(6, 24)
+STEPS_OF_MODEL = 60
+SEEDS_OF_MODEL = range(100, 106)
 
 Make = Callable[..., Callable[[], StoreSteps]]
 
@@ -52,3 +54,10 @@ def test_rows_and_table_agree(making: Make, seed: int) -> None:
     """The same replies, wakes and events, and equivalent rows, after each command."""
     outcome = compare(making(by_rows=True), reference, seed, STEPS)
     assert len(outcome.script) == STEPS
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_MODEL)
+def test_store_and_table_agree_on_the_model(seed: int) -> None:
+    """As above, over the simulator's PostgreSQL."""
+    outcome = compare(ModelSteps, reference, seed, STEPS_OF_MODEL)
+    assert len(outcome.script) == STEPS_OF_MODEL

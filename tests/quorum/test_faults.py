@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from time import monotonic
+from time import monotonic, sleep, time
 
 import pytest
 
@@ -18,10 +18,15 @@ from lockfast.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from tests.quorum.nodes import FiveNodes
+from lockfast.stores.quorum.codec import keys_of
+from tests.quorum.nodes import SKEW_S, FiveNodes
 from tests.servers.redis import RedisServer
 
 PATIENCE_S = 30.0
+
+
+def _namespace(url: str) -> str:
+    return url.partition("namespace=")[2].partition("&")[0]
 
 
 def test_two_of_five_killed_change_nothing(fragile: FiveNodes) -> None:
@@ -102,7 +107,7 @@ def test_a_lease_outlives_the_nodes_that_granted_it(fragile: FiveNodes) -> None:
         lease = client.lock("a").acquire()
         for server in fragile.servers[3:]:
             server.start()
-            fragile.make_known(server, url.partition("namespace=")[2].partition("&")[0])
+            fragile.make_known(server, _namespace(url))
 
         def has_it(number: int) -> bool:
             address = fragile.servers[number]
@@ -133,6 +138,26 @@ def test_nodes_that_restart_empty_are_silent_first(fragile: FiveNodes) -> None:
         assert later.token > lease.token
         assert lease.lost.is_set()
         later.release()
+
+
+def test_a_node_does_not_count_a_second_of_silence_before_it_was_started(
+    fragile: FiveNodes,
+) -> None:
+    """Redis counts its uptime in whole seconds: a node started just before one is up for a second
+    just after it."""
+    url = fragile.url(silence=2)
+    rows = keys_of(_namespace(url))[0]
+    server = fragile.servers[0]
+    server.kill()
+    while time() % 1 < 0.9:
+        sleep(0.01)
+    started_ms = time() * 1000
+    server.start()
+    _until(lambda: "uptime_in_seconds:0" not in server.run("INFO", "server"))
+    with lockfast.connect(url, ttl=2) as client:
+        client.lock("a").acquire(timeout=PATIENCE_S).release()
+        _until(lambda: bool(server.run("HGET", rows, "run")))
+    assert float(server.run("HGET", rows, "silent")) >= started_ms + 1000 * (2 + 2 * SKEW_S)
 
 
 def test_flushed_nodes_are_silent_too(fragile: FiveNodes) -> None:

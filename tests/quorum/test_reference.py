@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from time import monotonic
 from typing import Any
 
@@ -29,9 +30,10 @@ JUMP_US = 200_000_000
 class RedisNode:
     """The script on a real server, given the clock."""
 
-    def __init__(self, five: FiveNodes, namespace: str) -> None:
+    def __init__(self, five: FiveNodes, namespace: str, *, is_known: bool = True) -> None:
         server = five.servers[0]
-        five.make_known(server, namespace)
+        if is_known:
+            five.make_known(server, namespace)
         self._keys = keys_of(namespace)
         address = Address(str(server.socket), path=str(server.socket))
         self._connection = Connection(address, monotonic() + 10)
@@ -164,3 +166,62 @@ def test_the_script_answers_as_the_rules_say(five: FiveNodes, seed: int) -> None
             assert found == expected, f"seed {seed}, step {step}: {request}"
     finally:
         real.close()
+
+
+class BothNodes:
+    """The script and the rules side by side, with one clock and one session."""
+
+    def __init__(self, five: FiveNodes, namespace: str, *, is_flushed: bool = False) -> None:
+        self.now_ms = START_US // 1000
+        self.opening = Open("s1", 10 * SILENCE_MS, "owner", "", "inbox", "")
+        self._script = RedisNode(five, namespace, is_known=not is_flushed)
+        self._rules = Node(SKEW_US)
+        if is_flushed:
+            self._rules.restart(self.now_ms, self.now_ms * 1000, SILENCE_MS, empty=True)
+
+    def take(self, n: int, *, window_ms: int = 0) -> m.Take:
+        """Return a proposal of the current time as a ballot."""
+        ballot = self.now_ms * 1000
+        return m.Take("s1", n, "once", "a", ballot, window_ms=window_ms, open=self.opening)
+
+    def status_of(self, request: m.Request) -> str:
+        """Execute a request on both nodes; they must give the same answer."""
+        wall_us = self.now_ms * 1000
+        expected = self._rules.apply(request, self.now_ms, wall_us)
+        found = self._script.apply(request, wall_us)
+        assert found == expected
+        answer, _ = found
+        assert isinstance(answer, m.Taken | m.Given | m.SessionClaims)
+        return answer.status
+
+    def close(self) -> None:
+        self._script.close()
+
+
+def test_a_window_ends_at_its_last_millisecond(five: FiveNodes) -> None:
+    with closing(BothNodes(five, "window")) as both:
+        take = both.take(1, window_ms=2000)
+        assert both.status_of(take) == m.OK
+        assert both.status_of(m.Give(*take[:5])) == m.OK
+        both.now_ms += 1999
+        assert both.status_of(both.take(2)) == m.SHUT
+        both.now_ms += 1
+        assert both.status_of(both.take(3)) == m.OK
+
+
+def test_a_claim_that_its_client_does_not_believe_leaves_no_window(five: FiveNodes) -> None:
+    """It won no majority, so nothing ran in that window."""
+    with closing(BothNodes(five, "unbelieved")) as both:
+        assert both.status_of(both.take(1, window_ms=2000)) == m.OK
+        both.now_ms += 1
+        assert both.status_of(m.Sync(both.opening, 2, ())) == m.OK
+        assert both.status_of(both.take(2)) == m.OK
+
+
+def test_a_flushed_node_is_silent_until_every_lost_lease_has_ended(five: FiveNodes) -> None:
+    with closing(BothNodes(five, "flushed", is_flushed=True)) as both:
+        assert both.status_of(both.take(1)) == m.SILENT
+        both.now_ms += SILENCE_MS + 2 * SKEW_US // 1000 - 1
+        assert both.status_of(both.take(2)) == m.SILENT
+        both.now_ms += 1
+        assert both.status_of(both.take(3)) == m.OK

@@ -6,13 +6,14 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
+from lockfast.ports import WAKE_MISSED
 from lockfast.stores.redis.store import RedisStore
 from tests.servers.redis import RedisServer
 
 
 @pytest.fixture(params=["threads", "asyncio", "uvloop"])
 def harness(request: pytest.FixtureRequest, server: RedisServer) -> Harness:
-    return Harness(server.url(), request.param, RedisStore.capabilities)
+    return Harness(server.url(), request.param, RedisStore.capabilities, first_wake=WAKE_MISSED)
 
 
 class TestWire(WireContract):

@@ -149,3 +149,10 @@ def test_the_same_under_asyncio(server: RedisServer, client: Connection) -> None
             assert await guard.floor("a") == 18
 
     asyncio.run(story())
+
+
+def test_a_client_of_the_other_kind_is_refused() -> None:
+    """Of AsyncRedisGuard, the write was executed before the error was raised."""
+    for guard, client in ((RedisGuard, redis.asyncio.Redis()), (AsyncRedisGuard, redis.Redis())):
+        with pytest.raises(UnsupportedError, match="use the other guard"):
+            guard(client)

@@ -16,6 +16,7 @@ from lockfast.conformance.contract import WireContract
 from lockfast.conformance.harness import Harness
 from lockfast.core import commands as c
 from lockfast.errors import LeaseLostError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.ports import WAKE_MISSED
 from lockfast.runtimes.threads import run
 from lockfast.stores.redis.address import parse
 from lockfast.stores.redis.connection import Connection
@@ -42,7 +43,9 @@ def watched() -> Iterator[Watched]:
 class TestWire(WireContract):
     @pytest.fixture(params=["threads", "asyncio"])
     def harness(self, request: pytest.FixtureRequest, watched: Watched) -> Harness:
-        return Harness(watched.url(fresh()), request.param, RedisStore.capabilities)
+        return Harness(
+            watched.url(fresh()), request.param, RedisStore.capabilities, first_wake=WAKE_MISSED
+        )
 
 
 def test_a_lease_that_was_copied_survives_a_failover() -> None:

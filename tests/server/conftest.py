@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from lockfast.server.config import Config, Policy
+from lockfast.server.node_service import NodeOptions
 from lockfast.server.quotas import Quotas
 from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Grant, RightsTable
 from lockfast.server.tokens import TokenFile
@@ -29,13 +30,19 @@ PRINCIPALS = ("alice", "bob", "blind", "root", "nobody")
 class Secured:
     """A server, its tokens, and an HTTP client for each principal."""
 
-    def __init__(self, directory: Path, store_url: str, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store_url: str,
+        quotas: Quotas | None = None,
+        node: NodeOptions | None = None,
+    ) -> None:
         self.audit = directory / "audit.jsonl"
         self.tokens = TokenFile(str(directory / "tokens.json"))
         self.token_of = {name: self.tokens.create(name) for name in PRINCIPALS}
         policy = Policy(RightsTable(GRANTS), quotas or Quotas())
         self.config = Config(policy, audit_log=str(self.audit))
-        self.thread = ServerThread(store_url, self.config, self.tokens)
+        self.thread = ServerThread(store_url, self.config, self.tokens, node=node)
 
     def http(self, principal: str = "", **headers: str) -> httpx.Client:
         if principal:

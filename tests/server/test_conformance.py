@@ -9,6 +9,7 @@ import pytest
 
 from lockfast.conformance.contract import ApiContract, WireContract
 from lockfast.conformance.harness import Harness
+from lockfast.ports import WAKE_MISSED
 from lockfast.stores import memory
 from lockfast.stores.lockserver.store import ServerStore
 from tests.conformance.stores import LOG_KEPT, MovedClock, shorten_logs
@@ -50,7 +51,9 @@ class TestWire(WireContract):
     ) -> Harness:
         shorten_logs(monkeypatch)
         url = server.url(namespace=f"n{next(_numbers)}")
-        made = Harness(url, request.param, ServerStore.capabilities, log_kept=LOG_KEPT)
+        made = Harness(
+            url, request.param, ServerStore.capabilities, log_kept=LOG_KEPT, first_wake=WAKE_MISSED
+        )
         made.keeps_process = False
         clock = MovedClock()
         monkeypatch.setattr(memory, "now_ms", clock.now_ms)

@@ -46,7 +46,8 @@ GROWTH_MAX = 96 << 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("fuzzed")
-    with ServerProcess("memory://", directory, "--insecure-dev") as started:
+    options = ("--insecure-dev", "--node", str(directory / "node"))
+    with ServerProcess("memory://", directory, *options) as started:
         yield started
 
 
@@ -83,7 +84,7 @@ class Fuzzer:
         self._random = random.Random(seed)
         self._operations = [
             (method, path, about)
-            for path, methods in document()["paths"].items()
+            for path, methods in document(is_node=True)["paths"].items()
             for method, about in methods.items()
             if not path.endswith("/wakes")  # a stream, which does not end
         ]

@@ -28,7 +28,7 @@ from lockfast.server.identity import Authentication, Refusal
 from lockfast.server.jwt import JwtVerifier, _usable
 from lockfast.server.listening import parse_place, peer_of, tls_context
 from lockfast.server.quotas import Quotas
-from lockfast.server.rights import ADMIN, Grant, RightsTable
+from lockfast.server.rights import ADMIN, READ, Grant, RightsTable
 from lockfast.server.tokens import PREFIX, TokenFile, TokenVerifier
 from tests.server.conftest import Secured, take
 from tests.server.waiting import until
@@ -528,3 +528,16 @@ def test_a_mistake_in_the_file_is_an_error(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(StoreMisconfiguredError):
         read_config(str(path))
+
+
+@pytest.mark.parametrize(
+    ("written", "namespaces"),
+    [("default", [""]), ("", [""]), ("team", ["team"]), ("*", ["", "team"])],
+)
+def test_a_right_is_given_in_the_namespace_that_is_written(
+    tmp_path: Path, written: str, namespaces: list[str]
+) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(f"[[rights]]\nprincipal = 'a'\nallow = ['read']\nnamespace = '{written}'")
+    rights = read_config(str(path)).policy.rights
+    assert [each for each in ("", "team") if rights.of("a", each).allow(READ, "x")] == namespaces

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 import lockfast
+from lockfast.server.tokens import TokenFile
 from tests.server.waiting import WAIT_S, until
 from tests.servers.lockserver import ServerProcess
 from tests.servers.redis import RedisServer, binaries
@@ -256,6 +257,21 @@ def test_the_first_token_is_printed_once(tmp_path: Path) -> None:
         assert httpx.get(server.url + "/v1/locks", headers=headers).status_code == 200
         server.stop()
         assert not any("lf_" in line for line in server.lines)
+
+
+def test_the_first_token_is_created_although_there_is_one_without_rights(tmp_path: Path) -> None:
+    """After `lockfast token create alice`, a server without [[rights]] served nobody."""
+    tokens = TokenFile(str(tmp_path / "state" / "tokens.json"))
+    alice = tokens.create("alice")
+    with ServerProcess("memory://", tmp_path) as server:
+        for token, status in ((server.token, 200), (alice, 403)):
+            headers = {"Authorization": f"Bearer {token}"}
+            told = httpx.get(server.url + "/v1/sessions", headers=headers)
+            assert told.status_code == status, told.text
+        server.stop()
+        server.start()
+        assert [token.principal for token in tokens.all()] == ["alice", "local"]
+        server.stop()
 
 
 def test_a_password_is_not_accepted_on_the_command_line(tmp_path: Path) -> None:

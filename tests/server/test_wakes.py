@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lockfast.core.commands import Blocker, Wake
+from lockfast.core.commands import WAKE_GRANTED, Blocker, Wake
 from lockfast.server import wakes
 from lockfast.server.wakes import Wakes
 
@@ -64,3 +64,27 @@ def test_listeners_of_abandoned_sessions_are_closed(monkeypatch: pytest.MonkeyPa
 
     asyncio.run(scenario())
     assert all(one.closed.wait(30) for one in made.values())
+
+
+def test_every_wake_of_a_session_is_heard_on_the_event_loop() -> None:
+    """Also those that arrive after the first were heard."""
+    delivers: list[Callable[[Wake], None]] = []
+
+    def listener(session: str, deliver: Callable[[Wake], None]) -> Listener:
+        delivers.append(deliver)
+        return Listener()
+
+    async def scenario() -> None:
+        store: Any = SimpleNamespace(wake_listener=listener)
+        wakes = Wakes(store)
+        heard: asyncio.Queue[Wake] = asyncio.Queue()
+        with wakes.hearing("s", heard.put_nowait):
+            for n in (1, 2):
+                wake = Wake("here", "s", n, WAKE_GRANTED, 17)
+                delivers[0](wake._replace(session="other"))
+                await asyncio.to_thread(delivers[0], wake)
+                async with asyncio.timeout(30):
+                    assert await heard.get() == wake
+        wakes.close()
+
+    asyncio.run(scenario())

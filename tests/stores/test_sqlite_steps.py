@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lockfast.core import commands as c
+from lockfast.core.table import Table
 from lockfast.stores.sqlite import rows
 from lockfast.stores.sqlite.file import SqliteFile
 from lockfast.stores.sqlite.spilled import SpilledRows
@@ -141,7 +142,7 @@ def test_a_spill_outside_the_transaction_would_be_seen(
 
     monkeypatch.setattr(SpilledRows, "change", change_at_once)
     with pytest.raises(AssertionError):
-        for seed in range(40):
+        for seed in range(8, 48):  # the first of them finds it
             story = Story(quick_path / f"{seed}.db", seed)
             for _ in range(KILLS):
                 story.run_killed()
@@ -218,3 +219,27 @@ def test_another_boot_keeps_counters_and_log(
         assert names_in(file) == set()
     finally:
         file.close()
+
+
+@pytest.mark.parametrize("driver", ["stdlib", "apsw"])
+def test_a_step_that_is_interrupted_is_rolled_back(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    """Nothing of it stays, and the same handle can go on."""
+    file = SqliteFile(quick_path / "locks.db", driver)
+    file.apply(c.Open("ann", 60_000, "ann"), SEND_MS)
+    enter, apply = c.Enter("ann", 1, (place(1),)), Table.apply
+
+    def interrupted(self: Table, command: c.Command, now_ms: int, wall_us: int) -> Any:
+        apply(self, command, now_ms, wall_us)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "apply", interrupted)
+        for command in (enter, c.Listing("lock")):
+            with pytest.raises(KeyboardInterrupt):
+                file.apply(command, SEND_MS)
+    assert names_in(file) == set()
+    assert isinstance(file.apply(enter, SEND_MS), c.Granted)
+    assert names_in(file) == {1}
+    file.close()

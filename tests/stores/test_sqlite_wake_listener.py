@@ -292,3 +292,14 @@ def test_a_process_with_the_number_of_another_is_another(
     assert processes.has_ended(f"{boot}:{namespace}:{pid}:{int(start) - 1}")
     assert not processes.has_ended(f"another boot:{namespace}:{pid}:{start}")
     assert not processes.has_ended(f"{boot}:another:{pid}:{start}")
+
+
+def test_a_wake_for_another_network_namespace_is_not_sent(
+    listener: SqliteWakeListener, wake_sender: WakeSender, heard: list[Wake]
+) -> None:
+    """There the same port may belong to another process."""
+    elsewhere = listener.inbox.replace("@", "@elsewhere-")
+    wake_sender.tell(Wake(elsewhere, "session-1", 1, WAKE_LOOK))
+    wake_sender.tell(Wake(listener.inbox, "session-1", 2, WAKE_LOOK))
+    until(listener, lambda: heard)
+    assert [wake.n for wake in heard] == [2]

@@ -15,6 +15,7 @@ from lockfast.cli.arguments import parse
 from lockfast.cli.formatting import LogFormatter, write_error
 from lockfast.cli.process_title import hide_argument
 from lockfast.cli.signals import Interrupted
+from lockfast.cli.streams import discard, open_closed_streams, write_err, write_out
 from lockfast.errors import LockfastError, UnsupportedError
 
 COMMANDS: Final = {
@@ -45,6 +46,8 @@ COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     try:
+        if argv is None:
+            open_closed_streams()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         for url in (getattr(arguments, "url", None), getattr(arguments, "where", None)):
             if url and argv is None:
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module, _, function = COMMANDS[arguments.command].partition(":")
         command: Callable[[Any], int] = getattr(importlib.import_module(module), function)
         code = command(arguments)
-        sys.stdout.flush()
+        write_out("", flush=True)
         return code
     except exit_codes.CommandError as error:
         write_error(str(error))
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_codes.BY_SIGNAL + signal.SIGINT
     except BrokenPipeError:
         # The reader of our output has closed it. Python would report that again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return exit_codes.BY_SIGNAL + getattr(signal, "SIGPIPE", 13)
     except Exception:
         import traceback
@@ -80,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_error(line)
         write_error("this is a bug in lockfast; please report it with the lines above")
         return exit_codes.INTERNAL
+    finally:
+        write_err("")
 
 
 def _configure_output() -> None:

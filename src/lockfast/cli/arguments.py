@@ -287,6 +287,25 @@ def _add_serve_options(parser: Parser) -> None:
     )
     _add_state_directory(parser)
     parser.add_argument(
+        "--node",
+        metavar="DIR",
+        help="also be a node of quorum+http://, with its data in DIR; the store is then a file "
+        "there unless --store is given",
+    )
+    parser.add_argument(
+        "--skew",
+        type=types.seconds,
+        metavar="S",
+        help="with --node: how much clocks may differ (default: 0.5)",
+    )
+    parser.add_argument(
+        "--silence",
+        type=types.seconds,
+        metavar="S",
+        help="with --node: grant nothing for S if the data was lost; no TTL is longer "
+        "(default: 60)",
+    )
+    parser.add_argument(
         "--drain",
         type=types.seconds,
         default=1.0,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lockfast.cli import exit_codes
 from lockfast.cli.arguments import Parser, make_parser
+from lockfast.cli.streams import write_out
 
 
 class Option(NamedTuple):
@@ -23,7 +24,7 @@ class Option(NamedTuple):
 def completion(arguments: argparse.Namespace) -> int:
     lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell]
     for line in lines(make_parser()):
-        print(line)
+        write_out(f"{line}\n")
     return exit_codes.OK
 
 

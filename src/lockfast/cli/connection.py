@@ -66,9 +66,9 @@ def _outages_logged_once_connected(client: Client) -> Iterator[None]:
 
 def url_of(arguments: argparse.Namespace) -> str:
     """Return the store's URL from the arguments or the environment; it may contain a password."""
-    if arguments.url:
+    if arguments.url is not None:
         return str(arguments.url)
-    if arguments.url_file:
+    if arguments.url_file is not None:
         return settings.read_url_file(arguments.url_file, "--url-file")
     return settings.default_url()
 

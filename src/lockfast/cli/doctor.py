@@ -19,7 +19,8 @@ _VERDICTS: Final = {"good": "ok", "note": "note", "bad": "BAD"}
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the checks of a store; raises StoreMisconfiguredError if one of them is bad."""
-    store = open_maintenance(parse_url(arguments.where or url_of(arguments)))
+    url = url_of(arguments) if arguments.where is None else arguments.where
+    store = open_maintenance(parse_url(url))
     store.ttl_ms = ttl_to_ms(arguments.ttl)
     if arguments.dump:
         for line in store.dump():

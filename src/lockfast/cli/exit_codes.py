@@ -22,6 +22,8 @@ NO: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 69
 INTERNAL: Final = 70
+OUTPUT: Final = 74
+"""What was asked for could not be written to standard output."""
 NOT_OBTAINED: Final = 75
 LEASE_LOST: Final = 76
 DENIED: Final = 77

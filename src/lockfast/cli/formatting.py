@@ -15,6 +15,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from lockfast.cli.streams import write_err, write_out
+
 NARROWEST_COLUMN: Final = 8
 """A column of a table is never cut to less than this."""
 WIDE: Final = 100
@@ -53,27 +55,27 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 def write_line(line: str = "", *, flush: bool = False) -> None:
     """Write one line to standard output, escaped."""
-    print(line if isinstance(line, ColouredLine) else safe_text(line), flush=flush)
+    write_out(f"{line if isinstance(line, ColouredLine) else safe_text(line)}\n", flush=flush)
 
 
 def write_fields(fields: Sequence[str]) -> None:
     """Write one line of fields separated by tabs to standard output, escaped."""
-    print("\t".join(map(safe_text, fields)))
+    write_out("\t".join(map(safe_text, fields)) + "\n")
 
 
 def write_error(message: str) -> None:
     """Write one line to standard error, escaped and marked as ours."""
-    print(f"lockfast: {safe_text(message)}", file=sys.stderr, flush=True)
+    write_err(f"lockfast: {safe_text(message)}\n")
 
 
 def write_note(text: str) -> None:
     """Write a note, neither output nor an error, to standard error; newlines stay."""
-    print("\n".join(map(safe_text, text.split("\n"))), file=sys.stderr, flush=True)
+    write_err("\n".join(map(safe_text, text.split("\n"))) + "\n")
 
 
 def write_prompt(text: str) -> None:
     """Write a question to standard error, escaped, without a newline."""
-    print(safe_text(text), end="", file=sys.stderr, flush=True)
+    write_err(safe_text(text))
 
 
 class LogFormatter(logging.Formatter):

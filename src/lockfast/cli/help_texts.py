@@ -197,6 +197,10 @@ or a Unix socket needs TLS.
   lockfast serve
   lockfast serve --store redis://localhost --listen /run/lockfast.sock
   lockfast serve --store-file url --listen 0.0.0.0:7601 --config server.toml
+  lockfast serve --node /var/lib/lockfast --config server.toml
+
+The last one is also a node of quorum+https://a,b,c, where more than half of
+independent servers grant a lock.
 
 SIGTERM shuts down gracefully; sessions stay alive in the store. SIGHUP reads
 rights, quotas and certificates again.

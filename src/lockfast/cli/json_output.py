@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lockfast.cli.streams import write_out
 from lockfast.flow.admin import LockInfo
 
 
 def write_json(value: object) -> None:
     """Write one document on one line and flush it."""
-    print(json.dumps(value, separators=(",", ":")), flush=True)
+    write_out(json.dumps(value, separators=(",", ":")) + "\n", flush=True)
 
 
 def lock_as_json(lock: LockInfo) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from lockfast.api.blocking import Client
 from lockfast.cli.formatting import columns_of, duration, safe_text
+from lockfast.cli.streams import write_err
 from lockfast.cli.terminal import Terminal
 from lockfast.errors import LockfastError
 from lockfast.flow.admin import LockInfo
@@ -53,7 +54,7 @@ class WaitingLine:
             # Bounded: it may be in the middle of a request to a store that does not answer.
             self._thread.join(0.5)
         if self._shown:
-            _write("\r\x1b[K")
+            write_err("\r\x1b[K")
 
     def _run(self) -> None:
         if self._ended.wait(QUIET_S):
@@ -79,7 +80,7 @@ class WaitingLine:
         )
         self._shown = True
         # Leave room for the ^C that the terminal may echo: on a second line it would stay.
-        _write(f"\r\x1b[K{_cut(line, _columns() - 3)}")
+        write_err(f"\r\x1b[K{_cut(line, _columns() - 3)}")
 
 
 def waiting_text(
@@ -116,8 +117,3 @@ def _cut(line: str, columns: int) -> str:
     while line and columns_of(line) > columns - 1:
         line = line[:-1]
     return f"{line}…"
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

@@ -32,7 +32,9 @@ for it.
 |---|---|
 | `app`, `endpoints`, `streams` | the ASGI application, its requests and its streams |
 | `service` | one command of one principal: validate, complete, execute, filter |
+| `node_service`, `node_endpoints` | the server as a node of a majority (`stores/quorum/`) |
 | `wakes`, `event_log` | wakes and events from the store to streams |
+| `checks` | checks of values that commands and requests to a node share |
 | `border` | what is refused before a request is read: Host, Origin, sizes |
 | `identity`, `tokens`, `jwt`, `rights`, `quotas`, `audit` | security |
 | `problems`, `replies`, `openapi` | replies, problem documents and their description |

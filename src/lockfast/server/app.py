@@ -26,7 +26,10 @@ from lockfast.server.dashboard.routes import Dashboard
 from lockfast.server.endpoints import Endpoints
 from lockfast.server.event_log import EventLog
 from lockfast.server.identity import Authentication, Identity, Refusal
+from lockfast.server.node_endpoints import NodeEndpoints
+from lockfast.server.node_service import NodeHost, NodeOptions
 from lockfast.server.problems import (
+    DRAINING,
     INVALID,
     NOT_FOUND,
     Problem,
@@ -64,6 +67,7 @@ class LockServer:
         config: Config,
         authentication: Authentication,
         panels: Iterable[Panel] = (),
+        node: NodeOptions | None = None,
     ) -> None:
         self._store_url = store_url
         parsed = parse_url(store_url)
@@ -89,13 +93,19 @@ class LockServer:
         self.counters = Counters()
         self._services: dict[str, Service] = {}
         self._logs: dict[str, EventLog] = {}
-        endpoints = Endpoints(self)
+        self.nodes = NodeHost(node) if node is not None else None
+        endpoints = Endpoints(self, is_node=node is not None)
         self.dashboard = Dashboard(self, panels)
         routes = [self._route(route, endpoints) for route in ROUTES]
         routes += [
             StarletteRoute(path, self._guarded(endpoint, False), methods=[method])
             for method, path, endpoint in (*endpoints.others(), *self.dashboard.guarded())
         ]
+        if self.nodes is not None:
+            routes += [
+                StarletteRoute(path, self._guarded(endpoint, upkeep, name), methods=[method])
+                for method, path, endpoint, upkeep, name in NodeEndpoints(self, self.nodes).routes()
+            ]
         routes += [
             StarletteRoute(path, self._open(endpoint), methods=["GET"])
             for path, endpoint in endpoints.public()
@@ -138,6 +148,10 @@ class LockServer:
             self._logs[namespace] = found
         return found
 
+    def checked_namespace(self, request: Request) -> str:
+        """Return the namespace that a request names; "" is the default. Raises Problem."""
+        return self._checked(request.query_params.get("namespace", ""))
+
     def _checked(self, namespace: str) -> str:
         if not namespace or namespace in self._services:
             return namespace
@@ -155,6 +169,11 @@ class LockServer:
         mark = "&" if "?" in self._store_url else "?"
         return f"{self._store_url}{mark}namespace={namespace}"
 
+    async def check_node(self) -> None:
+        """Open the node of the default namespace, if this server is one. Raises StoreError."""
+        if self.nodes is not None:
+            await self.nodes.node("").about()
+
     # ── callers ──────────────────────────────────────────────────────────────────────
 
     def caller(self, request: Request) -> Caller:
@@ -163,7 +182,7 @@ class LockServer:
         request.scope[PRINCIPAL] = identity.principal
         if self.authentication.anonymous:
             return Caller("", EVERYTHING, self._usages.of(""))
-        namespace = self._checked(request.query_params.get("namespace", ""))
+        namespace = self.checked_namespace(request)
         rights = self._policy.rights.of(identity.principal, namespace or self._own_namespace)
         if not rights.any():
             raise forbidden(f"{identity.principal} has no rights in this namespace")
@@ -175,6 +194,12 @@ class LockServer:
         except Refusal as refusal:
             self.note_refused_login(request, refusal)
             raise unauthorized() from None
+
+    def may_stream(self, caller: Caller) -> None:
+        """Raise Problem if the caller may not open another stream now."""
+        if self.draining.is_set():
+            raise Problem(503, DRAINING)
+        caller.usage.may_stream()
 
     def note_login(self, request: Request, principal: str) -> None:
         """Write a login to the audit log."""
@@ -286,6 +311,8 @@ class LockServer:
             service.wakes.close()
             service.store.close()
         self._services.clear()
+        if self.nodes is not None:
+            self.nodes.close()
         self._refusals.summarize()
         self.audit.close()
 

@@ -24,6 +24,8 @@ from lockfast.server.problems import (
     Problem,
 )
 from lockfast.stores.lockserver.routes import BODY_MAX
+from lockfast.stores.quorum.json_codec import PATHS, REQUEST_MAX
+from lockfast.stores.quorum.messages import Sync
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 API_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
@@ -31,6 +33,8 @@ PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+LARGER_BODIES: Final = {PATHS[Sync]: REQUEST_MAX}
+"""The paths whose bodies may be larger than BODY_MAX; they are read after authentication."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -84,8 +88,9 @@ class Border:
                 421, MISDIRECTED, "its operator lists the names it serves: hosts in [server]"
             )
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > BODY_MAX:
-            raise Problem(413, TOO_LARGE, f"a body has at most {BODY_MAX} bytes")
+        bytes_max = LARGER_BODIES.get(scope["path"], BODY_MAX)
+        if not length.isdigit() or int(length) > bytes_max:
+            raise Problem(413, TOO_LARGE, f"a body has at most {bytes_max} bytes")
         if scope["method"] not in CHANGING:
             return
         origin = headers.get("origin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -14,12 +15,13 @@ from lockfast import __version__
 from lockfast.core import commands as c
 from lockfast.core.codec import CodecError, command_of, encode_fields
 from lockfast.flow import deadlock
-from lockfast.flow.admin import deadlock_info
+from lockfast.flow.admin import deadlock_info, read_all_holders
 from lockfast.flow.keeper import LOOK_SLACK_MS
 from lockfast.flow.retry import Backoff
 from lockfast.flow.wait_graph import wait_graph
 from lockfast.runtimes.platform import now_ms
 from lockfast.server import streams
+from lockfast.server.checks import check_session
 from lockfast.server.openapi import document
 from lockfast.server.problems import DRAINING, INVALID, Problem
 from lockfast.server.replies import response_to
@@ -39,8 +41,9 @@ Guarded = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class Endpoints:
-    def __init__(self, server: LockServer) -> None:
+    def __init__(self, server: LockServer, *, is_node: bool) -> None:
         self._server = server
+        self._document = encode_fields(document(is_node=is_node))
 
     def others(self) -> Iterable[tuple[str, str, Guarded]]:
         """Yield the endpoints that are not a single command: method, path, endpoint."""
@@ -138,7 +141,7 @@ class Endpoints:
             raise Problem(422, INVALID, "all members have to be strings")
         service = self._service(request)
         kind, name = body.get("kind", "lock"), body["name"]
-        view = await service.execute(caller, c.Inspect(kind, name, 0))
+        view = await read_all_holders(partial(service.execute, caller), kind, name)
         revoked = 0
         for holder in view.holders if isinstance(view, c.ResourceView) else ():
             command = c.Revoke(holder.session, holder.n, body.get("by", ""), body["reason"])
@@ -164,10 +167,10 @@ class Endpoints:
     # ── streams ──────────────────────────────────────────────────────────────────────
 
     async def _wakes(self, request: Request, caller: Caller) -> Response:
-        self._may_stream(caller)
+        self._server.may_stream(caller)
         service = self._service(request)
         session = request.path_params["session"]
-        service.check_session(session)
+        check_session(session)
         if await service.is_foreign(caller, session):
             return response_to(c.Ended("unknown session"))
         media, write = streams.format_for(request.headers.get("accept", ""))
@@ -176,13 +179,8 @@ class Endpoints:
         )
         return stream_response(lines, media)
 
-    def _may_stream(self, caller: Caller) -> None:
-        if self._server.draining.is_set():
-            raise Problem(503, DRAINING)
-        caller.usage.may_stream()
-
     def _events(self, request: Request, caller: Caller) -> Response:
-        self._may_stream(caller)
+        self._server.may_stream(caller)
         query = _query(request)
         after = request.headers.get("last-event-id") or query.get("after") or ""
         if after and not (after.isascii() and after.isdigit() and len(after) < 17):
@@ -231,7 +229,7 @@ class Endpoints:
         return json_response({"status": "ready"})
 
     async def _openapi(self, request: Request) -> Response:
-        return Response(_OPENAPI, media_type="application/json")
+        return Response(self._document, media_type="application/json")
 
     async def _metrics(self, request: Request, caller: Caller) -> Response:
         """Return the server's counters, and those of prometheus-client if it is installed."""
@@ -249,7 +247,6 @@ class Endpoints:
 
 
 _REVOCATION: Final = {"kind", "name", "reason", "by"}
-_OPENAPI: Final = encode_fields(document())
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin
 
 from lockfast import __version__
 from lockfast.core import commands as c
+from lockfast.core.codec import hints_of
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.server.problems import MEDIA_TYPE
 from lockfast.stores.lockserver.routes import ROOT, ROUTES, Route
+from lockfast.stores.quorum.json_codec import NODE, PATHS, wakes_path
 
 _JSON: Final = "application/json"
 _NAMESPACE: Final = {
@@ -20,7 +22,8 @@ _NAMESPACE: Final = {
 }
 
 
-def document() -> dict[str, Any]:
+def document(*, is_node: bool = False) -> dict[str, Any]:
+    """Return the description of a server, and of its node if it is one."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -29,6 +32,8 @@ def document() -> dict[str, Any]:
         if body is not None:
             entry["requestBody"] = {"content": {_JSON: {"schema": body}}, "required": True}
         paths.setdefault(path, {})[method] = entry
+    if is_node:
+        paths |= _node_paths()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,6 +63,20 @@ def document() -> dict[str, Any]:
         },
         "security": [{"bearer": []}],
     }
+
+
+def _node_paths() -> dict[str, dict[str, Any]]:
+    wakes = wakes_path("{session}")
+    paths: dict[str, dict[str, Any]] = {
+        NODE: {"get": _described("Describe this server as a node of a majority", NODE)},
+        wakes: {"get": _described("Follow the wakes of a session of this node", wakes)},
+    }
+    for kind, path in PATHS.items():
+        summary = f"Send {kind.__name__} to this node; clients of quorum+http:// do"
+        entry = _described(summary, path)
+        entry["requestBody"] = {"content": {_JSON: {"schema": schema_of(kind)}}, "required": True}
+        paths[path] = {"post": entry}
+    return paths
 
 
 _OTHERS: Final[tuple[tuple[str, str, str, dict[str, Any] | None], ...]] = (
@@ -103,7 +122,7 @@ _OTHERS: Final[tuple[tuple[str, str, str, dict[str, Any] | None], ...]] = (
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    hints = get_type_hints(route.command, vars(c))
+    hints = hints_of(route.command)
     fields = {name: hint for name, hint in hints.items() if name not in route.in_path}
     found = _described(route.summary, route.path)
     found["operationId"] = route.command.__name__
@@ -165,7 +184,7 @@ _PATH: Final[dict[str, dict[str, Any]]] = {
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """Return the JSON schema of a message, as `core/codec.py` encodes it."""
-    hints = get_type_hints(kind, vars(c))
+    hints = hints_of(kind)
     return {
         "type": "object",
         "properties": {name: _schema(hint) for name, hint in hints.items()},

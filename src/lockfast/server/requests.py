@@ -25,25 +25,35 @@ def stream_response(lines: Any, media: str) -> Response:
     return StreamingResponse(lines, headers={"x-accel-buffering": "no"}, media_type=media)
 
 
-async def json_body(request: Request) -> Any:
+async def json_body(request: Request, bytes_max: int = BODY_MAX) -> Any:
     """Return the JSON of a body, None if it is empty. Raises Problem if too large, deep or slow."""
+    raw = await _body(request, bytes_max)
+    if not raw:
+        return None
+    if len(raw) > BODY_MAX:
+        return await asyncio.to_thread(_parsed, raw, bytes_max)
+    return _parsed(raw, bytes_max)
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
                 data += piece
-                if len(data) > BODY_MAX:
-                    raise Problem(413, TOO_LARGE, f"a body has at most {BODY_MAX} bytes")
+                if len(data) > bytes_max:
+                    raise Problem(413, TOO_LARGE, f"a body has at most {bytes_max} bytes")
     except TimeoutError:
         raise Problem(
             408, SLOW, f"a body has to arrive within {BODY_S:g} s", headers={"connection": "close"}
         ) from None
-    if not data:
-        return None
-    raw = bytes(data)
+    return bytes(data)
+
+
+def _parsed(raw: bytes, bytes_max: int) -> Any:
     if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
         raise Problem(422, INVALID, f"the body is nested deeper than {DEPTH_MAX}")
-    return parse(raw, BODY_MAX)
+    return parse(raw, bytes_max)
 
 
 def _depth(raw: bytes) -> int:

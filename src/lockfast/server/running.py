@@ -34,6 +34,7 @@ from lockfast.server.listening import (
     place_of,
 )
 from lockfast.server.logins import Logins, read_key
+from lockfast.server.node_service import NodeOptions
 from lockfast.server.tokens import TokenFile, TokenVerifier, write_private
 from lockfast.stores.private_files import check_directory, make_directories, open_private
 from lockfast.stores.registry import parse_url
@@ -59,6 +60,8 @@ class Options(NamedTuple):
     insecure_dev: bool = False
     drain_s: float = DRAIN_S
     panels: tuple[Panel, ...] = ()
+    node: NodeOptions | None = None
+    """Also serve a node of a majority."""
     announce: Callable[[str], None] | None = None
     """Called with the server's URL when it is ready, instead of printing the usual lines."""
 
@@ -71,7 +74,7 @@ def serve(options: Options) -> None:
     _refuse_unsafe(options, config, places)
     _prepare(options.state_directory)
     _allow_many_connections()
-    with _only_server(options.store_url):
+    with _only_server(options):
         sockets = sockets or [bind(place) for place in places]
         try:
             with asyncio.Runner() as runner:
@@ -140,22 +143,29 @@ def _hosts_of(sockets: Sequence[socket.socket]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _only_server(store_url: str) -> Iterator[None]:
-    """Hold a lock file, so that only one server serves an embedded file."""
-    url = parse_url(store_url)
-    if url.scheme != "sqlite":
+def _only_server(options: Options) -> Iterator[None]:
+    """Hold lock files, so that only one server serves an embedded file or a node's directory."""
+    with contextlib.ExitStack() as stack:
+        url = parse_url(options.store_url)
+        if url.scheme == "sqlite":
+            stack.enter_context(_alone(f"{url.location}-server", url.label))
+        if options.node is not None:
+            directory = options.node.directory
+            stack.enter_context(_alone(os.path.join(directory, "node-server"), directory))
         yield
-        return
-    path = f"{url.location}-server"
-    with _explained(url.label):
+
+
+@contextlib.contextmanager
+def _alone(path: str, label: str) -> Iterator[None]:
+    with _explained(label):
         make_directories(os.path.dirname(os.path.abspath(path)))
-        descriptor = open_private(path, os.O_RDWR | os.O_CREAT, url.label)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT, label)
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreMisconfiguredError(
-                url.label, "is served by another process", "one server per file; stop the other"
+                label, "is served by another process", "one server per file; stop the other"
             ) from None
         yield
     finally:
@@ -175,8 +185,11 @@ class _Process:
         options = self._options
         fresh = self._first_token()
         config = self._config._replace(hosts=(*self._config.hosts, *_hosts_of(self._sockets)))
-        self.server = LockServer(options.store_url, config, self._authentication(), options.panels)
+        self.server = LockServer(
+            options.store_url, config, self._authentication(), options.panels, options.node
+        )
         self.server.service("")  # a wrong URL or a missing driver must prevent the start
+        await self.server.check_node()
         self._uvicorn = _Uvicorn(self._settings(), self._say_ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -225,11 +238,15 @@ class _Process:
         )
 
     def _first_token(self) -> str:
-        """Create a token at the first start and return the path of its file; "" if not needed."""
+        """Create a token at the first start and return the path of its file; "" if not needed.
+
+        Tokens of principals without rights do not count: nobody could use the server with them.
+        """
         directory = self._options.state_directory
         tokens = token_file(directory)
-        rights = self._config.policy.rights.of(LOCAL, "")
-        if self._options.insecure_dev or tokens.all() or not rights.any():
+        rights = self._config.policy.rights
+        is_usable = any(rights.of(token.principal, "").any() for token in tokens.all())
+        if self._options.insecure_dev or is_usable or not rights.of(LOCAL, "").any():
             return ""
         path = os.path.join(directory, "token")
         write_private(path, tokens.create(LOCAL) + "\n")
@@ -245,6 +262,8 @@ class _Process:
             return
         for url in urls:
             _say(f"serving {self.server.label} at {url}")
+        if self._options.node is not None:
+            _say(f"also a node of a majority, with its data in {self._options.node.directory}")
         if self._fresh:
             with open(self._fresh, encoding="ascii") as file:
                 _say(f"created a token, also in {self._fresh}: {file.read().strip()}")

@@ -11,35 +11,33 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
 from lockfast.core import commands as c
-from lockfast.core.codec import TOKEN_MAX
-from lockfast.core.modes import MODES_OF_KIND, ONCE, UPGRADES
-from lockfast.core.names import (
-    INTERNAL,
-    check_name,
-    check_prefix,
-    check_stored_name,
-    has_controls,
-)
+from lockfast.core.codec import ITEMS_MAX, TOKEN_MAX
+from lockfast.core.modes import UPGRADES
+from lockfast.core.names import INTERNAL, check_prefix, has_controls
 from lockfast.core.reasons import UNKNOWN_SESSION
 from lockfast.flow import deadlock
 from lockfast.flow.capabilities import require_supported
 from lockfast.flow.silent_sessions import just_before
 from lockfast.ports import Store
 from lockfast.runtimes.platform import now_ms
-from lockfast.server.problems import INVALID, Problem, forbidden
+from lockfast.server.checks import (
+    BOUNDS_MAX_MS,
+    PAGE_MAX,
+    REASON_MAX,
+    check_kind,
+    check_lock,
+    check_range,
+    check_session,
+    invalid,
+)
+from lockfast.server.problems import forbidden
 from lockfast.server.quotas import Usage
 from lockfast.server.rights import ACQUIRE, ADMIN, READ, REVOKE, Rights
 from lockfast.server.wakes import Wakes
 
 SEND_MS: Final = 4000
 """How long the store may take; clients wait about as long."""
-SESSION: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-REASON_MAX: Final = 1024
 TTL_MS_MAX: Final = 24 * 3600 * 1000
-BOUNDS_MAX_MS: Final = 366 * 24 * 3600 * 1000
-"""The limit of every duration in a command; a year is as good as forever."""
-KIND_MAX: Final = 64
-PAGE_MAX: Final = 1000
 BLOCK_MAX: Final = 1 << 40
 BOUND_MAX: Final = 100_000
 """How many sessions are cached with their principals; the store knows the others."""
@@ -83,11 +81,6 @@ class Service:
         if handler is not None:
             return await handler(self, caller, command)
         return await self._own(caller, command)
-
-    @staticmethod
-    def check_session(session: str) -> None:
-        if not SESSION.fullmatch(session):
-            raise _invalid("a session id has 1 to 128 characters of A-Z a-z 0-9 . _ : -")
 
     async def send(self, command: c.Command) -> c.Reply:
         return await self._send(command, SEND_MS)
@@ -152,8 +145,7 @@ class Service:
         command = command._replace(inbox=inbox, process="")
         if not caller.principal:
             return command
-        owner = f"{_PRINCIPAL.sub('', command.owner)} [{caller.principal}]"
-        return command._replace(owner=owner)
+        return command._replace(owner=with_principal(command.owner, caller.principal))
 
     async def _open(self, caller: Caller, command: c.Open) -> c.Reply:
         caller.usage.may_open(command.session)
@@ -171,7 +163,7 @@ class Service:
 
     async def _enter(self, caller: Caller, command: c.Enter) -> c.Reply:
         for place in command.places:
-            _need(caller, ACQUIRE, place.name)
+            need(caller, ACQUIRE, place.name)
         caller.usage.may_enter(command.session, command.n)
         opening = command.open
         if opening is not None and caller.principal:
@@ -197,7 +189,7 @@ class Service:
 
     async def _contend(self, caller: Caller, command: c.Contend) -> c.Reply:
         for place in command.enter.places:
-            _need(caller, ACQUIRE, place.name)
+            need(caller, ACQUIRE, place.name)
         session = command.enter.session
         opening = command.enter.open
         if opening is not None:
@@ -223,11 +215,11 @@ class Service:
             claim = await self._claim(session, n)
             for place in claim.places if claim is not None else ():
                 if isinstance(command, c.Proclaim) or (place.mode, command.mode) in UPGRADES:
-                    _need(caller, ACQUIRE, place.name)
+                    need(caller, ACQUIRE, place.name)
         return await self._own(caller, command)
 
     async def _resize(self, caller: Caller, command: c.Resize) -> c.Reply:
-        _need(caller, ADMIN, command.name)
+        need(caller, ADMIN, command.name)
         return await self.send(command)
 
     # ── other clients' claims ────────────────────────────────────────────────────────
@@ -244,8 +236,9 @@ class Service:
 
     async def _revoke_session(self, caller: Caller, command: c.RevokeSession) -> c.Reply:
         await self._need_own(caller, command.session)
+        reply = await self.send(command._replace(by=caller.principal or command.by))
         self.wakes.forget(command.session)
-        return await self.send(command._replace(by=caller.principal or command.by))
+        return reply
 
     async def _expel(self, caller: Caller, command: c.Expel) -> c.Reply:
         await self._need_own(caller, command.session)
@@ -342,8 +335,9 @@ class Service:
 
     def _filtered(self, caller: Caller, command: c.Command, reply: c.Reply) -> c.Reply:
         """Hide who is ahead from a principal that may acquire but not read."""
-        if isinstance(reply, c.Queued) and isinstance(command, c.Enter | c.Look | c.Convert):
-            self.wakes.is_waiting(command.session, command.n, reply.ahead)
+        if isinstance(command, c.Enter | c.Look | c.Convert | c.Leave):
+            ahead = reply.ahead if isinstance(reply, c.Queued) else ()
+            self.wakes.is_waiting(command.session, command.n, ahead)
         if caller.rights.everything:
             return reply
         if isinstance(reply, c.Queued | c.Busy):
@@ -380,7 +374,12 @@ def principal_in(owner: str) -> str:
     return found[1] if found is not None else ""
 
 
-def _need(caller: Caller, verb: str, name: str) -> None:
+def with_principal(owner: str, principal: str) -> str:
+    """Return an owner label that names the principal, and no other."""
+    return f"{_PRINCIPAL.sub('', owner)} [{principal}]"
+
+
+def need(caller: Caller, verb: str, name: str) -> None:
     if not caller.rights.allow(verb, name):
         raise forbidden(f"{caller.principal} has no right to {verb} {name!r}")
 
@@ -412,70 +411,48 @@ def _validate(command: c.Command) -> None:
     """Repeat every check that a client makes. Raises Problem or InvalidNameError."""
     session = getattr(command, "session", None)
     if session is not None:
-        Service.check_session(session)
+        check_session(session)
     if isinstance(command, c.Contend):
-        _range("waited_ms", command.waited_ms, 0, BOUNDS_MAX_MS)
+        check_range("waited_ms", command.waited_ms, 0, BOUNDS_MAX_MS)
         _validate(command.enter)
     elif isinstance(command, c.Enter):
         _validate_enter(command)
     elif isinstance(command, c.Open):
-        _range("ttl_ms", command.ttl_ms, 1, TTL_MS_MAX)
+        check_range("ttl_ms", command.ttl_ms, 1, TTL_MS_MAX)
         if has_controls(command.owner):
-            raise _invalid("owner must not have control characters")
+            raise invalid("owner must not have control characters")
     elif isinstance(command, c.Leave):
-        _range("n", command.n, 0, TOKEN_MAX)
-        _range("close_ms", command.close_ms, 0, BOUNDS_MAX_MS)
+        check_range("n", command.n, 0, TOKEN_MAX)
+        check_range("close_ms", command.close_ms, 0, BOUNDS_MAX_MS)
     elif isinstance(command, c.Inspect | c.Resize):
-        _name(command.kind, command.name)
-        _kind(command.kind)
+        check_lock(command.kind, command.name)
+        check_kind(command.kind)
         if isinstance(command, c.Inspect):
-            _range("waiting_max", command.waiting_max, 0, PAGE_MAX)
+            check_range("waiting_max", command.waiting_max, 0, ITEMS_MAX)
     elif isinstance(command, c.Listing):
         check_prefix(command.prefix)
         check_prefix(command.after)
-        _kind(command.kind)
-        _range("limit", command.limit, 1, PAGE_MAX)
+        check_kind(command.kind)
+        check_range("limit", command.limit, 1, PAGE_MAX)
     elif isinstance(command, c.Sessions | c.Events):
-        _range("limit", command.limit, 1, PAGE_MAX)
+        check_range("limit", command.limit, 1, PAGE_MAX)
         if isinstance(command, c.Events):
-            _range("after", command.after or 0, 0, TOKEN_MAX)
+            check_range("after", command.after or 0, 0, TOKEN_MAX)
     elif isinstance(command, c.Revoke | c.RevokeSession | c.Expel) and not (
         0 < len(command.reason.encode()) <= REASON_MAX
     ):
-        raise _invalid(f"reason has 1 to {REASON_MAX} bytes")
+        raise invalid(f"reason has 1 to {REASON_MAX} bytes")
 
 
 def _validate_enter(command: c.Enter) -> None:
-    _range("n", command.n, 0, TOKEN_MAX)
-    _range("block", command.block, 1, BLOCK_MAX)
+    check_range("n", command.n, 0, TOKEN_MAX)
+    check_range("block", command.block, 1, BLOCK_MAX)
     for name in ("head_start_ms", "max_hold_ms", "lock_delay_ms", "window_ms"):
-        _range(name, getattr(command, name), -BOUNDS_MAX_MS, BOUNDS_MAX_MS)
+        check_range(name, getattr(command, name), -BOUNDS_MAX_MS, BOUNDS_MAX_MS)
     for place in command.places:
-        _name(place.kind, place.name)  # the store checks kinds, modes and weights itself
+        check_lock(place.kind, place.name)  # the store checks kinds, modes and weights itself
     if command.open is not None:
         _validate(command.open)
-
-
-def _name(kind: str, name: str) -> None:
-    if kind == ONCE:
-        check_stored_name(name)
-    else:
-        check_name(name)
-
-
-def _kind(kind: str) -> None:
-    # An unknown kind is harmless: the store has no resources of it.
-    if len(kind) > KIND_MAX or has_controls(kind):
-        raise _invalid(f"kind is one of {', '.join(MODES_OF_KIND)}")
-
-
-def _range(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise _invalid(f"{name} has to be from {least} to {most}")
-
-
-def _invalid(detail: str) -> Problem:
-    return Problem(422, INVALID, detail)
 
 
 _HANDLERS: Final[dict[type, Callable[..., Awaitable[c.Reply]]]] = {

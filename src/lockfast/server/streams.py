@@ -8,7 +8,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lockfast.core.commands import Wake
 from lockfast.errors import LockfastError
@@ -16,7 +16,8 @@ from lockfast.ports import WAKE_MISSED
 from lockfast.server.event_log import EventLog, Gap
 from lockfast.server.problems import Problem
 from lockfast.server.rights import READ
-from lockfast.server.service import Caller, Service
+from lockfast.server.service import Caller
+from lockfast.server.wakes import Hearers
 from lockfast.stores.lockserver.wake_listener import LINES, PING_S
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,14 @@ def format_for(accept: str) -> tuple[str, Write]:
     return (LINES, as_line) if LINES in accept else (SSE, as_sse)
 
 
+class Waking(Protocol):
+    """What has sessions that are woken: the commands of a namespace, or its node."""
+
+    @property
+    def wakes(self) -> Hearers: ...
+    def bound(self, session: str) -> str | None: ...
+
+
 class Pending:
     """Wakes that wait to be written to one stream."""
 
@@ -82,7 +91,7 @@ class Pending:
 
 
 async def wakes(
-    service: Service,
+    service: Waking,
     session: str,
     write: Write,
     recheck: Recheck,

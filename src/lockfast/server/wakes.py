@@ -36,13 +36,46 @@ Hear = Callable[[Wake], None]
 MISSED: Final = Wake("", "", 0, WAKE_MISSED)
 
 
-class Wakes:
+class Hearers:
+    """The streams and waiting requests of each session. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._hearers: dict[str, list[Hear]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of sessions with listeners."""
+        return len(self._hearers)
+
+    @contextlib.contextmanager
+    def hearing(self, session: str, hear: Hear) -> Iterator[None]:
+        """Call `hear` for each wake of a session, on the event loop."""
+        hearers = self._hearers.setdefault(session, [])
+        hearers.append(hear)
+        try:
+            yield
+        finally:
+            hearers.remove(hear)
+            if not hearers and self._hearers.get(session) is hearers:
+                del self._hearers[session]
+
+    def tell(self, wake: Wake) -> None:
+        """Pass a wake on; one without a session goes to all."""
+        if wake.session:
+            for hear in list(self._hearers.get(wake.session, ())):
+                hear(wake)
+            return
+        for hearers in list(self._hearers.values()):
+            for hear in list(hearers):
+                hear(MISSED)
+
+
+class Wakes(Hearers):
     """The listeners of each session. Used on the event loop only, except for `_deliver`."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._hearers: dict[str, list[Hear]] = {}
         self._arrived: deque[Wake] = deque()
         self._scheduled = False
         self._closed = False
@@ -51,10 +84,6 @@ class Wakes:
         self._sweep_at_s = 0.0
         if getattr(store, "listens_for_all", False):
             self._shared = _Listening(store, "", self._deliver)
-
-    def __len__(self) -> int:
-        """Return the number of sessions with listeners."""
-        return len(self._hearers)
 
     def inbox_of(self, session: str, ttl_s: float) -> str:
         """Return the inbox to open a session with."""
@@ -92,17 +121,11 @@ class Wakes:
     def hearing(self, session: str, hear: Hear) -> Iterator[None]:
         """Call `hear` for each wake of a session, on the event loop."""
         self._listening(session)
-        hearers = self._hearers.setdefault(session, [])
-        hearers.append(hear)
-        try:
+        with super().hearing(session, hear):
             yield
-        finally:
-            hearers.remove(hear)
-            if not hearers and self._hearers.get(session) is hearers:
-                del self._hearers[session]
 
     def is_waiting(self, session: str, n: int, ahead: Sequence[Blocker]) -> None:
-        """Pass on which claims are ahead of a waiting one; some stores watch them."""
+        """Pass on who is ahead of a claim: nobody if it does not wait. Some stores watch them."""
         if self._shared is None and session in self._separate:
             self._separate[session].listener.watch_over(n, ahead)
 
@@ -123,14 +146,7 @@ class Wakes:
     def _dispatch(self) -> None:
         self._scheduled = False
         while self._arrived:
-            wake = self._arrived.popleft()
-            if not wake.session:
-                for hearers in list(self._hearers.values()):
-                    for hear in list(hearers):
-                        hear(MISSED)
-            else:
-                for hear in list(self._hearers.get(wake.session, ())):
-                    hear(wake)
+            self.tell(self._arrived.popleft())
 
     def close(self) -> None:
         self._closed = True

@@ -11,6 +11,8 @@ it has no checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from time import monotonic
 from typing import Final, Literal, NamedTuple
 
 from lockfast.core.commands import Reply, Sessions, SessionsReply
@@ -19,6 +21,7 @@ from lockfast.errors import StoreMisconfiguredError, UnsupportedError
 Verdict = Literal["good", "note", "bad"]
 
 PAGE: Final = 1000
+ROUNDS: Final = 10
 
 
 class Diagnosis(NamedTuple):
@@ -88,6 +91,26 @@ class Maintenance:
             f"`lockfast {command}` is not available for this kind of store",
             self._advice,
         )
+
+
+def round_trip(ask: Callable[[], object]) -> Diagnosis:
+    """Measure how long the store takes to answer."""
+    took_ms = []
+    for _ in range(ROUNDS):
+        sent_s = monotonic()
+        ask()
+        took_ms.append((monotonic() - sent_s) * 1000)
+    found = f"{median(took_ms):.2f} ms (slowest of {ROUNDS}: {max(took_ms):.2f} ms)"
+    return Diagnosis("round trip", found)
+
+
+def enough_members(count: int, found: str) -> Diagnosis:
+    """Judge the number of members that decide by majority."""
+    if count < 3:
+        return Diagnosis("members", found, "note", "losing one loses the locks")
+    if count % 2 == 0:
+        return Diagnosis("members", found, "note", "an even number tolerates no more losses")
+    return Diagnosis("members", found)
 
 
 def live_sessions(send: Callable[[Sessions], Reply]) -> int:

@@ -44,6 +44,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "quorum+memory": "lockfast.stores.quorum.opening:open_store",
     "quorum+redis": "lockfast.stores.quorum.opening:open_store",
     "quorum+rediss": "lockfast.stores.quorum.opening:open_store",
+    "quorum+http": "lockfast.stores.quorum.opening:open_store",
+    "quorum+https": "lockfast.stores.quorum.opening:open_store",
     "quorum+sqlite": "lockfast.stores.quorum.opening:open_store",
     "quorum+unix": "lockfast.stores.quorum.opening:open_store",
     "quorum+valkey": "lockfast.stores.quorum.opening:open_store",
@@ -136,6 +138,10 @@ def parse_url(url: str) -> StoreUrl:
 
     if not isinstance(url, str):
         raise TypeError(f"a store URL must be a str, not {type(url).__name__}")
+    if not url:
+        raise StoreMisconfiguredError(
+            "the store URL", "is empty", "name a store, or leave the URL out for a local file"
+        )
     label = label_of(url)
     scheme, mark, rest = url.partition("://")
     if not mark or not re.fullmatch(_SCHEME, scheme):

@@ -111,6 +111,15 @@ class Stream:
         self.socket.close()
 
 
+def tune(opened: socket.socket) -> None:
+    """Send small requests without delay, and detect a server that vanished without closing."""
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def left_s(until_s: float) -> float:
     """Return the seconds left until `until_s`; raise TimeoutError if there are none."""
     left = until_s - monotonic()

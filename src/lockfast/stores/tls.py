@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 
 TLS_OPTIONS: Final = ("ca", "cert", "key", "verify")
 
+_OUTDATED: Final = (9, 10)
+_OTHER_HOST: Final = (62, 64)
+"""OpenSSL's codes for a certificate that is not valid now, and for another host or IP address."""
+
+
+def certificate_advice(error: ssl.SSLCertVerificationError) -> str:
+    """Return what to do about a certificate of a server that was not accepted."""
+    if error.verify_code in _OUTDATED:
+        return "have the server's certificate renewed, and check the clock of this machine"
+    if error.verify_code in _OTHER_HOST:
+        return "connect to a host name that is in the certificate"
+    return "name the authority that signed it with ?ca=FILE"
+
 
 def tls_context(url: StoreUrl, *schemes: str) -> ssl.SSLContext | None:
     """Return the TLS context for `url`, or None if its scheme is none of `schemes`."""

@@ -13,7 +13,7 @@ import ssl
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreMisconfiguredError
-from lockfast.stores.http.members import Member
+from lockfast.stores.http.members import Member, parse_member
 from lockfast.stores.lockserver.paths import default_token_file
 from lockfast.stores.registry import StoreUrl
 from lockfast.stores.tls import tls_context
@@ -40,6 +40,10 @@ class Address(NamedTuple):
 def parse(url: StoreUrl) -> Address:
     """Return the address in a URL. Raises StoreMisconfiguredError if it is malformed."""
     url.refuse_other_options(*OPTIONS)
+    if url.password is not None:
+        raise StoreMisconfiguredError(
+            url.label, "takes a token, not a password", "write ?token_file=, or https://:token@host"
+        )
     credentials, _, place = url.location.rpartition("@")
     members = _members(url, place)
     is_local = all(is_loopback(member) for member in members)
@@ -62,13 +66,9 @@ def _members(url: StoreUrl, place: str) -> tuple[Member, ...]:
         if not place.startswith("/"):
             raise StoreMisconfiguredError(url.label, "names no socket", "write http+unix:///path")
         return (Member(place),)
-    found = []
-    for text in place.rstrip("/").split(","):
-        match = re.fullmatch(r"(\[[0-9a-fA-F:.%a-z]+\]|[^:\[\]/]+)(?::(\d{1,5}))?", text)
-        if match is None or int(match[2] or 1) not in range(1, 65536):
-            raise StoreMisconfiguredError(url.label, "names no server", "write https://host:port")
-        found.append(Member(match[1].strip("[]"), int(match[2] or PORTS[url.scheme])))
-    return tuple(found)
+    port, advice = PORTS[url.scheme], "write https://host:port"
+    texts = place.rstrip("/").split(",")
+    return tuple(parse_member(url, text, port, advice) for text in texts)
 
 
 def _token(url: StoreUrl, credentials: str, is_local: bool) -> str:

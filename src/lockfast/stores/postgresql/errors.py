@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lockfast.errors import (
+    CHECK_ADDRESS,
     AccessDeniedError,
     OutcomeUnknownError,
     StoreError,
@@ -99,4 +100,4 @@ def refused_connection(message: str, label: str) -> StoreError:
                     label, f"its certificate is not accepted ({said})", "write ?sslrootcert=file"
                 )
             return translate(code, message, label)
-    return StoreUnavailableError(label, f"cannot be reached ({said})")
+    return StoreUnavailableError(label, f"cannot be reached ({said})", CHECK_ADDRESS)

@@ -73,6 +73,7 @@ class StepTable(Table):
     """The lock table, with tokens and arrival numbers from sequences."""
 
     rows: StepRows
+    has_wall_clock = True
 
     def __init__(self, rows: StepRows) -> None:
         super().__init__(rows)

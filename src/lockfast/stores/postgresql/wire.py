@@ -7,13 +7,24 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from time import monotonic
 from typing import Final
 
-from lockfast.core.commands import WAKE_GRANTED, WAKE_LOOK, Command, Reply, Wake
-from lockfast.errors import StoreUnavailableError
+from lockfast.core.commands import (
+    WAKE_GRANTED,
+    WAKE_LOOK,
+    Command,
+    Ended,
+    Enter,
+    Refused,
+    Reply,
+    Wake,
+)
+from lockfast.errors import StoreBusyError
 from lockfast.ports import Deliver
 from lockfast.runtimes.platform import at_fork
+from lockfast.stores.forks import restart_in_children
 from lockfast.stores.postgresql.address import Address
 from lockfast.stores.postgresql.connection import Connection
 from lockfast.stores.postgresql.migration import ensure
@@ -45,9 +56,18 @@ class Server:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.channel = f"lockfast_{secrets.token_hex(8)}"
-        """The channel for notifications to all sessions of this client."""
         self._is_known = False
+        self.start()
+        restart_in_children(self)
+
+    def start(self) -> None:
+        """Begin without sessions, in a new client or in a forked child.
+
+        A child that kept its parent's channel would take the sessions of its parent and its
+        siblings for its own, and not notify them.
+        """
+        self.channel = f"lockfast_{secrets.token_hex(8)}"
+        """The channel for notifications to all sessions of this client, in this process."""
         self._listeners: dict[str, Deliver] = {}
 
     def connect(self, until_s: float) -> Connection:
@@ -81,6 +101,14 @@ class Server:
             return steps.apply(command)
         finally:
             wakes += steps.wakes
+
+    def busy(self) -> StoreBusyError:
+        """Return the error for a command that got no connection in time."""
+        return StoreBusyError(
+            self.address.label,
+            f"all {self.address.connections_max} connections of this client are busy",
+            "raise ?connections= in the URL",
+        )
 
     def attach(self, session: str, deliver: Deliver) -> None:
         self._listeners[session] = deliver
@@ -118,7 +146,12 @@ class BlockingWire:
     def _start(self) -> None:
         self._forks = _forks
         self._idle: deque[Connection] = deque()
-        self._slots = threading.Semaphore(self._server.address.connections_max)
+        count = self._server.address.connections_max
+        self._slots = threading.Semaphore(count)
+        self._entering = threading.Semaphore(max(1, count - 1))
+        """Claims leave a connection for releases, which a crowd of claims would delay."""
+        self._opened = ""
+        """The session that was opened last, by a claim."""
 
     async def send(self, command: Command, timeout_ms: int) -> Reply:
         return self.apply(command, timeout_ms)
@@ -129,17 +162,25 @@ class BlockingWire:
         if self._forks != _forks:
             _inherited.append(self._idle)
             self._start()
-        slots = self._slots
-        if not slots.acquire(timeout=max(0.0, until_s - monotonic())):
-            raise StoreUnavailableError(
-                self._server.address.label,
-                f"all {self._server.address.connections_max} connections of this client are busy",
-                "raise ?connections= in the URL",
-            )
-        try:
-            return self._on_a_connection(command, until_s, clock)
-        finally:
-            slots.release()
+        needed = [self._slots]
+        if isinstance(command, Enter):
+            needed.insert(0, self._entering)
+        with ExitStack() as taken:
+            for slots in needed:
+                # Leave half of the time for the command itself.
+                if not slots.acquire(timeout=max(0.0, until_s - monotonic() - timeout_ms / 2000)):
+                    raise self._server.busy()
+                taken.callback(slots.release)
+            if not isinstance(command, Enter) or command.open is None:
+                return self._on_a_connection(command, until_s, clock)
+            # Each claim of a crowd that met a new session carries its `Open`. That locks the
+            # session and takes several flights, so leave it out once a claim has a reply.
+            if command.session == self._opened:
+                command = command._replace(open=None)
+            reply = self._on_a_connection(command, until_s, clock)
+            if not isinstance(reply, Ended | Refused):
+                self._opened = command.session
+            return reply
 
     def _on_a_connection(self, command: Command, until_s: float, clock: Clock | None) -> Reply:
         connection = self._take(until_s)

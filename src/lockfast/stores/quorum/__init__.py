@@ -8,10 +8,14 @@ once more than half of the nodes have accepted.
     node.py                      the rules of a node; the reference for node.lua
     local.py, memory.py, sqlite.py, local_aio.py   nodes that run in the client's process
     node.lua, codec.py           the same rules as a Redis script, and the encoding of requests
+    json_codec.py                the encoding for Lockfast servers (server/node_service.py)
     session_records.py           what the client knows: which nodes accepted which claim, and when
     wire.py                      the protocol: each command is one round of requests to all nodes
     flights.py                   the port to the network: ask all nodes, return when enough answered
-    links.py, redis.py, aio.py   non-blocking connections, driven by poll or by an event loop
+    links.py                     a non-blocking connection to a node: connect, greet, send, receive
+    redis.py, http.py            the protocols on it
+    fleet.py, aio.py             a flight over connections, driven by poll or by an event loop
+    identities.py                two names of one node are refused
 
 The store declares `contend` in place of `queue`. `flow/contention.py` retries: each attempt is a
 `Contend`, answered by `Granted` or `Busy(retry_ms)`. A node that frees a lock wakes the contender
@@ -23,6 +27,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from lockfast.ports import Capabilities, Deliver, Runtime, WakeListener, Wire
+from lockfast.stores.forks import restart_in_children
 from lockfast.stores.memory import wall_us
 from lockfast.stores.quorum.flights import Flights
 from lockfast.stores.quorum.session_records import SessionRecords
@@ -73,6 +78,11 @@ class QuorumStore:
         self._keeper_runtime = keeper_runtime
         self._ttl_ms_max = ttl_ms_max
         self._records = records or SessionRecords(backend.nodes, keeper_runtime.mutex(), wall_us)
+        restart_in_children(self)
+
+    def start(self) -> None:
+        """Begin anew in a forked child."""
+        self._records.start(self._keeper_runtime.mutex())
 
     def caller_wire(self) -> Wire:
         return self._wire(self._backend.caller_flights(), self._runtime)

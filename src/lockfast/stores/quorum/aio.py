@@ -1,4 +1,4 @@
-"""Redis nodes for asyncio: one connection to each node, shared by all tasks of a loop."""
+"""Nodes over the network, for asyncio: one connection to each, shared by all tasks of a loop."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lockfast.runtimes.platform import now_ms
+from lockfast.stores.quorum.fleet import Flight, NetworkBackend, Nodes, no_late, nobody_waits
 from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
 from lockfast.stores.quorum.links import Link
 from lockfast.stores.quorum.messages import Request
-from lockfast.stores.quorum.redis import Flight, Nodes, RedisBackend, no_late, nobody_waits
 
 
-class AsyncRedisBackend(RedisBackend):
-    """A RedisBackend for asyncio: callers await their flights."""
+class AsyncNetworkBackend(NetworkBackend):
+    """A NetworkBackend for asyncio: callers await their flights."""
 
     def caller_flights(self) -> Flights:
         return self._noted(AsyncFlights(self._nodes))
@@ -33,7 +33,7 @@ class _LoopFleet:
 
     def __init__(self, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.links = [nodes.link(address) for address in nodes.addresses]
+        self.links = nodes.links()
         self._watched: dict[Link, _Watched] = {}
 
     def watch(self) -> None:
@@ -94,9 +94,9 @@ class AsyncFlights:
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
-        flight = Flight(requests, late, news)
+        flight = Flight(self._nodes, requests, late, news)
         patience = Patience(now_ms(), timeout_ms)
-        flight.depart(fleet.links, self._nodes.pack_all(requests))
+        flight.depart(fleet.links)
         fleet.watch()
         try:
             while left_ms := patience.left_ms(judge(flight.answers), now_ms()):
@@ -112,7 +112,7 @@ class AsyncFlights:
 
     def post(self, requests: Sequence[Request | None]) -> None:
         fleet = self._fleet_of(asyncio.get_running_loop())
-        Flight(requests, no_late, nobody_waits).depart(fleet.links, self._nodes.pack_all(requests))
+        Flight(self._nodes, requests, no_late, nobody_waits).depart(fleet.links)
         fleet.watch()
 
     def _fleet_of(self, loop: asyncio.AbstractEventLoop) -> _LoopFleet:

@@ -8,25 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from lockfast.core.commands import Open
 from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.stores.quorum import messages as m
 
 KEYS: Final = ("rows", "index", "idle", "due")
-
-_NAMES: Final = {
-    Open: "open",
-    m.Take: "take",
-    m.Give: "give",
-    m.Keep: "keep",
-    m.Sync: "sync",
-    m.End: "end",
-    m.Describe: "describe",
-    m.ReadClaims: "claims",
-    m.ReadLocks: "locks",
-    m.ReadSessions: "sessions",
-}
-
 
 _LOCK: Final = (
     "HIGHEST", "USED", "SESSION", "N", "BALLOT", "ACTOR", "VALUE", "SINCE", "HOLD", "DELAY",
@@ -69,7 +54,7 @@ def inbox_of(namespace: str, session: str) -> str:
 
 def call_of(request: m.Request) -> tuple[str, list[str | int]]:
     """Return the name of a request and its arguments."""
-    return _NAMES[type(request)], _arguments(request)
+    return m.NAMES[type(request)], _arguments(request)
 
 
 def _arguments(request: m.Request) -> list[str | int]:

@@ -15,7 +15,7 @@ from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
 FLIGHT_MS_MAX: Final = 1000
 """A flight without a majority ends after this time even if its caller's timeout is longer: the next
 flight also asks nodes that were unreachable when this one was sent."""
-STRAGGLERS_MS_MIN: Final = 5
+STRAGGLERS_MS_MIN: Final = 20
 STRAGGLERS_MS_MAX: Final = 200
 
 

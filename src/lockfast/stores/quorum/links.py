@@ -1,8 +1,8 @@
-"""A non-blocking connection to one Redis node.
+"""A non-blocking connection to one node.
 
 A dead or silent node must not delay its callers, so connecting, greeting, sending and receiving
 are steps of one small state machine. Its driver polls the socket: a loop over all nodes in the
-blocking API, the event loop in asyncio.
+blocking API, the event loop in asyncio. A `Framing` knows the protocol: Redis, or HTTP.
 
 A request is either unsent (the node certainly has not seen it, and it can be withdrawn) or sent,
 and then answered in order. If a node leaves a request unanswered for STALL_S, the connection is
@@ -15,25 +15,19 @@ import contextlib
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from lockfast.errors import StoreError, StoreUnavailableError
-from lockfast.stores.passwords import plain
+from lockfast.errors import LockfastError, StoreError, StoreUnavailableError
 from lockfast.stores.quorum.messages import NoAnswer
-from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.connection import tune, unreachable
-from lockfast.stores.redis.errors import is_script_missing, translate
-from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader, pack
+from lockfast.stores.stream import IDLE_S, tune
 
-STALL_S: Final = 1.0
+STALL_S: Final = 2.0
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 0.5
 RECEIVE_BYTES: Final = 65536
-ANSWER_BYTES_MAX: Final = 1 << 24
-"""A session may have tens of thousands of locks, which a node lists in one answer."""
 _AGAIN: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Tell = Callable[[Any], None]
@@ -48,10 +42,65 @@ class State(Enum):
     READY = "ready"
 
 
+class Endpoint(NamedTuple):
+    """Where a node listens."""
+
+    label: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    """The path of a Unix socket, instead of host and port."""
+    tls: ssl.SSLContext | None = None
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.label}>"
+
+
+class Framing(Protocol):
+    """The protocol on one connection; each connection has a new one."""
+
+    @property
+    def window(self) -> int:
+        """How many requests may be unanswered; others wait unsent, so that they can be withdrawn
+        if a slow node does not get to them in time."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node takes no more requests on this connection."""
+        ...
+
+    def greeting(self) -> Sequence[bytes]:
+        """Return what to send first; each part has one reply. Raises StoreError."""
+        ...
+
+    def check_greeting(self, reply: Any) -> LockfastError | None:
+        """Return why the connection cannot be used, judging by a reply to the greeting."""
+        ...
+
+    def objection(self) -> StoreError | None:
+        """Return why no more requests may be sent, judging by what other connections found."""
+        ...
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the replies that are complete now. Raises OSError if they are malformed."""
+        ...
+
+    def refusal(self, reply: Any) -> NoAnswer | None:
+        """Return why a reply is no answer to a request; None if it is one."""
+        ...
+
+    def unreachable(self, error: OSError) -> StoreError:
+        """Return the error for a connection that failed."""
+        ...
+
+
 class Waiting(NamedTuple):
+    since_s: float
     packed: bytes
     tell: Tell
     flight: object
+    """What may withdraw it; None if nothing may."""
 
 
 class Link:
@@ -59,23 +108,26 @@ class Link:
 
     def __init__(
         self,
-        address: Address,
-        greeting: Sequence[bytes],
+        endpoint: Endpoint,
+        framing: Callable[[], Framing],
         on_push: Callable[[Any], None] | None = None,
     ) -> None:
-        self.address = address
+        self.endpoint = endpoint
         self.socket: socket.socket | None = None
         self.state = State.CLOSED
         self.retry_at_s = 0.0
-        self._greeting = greeting
+        self._new_framing = framing
+        self._framing = framing()
         self._on_push = on_push
         self._retry_s = RETRY_FIRST_S
-        self._error: StoreError = StoreUnavailableError(address.label, "not connected yet")
+        self._failures = 0
+        """How often it could not connect; the next address of the host is tried then."""
+        self._error: LockfastError = StoreUnavailableError(endpoint.label, "not connected yet")
         self._out = bytearray()
         self._sent: deque[tuple[float, Tell]] = deque()
-        self._waiting: list[Waiting] = []
-        self._reader = ReplyReader()
+        self._waiting: deque[Waiting] = deque()
         self._began_s = 0.0
+        self._used_s = 0.0
 
     # ── for its driver ───────────────────────────────────────────────────────────────
 
@@ -86,13 +138,16 @@ class Link:
     def request(self, packed: bytes, tell: Tell, flight: object) -> None:
         """Send a request, or keep it until the connection is established."""
         now_s = self.refresh()
-        if self.state is State.READY:
+        if self.state is State.READY and (objection := self._framing.objection()) is not None:
+            self._fail(objection)
+        if self.state is State.CLOSED:
+            tell(NoAnswer(self._error))
+        elif self.state is not State.READY or len(self._sent) >= self._framing.window:
+            self._waiting.append(Waiting(now_s, packed, tell, flight))
+        else:
+            self._used_s = now_s
             self._sent.append((now_s, tell))
             self._write(packed)
-        elif self.state is State.CLOSED:
-            tell(NoAnswer(self._error))
-        else:
-            self._waiting.append(Waiting(packed, tell, flight))
 
     def refresh(self) -> float:
         """Close a stalled connection, and reconnect once the retry delay has passed.
@@ -102,17 +157,28 @@ class Link:
         now_s = monotonic()
         if self.state is State.READY:
             if self._sent and now_s - self._sent[0][0] > STALL_S:
-                self._fail(StoreUnavailableError(self.address.label, "did not answer in time"))
+                self._fail(StoreUnavailableError(self.endpoint.label, "did not answer in time"))
+            elif not self._sent and now_s - self._used_s > IDLE_S:
+                self.step()  # the node may have closed an idle connection
         elif self.state is not State.CLOSED and now_s - self._began_s > STALL_S:
-            self._fail(StoreUnavailableError(self.address.label, "could not be reached in time"))
+            self._fail(StoreUnavailableError(self.endpoint.label, "could not be reached in time"))
+        while self._waiting and now_s - self._waiting[0].since_s > STALL_S:
+            self._waiting.popleft().tell(self._not_sent())
         if self.state is State.CLOSED and now_s >= self.retry_at_s:
             self._connect(now_s)
         return now_s
 
     def withdraw(self, flight: object) -> None:
         """Drop the requests of a flight that were not sent."""
-        if self._waiting:
-            self._waiting = [each for each in self._waiting if each.flight is not flight]
+        if not self._waiting:
+            return
+        dropped = [each for each in self._waiting if each.flight is flight]
+        self._waiting = deque(each for each in self._waiting if each.flight is not flight)
+        for each in dropped:
+            each.tell(self._not_sent())
+
+    def _not_sent(self) -> NoAnswer:
+        return NoAnswer(StoreUnavailableError(self.endpoint.label, "is too slow"))
 
     def step(self) -> None:
         """Continue as far as possible without blocking."""
@@ -129,35 +195,34 @@ class Link:
         except _AGAIN:
             return
         except OSError as error:
-            self._fail(unreachable(self.address, error))
+            self._fail(self._framing.unreachable(error))
 
     def close(self) -> None:
-        self._fail(StoreUnavailableError(self.address.label, "the connection was closed"))
+        self._fail(StoreUnavailableError(self.endpoint.label, "the connection was closed"))
 
     # ── steps ────────────────────────────────────────────────────────────────────────
 
     def _connect(self, now_s: float) -> None:
-        address = self.address
+        endpoint = self.endpoint
         self._began_s = now_s
         self.retry_at_s = now_s + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         try:
-            if address.path:
+            if endpoint.path:
                 opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                where: Any = address.path
+                where: Any = endpoint.path
             else:
-                found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-                family, kind, protocol, _, where = found[0]
+                found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, where = found[self._failures % len(found)]
                 opened = socket.socket(family, kind, protocol)
             opened.setblocking(False)
             self.socket, self.state = opened, State.CONNECTING
-            self._reader = ReplyReader()
-            self._reader.bytes_max = ANSWER_BYTES_MAX
+            self._framing = self._new_framing()
             with contextlib.suppress(BlockingIOError):
                 opened.connect(where)
                 self._connected()
         except OSError as error:
-            self._fail(unreachable(address, error))
+            self._fail(self._framing.unreachable(error))
 
     def _connected(self) -> None:
         assert self.socket is not None
@@ -165,21 +230,20 @@ class Link:
         if error:
             raise OSError(error, "connection refused")
         self.socket.getpeername()  # raises OSError after a spurious wake-up
-        if not self.address.path:
+        if not self.endpoint.path:
             tune(self.socket)
-        if self.address.tls is None:
+        if self.endpoint.tls is None:
             self._greet()
             return
-        self.socket = self.address.tls.wrap_socket(
-            self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
+        self.socket = self.endpoint.tls.wrap_socket(
+            self.socket, server_hostname=self.endpoint.host, do_handshake_on_connect=False
         )
         self.state = State.SHAKING
 
     def _greet(self) -> None:
         self.state = State.GREETING
         try:
-            # Read again for each connection: the password may have changed.
-            *first, last = (*_credentials(self.address), *self._greeting)
+            *first, last = self._framing.greeting()
         except StoreError as error:
             self._fail(error)
             return
@@ -190,8 +254,9 @@ class Link:
         self._write(last)
 
     def _check_greeting(self, reply: Any) -> None:
-        if isinstance(reply, Exception):
-            self._fail(translate(str(reply), self.address.label))
+        error = self._framing.check_greeting(reply)
+        if error is not None:
+            self._fail(error)
 
     def _greeted(self, reply: Any) -> None:
         self._check_greeting(reply)
@@ -199,8 +264,13 @@ class Link:
             return
         self.state = State.READY
         self._retry_s = RETRY_FIRST_S
-        waiting, self._waiting = self._waiting, []
-        for packed, tell, _ in waiting:
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        if not self._waiting or self.state is not State.READY or self._framing.is_over:
+            return
+        while self._waiting and len(self._sent) < self._framing.window:
+            _, packed, tell, _ = self._waiting.popleft()
             self._sent.append((monotonic(), tell))
             self._out += packed
         self._write(b"")
@@ -217,7 +287,7 @@ class Link:
         except _AGAIN:
             sent = 0
         except OSError as error:
-            self._fail(unreachable(self.address, error))
+            self._fail(self._framing.unreachable(error))
             return
         self._out = bytearray(packed[sent:]) if sent < len(packed) else bytearray()
 
@@ -227,14 +297,13 @@ class Link:
             data = opened.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("the node closed the connection")
-            self._reader.feed(data)
-            try:
-                # Handling an answer may close the connection.
-                while opened is self.socket and (reply := self._reader.gets()) is not PENDING:
-                    self._take(reply)
-            except ProtocolError as error:
-                raise ConnectionAbortedError(str(error)) from error
-            if len(data) < RECEIVE_BYTES and self.address.tls is None:
+            for reply in self._framing.feed(data):
+                self._take(reply)
+                if opened is not self.socket:
+                    return  # handling the reply has closed the connection
+            if self._framing.is_over:
+                raise ConnectionResetError("the node ended the connection")
+            if len(data) < RECEIVE_BYTES and self.endpoint.tls is None:
                 return
 
     def _take(self, reply: Any) -> None:
@@ -243,39 +312,25 @@ class Link:
                 self._on_push(reply)
             return
         _, tell = self._sent.popleft()
-        if isinstance(reply, Exception) and self.state is State.READY:
-            error = translate(str(reply), self.address.label)
-            tell(NoAnswer(error))
-            if is_script_missing(str(reply)):
-                self._fail(error)  # the greeting of the next connection loads the script
+        if self.state is not State.READY:
+            tell(reply)
             return
-        tell(reply)
+        tell(self._framing.refusal(reply) or reply)
+        self._send_waiting()
 
-    def _fail(self, error: StoreError) -> None:
+    def _fail(self, error: LockfastError) -> None:
         """Close the connection. The outcome of requests sent on it is unknown."""
         opened, self.socket = self.socket, None
+        self._failures += self.state is State.CONNECTING
         self.state, self._error = State.CLOSED, error
         if opened is not None:
             opened.close()
         self._out.clear()
         greeting = {self._check_greeting, self._greeted}
         sent, self._sent = self._sent, deque()
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, deque()
         for _, tell in sent:
             if tell not in greeting:
                 tell(NoAnswer(error, maybe=True))
         for each in waiting:
             each.tell(NoAnswer(error))
-
-
-def _credentials(address: Address) -> list[bytes]:
-    """Return the commands that are sent on a new connection before its greeting."""
-    commands = []
-    if address.username:
-        password = plain(address.password, address.label)
-        commands.append(pack("AUTH", address.username, password))
-    elif address.password:
-        commands.append(pack("AUTH", plain(address.password, address.label)))
-    if address.db:
-        commands.append(pack("SELECT", address.db))
-    return commands

@@ -6,7 +6,8 @@ is idempotent, because a network may deliver it twice, or late.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.core.commands import Open
 
@@ -129,6 +130,21 @@ Request: TypeAlias = (
 )
 
 
+NAMES: Final[Mapping[type, str]] = {
+    Open: "open",
+    Take: "take",
+    Give: "give",
+    Keep: "keep",
+    Sync: "sync",
+    End: "end",
+    Describe: "describe",
+    ReadClaims: "claims",
+    ReadLocks: "locks",
+    ReadSessions: "sessions",
+}
+"""The name of each request: the function of the script, the path on a server."""
+
+
 class Holder(NamedTuple):
     """The holder of a lock, as one node knows it."""
 
@@ -230,6 +246,34 @@ class NodeSessions(NamedTuple):
 
 
 Answer: TypeAlias = Taken | Given | Kept | SessionClaims | Locks | NodeSessions
+
+
+ANSWERS: Final[Mapping[type, type]] = {
+    Open: Given,
+    Take: Taken,
+    Give: Given,
+    Keep: Kept,
+    Sync: SessionClaims,
+    End: Given,
+    Describe: Given,
+    ReadClaims: SessionClaims,
+    ReadLocks: Locks,
+    ReadSessions: NodeSessions,
+}
+"""The kind of answer to each request."""
+
+
+class About(NamedTuple):
+    """What a server says about its node when a client connects."""
+
+    id: str
+    """Made with the node's file; two names of one node show the same."""
+    skew_us: int
+    silence_ms: int
+    silent_ms: int
+    """For how long it will not grant anything yet."""
+    wall_us: int
+    version: str
 
 
 class NoAnswer(NamedTuple):

@@ -50,7 +50,8 @@ if request == 'hello' then
   -- silence, a new namespace has nothing to lose.
   local info = call('INFO', 'server')
   local run = string.match(info, 'run_id:(%w+)')
-  local uptime_ms = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) * 1000
+  -- Redis subtracts whole seconds of the wall clock, so it may have run for almost a second less.
+  local uptime_ms = math.max(0, tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) - 1) * 1000
   local known = call('HGET', ROWS, 'run')
   if not known then
     begin(run, now_ms - uptime_ms)
@@ -58,7 +59,7 @@ if request == 'hello' then
   elseif known ~= run then
     begin(run, now_ms)
   end
-  return 'ok'
+  return run
 end
 
 -- Most requests name a session and a lock in these places; elsewhere there is no such row.
@@ -404,7 +405,7 @@ local function give()
   end
   if own and not undo then wake_next(l) end
   put_lock(key, l)
-  return status and {status, reason, found and 1 or 0} or found and 1 or 0
+  return status and {status, reason, 0} or found and 1 or 0
 end
 if request == 'give' then return finish(give()) end
 

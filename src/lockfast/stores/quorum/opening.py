@@ -4,6 +4,9 @@ Also quorum+rediss, quorum+valkey, quorum+valkeys, and quorum+unix:///path,/path
 is written as in a redis:// URL. Options: those of redis://, skew=0.5 (seconds by which clocks
 may differ), silence=60 (seconds for which a restarted node grants nothing; no TTL is longer).
 
+quorum+http://host:port,…, quorum+https://…: nodes are Lockfast servers (`lockfast serve --node`).
+Options: those of https://, and skew and silence, which must be those of the servers.
+
 For tests: quorum+memory://5/name keeps five nodes in this process. quorum+sqlite:///a,/b,/c has a
 node in each file, which processes of one machine may share; options: skew, and silence (0 unless
 given: seconds for which a new file grants nothing).
@@ -29,8 +32,11 @@ from lockfast.stores.quorum.wire import TTL_MS_MAX
 from lockfast.stores.registry import Face, StoreUrl
 
 if TYPE_CHECKING:
+    from lockfast.stores.lockserver import address as lockserver
+    from lockfast.stores.quorum.fleet import Nodes
     from lockfast.stores.redis.address import Address
 
+HTTP_SCHEMES: Final = ("quorum+http", "quorum+https")
 NODES_MAX: Final = 15
 SKEW_S: Final = 0.5
 SILENCE_S: Final = 60.0
@@ -48,6 +54,8 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
         return QuorumStore(url.label, LocalBackend(_memory_nodes(url), runtime), runtime, runtime)
     if url.scheme == "quorum+sqlite":
         return _open_sqlite(url, face)
+    if url.scheme in HTTP_SCHEMES:
+        return _open_http(url, face)
     return _open_redis(url, face)
 
 
@@ -105,10 +113,12 @@ def _open_sqlite(url: StoreUrl, face: Face) -> Store:
 def open_maintenance(url: StoreUrl) -> Maintenance:
     if url.scheme in ("quorum+memory", "quorum+sqlite"):
         return Maintenance(url.label)
-    from lockfast.stores.quorum.maintenance import QuorumMaintenance
+    from lockfast.stores.quorum.maintenance import HttpQuorumMaintenance, RedisQuorumMaintenance
 
-    skew_ms = round(_seconds(url, "skew", SKEW_S) * 1000)
-    return QuorumMaintenance(url.label, _addresses(url), skew_ms)
+    skew_us, silence_ms = _clock_options(url)
+    if url.scheme in HTTP_SCHEMES:
+        return HttpQuorumMaintenance(url.label, _servers(url), skew_us, silence_ms)
+    return RedisQuorumMaintenance(url.label, _addresses(url), skew_us // 1000)
 
 
 def _addresses(url: StoreUrl) -> tuple[Address, ...]:
@@ -140,22 +150,54 @@ def _check_nodes(url: StoreUrl, places: Sequence[object]) -> None:
 
 
 def _open_redis(url: StoreUrl, face: Face) -> Store:
-    from lockfast.stores.quorum.redis import Nodes, RedisBackend
+    from lockfast.stores.quorum.redis import RedisNodes
 
-    skew_s, silence_s = _seconds(url, "skew", SKEW_S), _seconds(url, "silence", SILENCE_S)
+    skew_us, silence_ms = _clock_options(url)
     addresses = _addresses(url)
-    nodes = Nodes(
-        addresses, addresses[0].namespace, round(skew_s * 1_000_000), round(silence_s * 1000)
+    nodes = RedisNodes(addresses, addresses[0].namespace, skew_us, silence_ms)
+    return _over_network(url, face, nodes, silence_ms)
+
+
+def _open_http(url: StoreUrl, face: Face) -> Store:
+    from lockfast.stores.quorum.http import HttpNodes
+
+    skew_us, silence_ms = _clock_options(url)
+    nodes = HttpNodes(url.label, _servers(url), skew_us, silence_ms)
+    return _over_network(url, face, nodes, silence_ms)
+
+
+def _servers(url: StoreUrl) -> tuple[lockserver.Address, ...]:
+    """Return the address of each server; each may have its own token, as in :token@host."""
+    from lockfast.stores.lockserver.address import parse
+
+    options = {k: v for k, v in url.options.items() if k not in ("skew", "silence")}
+    scheme = url.scheme.removeprefix("quorum+")
+    addresses = tuple(
+        parse(StoreUrl(scheme, part, options, f"{url.label} (node {number})", url.password))
+        for number, part in enumerate(url.location.split(","), 1)
     )
+    _check_nodes(url, [address.members[0] for address in addresses])
+    return addresses
+
+
+def _clock_options(url: StoreUrl) -> tuple[int, int]:
+    """Return skew in microseconds and silence in milliseconds."""
+    skew_s, silence_s = _seconds(url, "skew", SKEW_S), _seconds(url, "silence", SILENCE_S)
+    return round(skew_s * 1_000_000), round(silence_s * 1000)
+
+
+def _over_network(url: StoreUrl, face: Face, nodes: Nodes, silence_ms: int) -> Store:
+    from lockfast.stores.quorum.fleet import NetworkBackend
+
     threads = ThreadsRuntime()
-    backend: Backend = RedisBackend(nodes)
+    backend: Backend = NetworkBackend(nodes)
     runtime = threads
     if face == "asyncio":
         from lockfast.runtimes.aio import AsyncioRuntime
-        from lockfast.stores.quorum.aio import AsyncRedisBackend
+        from lockfast.stores.quorum.aio import AsyncNetworkBackend
 
-        backend, runtime = AsyncRedisBackend(nodes), AsyncioRuntime()
-    return QuorumStore(url.label, backend, runtime, threads, ttl_ms_max=nodes.silence_ms)
+        backend, runtime = AsyncNetworkBackend(nodes), AsyncioRuntime()
+    return QuorumStore(url.label, backend, runtime, threads, ttl_ms_max=silence_ms)
 
 
 def _seconds(url: StoreUrl, name: str, default: float) -> float:

@@ -1,19 +1,13 @@
-"""Redis nodes for the blocking API: each set of connections carries one flight at a time."""
+"""Redis servers as nodes: requests are calls of a script, wakes are published messages."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections import deque
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from time import monotonic
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
 
-from lockfast.core.commands import WAKE_FREE, Blocker, Wake
-from lockfast.ports import Deliver, WakeListener
-from lockfast.runtimes import platform
-from lockfast.runtimes.platform import now_ms
+from lockfast.errors import StoreError
+from lockfast.stores.passwords import plain
 from lockfast.stores.quorum.codec import (
     answer_to,
     call_of,
@@ -22,46 +16,79 @@ from lockfast.stores.quorum.codec import (
     script,
     script_sha,
 )
-from lockfast.stores.quorum.flights import Answers, Flights, Judge, Late, Patience
-from lockfast.stores.quorum.links import Link, State
+from lockfast.stores.quorum.identities import Identities
+from lockfast.stores.quorum.links import Endpoint, Link, Tell
 from lockfast.stores.quorum.messages import Answer, NoAnswer, Request
 from lockfast.stores.redis.address import Address
-from lockfast.stores.redis.resp import pack, pack_arguments
-from lockfast.stores.waker import Waker
+from lockfast.stores.redis.connection import unreachable
+from lockfast.stores.redis.errors import is_script_missing, translate
+from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader, pack, pack_arguments
 
-IDLE_MAX: Final = 32
-"""How many idle sets of connections are kept open."""
-LISTEN_AGAIN_S: Final = 1.0
-"""How often a listener retries connections that have failed."""
-
-_inherited: Final[list[Fleet]] = []
-"""Connections inherited from a parent process: neither used nor closed here."""
+ANSWER_BYTES_MAX: Final = 1 << 24
+"""A session may have tens of thousands of locks, which a node lists in one answer."""
 
 
-class Nodes(NamedTuple):
-    """The nodes of one store, and the encoding of requests to them."""
+class RedisNodes:
+    """The servers of one store."""
 
-    addresses: tuple[Address, ...]
-    namespace: str
-    skew_us: int
-    silence_ms: int
+    def __init__(
+        self, addresses: Sequence[Address], namespace: str, skew_us: int, silence_ms: int
+    ) -> None:
+        self._addresses = addresses
+        self._namespace = namespace
+        self._skew_us = skew_us
+        self._silence_ms = silence_ms
+        self._identities = Identities([address.label for address in addresses])
 
-    def packed(self, name: str, *arguments: str | int) -> bytes:
-        count, fixed = _fixed(self.namespace, name, self.skew_us, self.silence_ms)
-        return b"*%d\r\n%b%b" % (count + len(arguments), fixed, pack_arguments(arguments))
+    def __len__(self) -> int:
+        return len(self._addresses)
 
-    def link(self, address: Address) -> Link:
-        loading = pack("SCRIPT", "LOAD", script())
-        return Link(address, (loading, self.packed("hello")))
+    def links(self) -> list[Link]:
+        loading, hello = pack("SCRIPT", "LOAD", script()), self._packed("hello")
+
+        def link(node: int, address: Address) -> Link:
+            def framing() -> RedisFraming:
+                return RedisFraming(address, (loading, hello), (self._identities, node))
+
+            return Link(_endpoint(address), framing)
+
+        return [link(node, address) for node, address in enumerate(self._addresses)]
 
     def pack_all(self, requests: Sequence[Request | None]) -> list[bytes | None]:
-        """Return the encoded requests; the same request is encoded once."""
         packed: dict[int, bytes] = {}
         for request in requests:
             if request is not None and id(request) not in packed:
                 name, arguments = call_of(request)
-                packed[id(request)] = self.packed(name, *arguments)
+                packed[id(request)] = self._packed(name, *arguments)
         return [None if request is None else packed[id(request)] for request in requests]
+
+    def _packed(self, name: str, *arguments: str | int) -> bytes:
+        count, fixed = _fixed(self._namespace, name, self._skew_us, self._silence_ms)
+        return b"*%d\r\n%b%b" % (count + len(arguments), fixed, pack_arguments(arguments))
+
+    def answer_to(self, request: Request, reply: Any) -> Answer | NoAnswer:
+        return answer_to(request, reply)
+
+    def inbox_of(self, session: str) -> str:
+        return inbox_of(self._namespace, session)
+
+    def wake_links(self, session: str, on_push: Tell) -> list[Link]:
+        greeting = (pack("SUBSCRIBE", self.inbox_of(session)),)
+
+        def link(address: Address) -> Link:
+            return Link(_endpoint(address), lambda: RedisFraming(address, greeting), on_push)
+
+        return [link(address) for address in self._addresses]
+
+    def woken_claim(self, session: str, message: Any) -> int | None:
+        try:
+            kind, channel, text = message
+            named, n = text.split(" ")
+            claim = int(n)
+        except (ValueError, TypeError, AttributeError):
+            return None  # not from a node: any user with the permission may publish
+        is_ours = kind == "message" and channel == self.inbox_of(session) and named == session
+        return claim if is_ours else None
 
 
 @cache
@@ -73,246 +100,80 @@ def _fixed(namespace: str, name: str, skew_us: int, silence_ms: int) -> tuple[in
     return len(fixed), pack_arguments(fixed)
 
 
-class Flight:
-    """Collects the answers to one flight."""
+def _endpoint(address: Address) -> Endpoint:
+    return Endpoint(address.label, address.host, address.port, address.path, address.tls)
+
+
+class RedisFraming:
+    """RESP on one connection."""
+
+    window = 1 << 20
 
     def __init__(
-        self, requests: Sequence[Request | None], late: Late, news: Callable[[], None]
-    ) -> None:
-        self.answers: list[Answer | NoAnswer | None] = [None] * len(requests)
-        self.is_over = False
-        self._requests = requests
-        self._late = late
-        self._news = news
-
-    def tell(self, node: int, reply: Any) -> None:
-        request = self._requests[node]
-        assert request is not None
-        answer = reply if isinstance(reply, NoAnswer) else answer_to(request, reply)
-        if not self.is_over:
-            self.answers[node] = answer
-            self._news()
-        elif not isinstance(answer, NoAnswer):
-            self._late(node, answer)
-
-    def depart(self, links: Sequence[Link], packed: Sequence[bytes | None]) -> None:
-        for node, (link, each) in enumerate(zip(links, packed, strict=True)):
-            if each is not None:
-                link.request(each, partial(self.tell, node), self)
-
-    def end(self, links: Sequence[Link]) -> None:
-        self.is_over = True
-        for link in links:
-            link.withdraw(self)
-
-
-def nobody_waits() -> None:
-    """Do nothing: no caller waits for the answers."""
-
-
-def no_late(node: int, answer: Answer) -> None:
-    """Discard the answer."""
-
-
-class Fleet:
-    """One connection to each node, used by one thread at a time."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self.links = [nodes.link(address) for address in nodes.addresses]
-        self._poll = platform.poll()
-        self._watched: list[tuple[socket.socket | None, bool]] = []
-        self._by_fd: dict[int, Link] = {}
-
-    def fly(
         self,
-        requests: Sequence[Request | None],
-        packed: Sequence[bytes | None],
-        judge: Judge,
-        timeout_ms: int,
-        late: Late,
-    ) -> Answers:
-        flight = Flight(requests, late, nobody_waits)
-        patience = Patience(now_ms(), timeout_ms)
-        flight.depart(self.links, packed)
+        address: Address,
+        greeting: Sequence[bytes],
+        identity: tuple[Identities, int] | None = None,
+    ) -> None:
+        """`identity`: where to record the server's run id, which is the last greeting's reply."""
+        self._address = address
+        self._greeting = greeting
+        self._identity = identity
+        self._unanswered = 0
+        self._reader = ReplyReader()
+        self._reader.bytes_max = ANSWER_BYTES_MAX
+        self.is_over = False
+
+    def greeting(self) -> Sequence[bytes]:
+        # Read again for each connection: the password may have changed.
+        found = (*_credentials(self._address), *self._greeting)
+        self._unanswered = len(found)
+        return found
+
+    def check_greeting(self, reply: Any) -> StoreError | None:
+        self._unanswered -= 1
+        if isinstance(reply, Exception):
+            return translate(str(reply), self._address.label)
+        if self._unanswered or self._identity is None:
+            return None
+        identities, node = self._identity
+        # Databases of one server are different nodes, if not independent ones.
+        identities.note(node, f"{reply}/{self._address.db}")
+        return self.objection()
+
+    def objection(self) -> StoreError | None:
+        if self._identity is None:
+            return None
+        identities, node = self._identity
+        return identities.objection(node)
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        self._reader.feed(data)
         try:
-            while left_ms := patience.left_ms(judge(flight.answers), now_ms()):
-                self.poll(left_ms)
-        finally:
-            flight.end(self.links)
-        return flight.answers
+            while (reply := self._reader.gets()) is not PENDING:
+                yield reply
+        except ProtocolError as error:
+            raise ConnectionAbortedError(str(error)) from error
 
-    def poll(self, timeout_ms: float) -> None:
-        """Wait until a node can be read or written, and do so."""
-        self._register()
-        for fd, _ in self._poll.poll(timeout_ms):
-            found = self._by_fd.get(fd)
-            if found is not None:
-                found.step()
+    def refusal(self, reply: Any) -> NoAnswer | None:
+        if not isinstance(reply, Exception):
+            return None
+        if is_script_missing(str(reply)):
+            self.is_over = True  # the greeting of the next connection loads the script
+        return NoAnswer(translate(str(reply), self._address.label))
 
-    def _register(self) -> None:
-        watched = [(link.socket, link.wants_write) for link in self.links]
-        if watched == self._watched:
-            return
-        for fd in self._by_fd:
-            self._poll.unregister(fd)
-        self._by_fd.clear()
-        for link, (opened, writes) in zip(self.links, watched, strict=True):
-            if opened is not None:
-                self._poll.register(opened, platform.POLLIN | (platform.POLLOUT if writes else 0))
-                self._by_fd[opened.fileno()] = link
-        self._watched = watched
-
-    def close(self) -> None:
-        for link in self.links:
-            link.close()
+    def unreachable(self, error: OSError) -> StoreError:
+        return unreachable(self._address, error)
 
 
-class BlockingFlights:
-    """Flights of any number of threads; each uses a separate set of connections."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._idle: deque[Fleet] = deque()
-        self._process = os.getpid()
-        self._closed = False
-
-    async def ask(
-        self, requests: Sequence[Request | None], judge: Judge, timeout_ms: int, late: Late
-    ) -> Answers:
-        packed = self._nodes.pack_all(requests)
-        fleet = self._take()
-        try:
-            answers = fleet.fly(requests, packed, judge, timeout_ms, late)
-        except BaseException:
-            fleet.close()
-            raise
-        self._put(fleet)
-        return answers
-
-    def post(self, requests: Sequence[Request | None]) -> None:
-        fleet = self._take()
-        try:
-            Flight(requests, no_late, nobody_waits).depart(
-                fleet.links, self._nodes.pack_all(requests)
-            )
-            fleet.poll(0)
-        except BaseException:
-            fleet.close()
-            raise
-        self._put(fleet)
-
-    def _take(self) -> Fleet:
-        if self._process != os.getpid():
-            _inherited.extend(self._idle)
-            self._idle, self._process = deque(), os.getpid()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return Fleet(self._nodes)
-
-    def _put(self, fleet: Fleet) -> None:
-        if self._closed or len(self._idle) >= IDLE_MAX:
-            fleet.close()
-        else:
-            self._idle.append(fleet)
-
-    def close(self) -> None:
-        self._closed = True
-        if self._process == os.getpid():
-            while self._idle:
-                self._idle.pop().close()
-
-
-class RedisBackend:
-    """Connects a blocking client to Redis nodes."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._flights: list[Flights] = []
-
-    @property
-    def nodes(self) -> int:
-        return len(self._nodes.addresses)
-
-    def caller_flights(self) -> Flights:
-        return self._noted(BlockingFlights(self._nodes))
-
-    def keeper_flights(self) -> Flights:
-        return BlockingFlights(self._nodes)
-
-    def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        return RedisWakeListener(self._nodes, session, deliver)
-
-    def close(self) -> None:
-        for flights in self._flights:
-            flights.close()
-
-    def _noted(self, flights: Flights) -> Flights:
-        self._flights.append(flights)
-        return flights
-
-
-class RedisWakeListener:
-    """Subscribes at every node; the first one that frees the lock wakes the contender."""
-
-    process = ""
-
-    def __init__(self, nodes: Nodes, session: str, deliver: Deliver) -> None:
-        self.inbox = inbox_of(nodes.namespace, session)
-        self._session = session
-        self._deliver = deliver
-        self._process = os.getpid()
-        subscribe = pack("SUBSCRIBE", self.inbox)
-        self._links = [Link(address, (subscribe,), self._hear) for address in nodes.addresses]
-        self._waker = Waker()
-
-    async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
-        until_s = None if timeout_ms is None else monotonic() + timeout_ms / 1000
-        while True:
-            for link in self._links:
-                link.refresh()
-            poll = platform.poll()
-            poll.register(self._waker.fileno(), platform.POLLIN)
-            by_fd: dict[int, Link] = {}
-            for link in self._links:
-                if link.socket is not None:
-                    events = platform.POLLIN | (platform.POLLOUT if link.wants_write else 0)
-                    poll.register(link.socket, events)
-                    by_fd[link.socket.fileno()] = link
-            left_s = None if until_s is None else max(0.0, until_s - monotonic())
-            if any(link.state is not State.READY for link in self._links):
-                left_s = LISTEN_AGAIN_S if left_s is None else min(left_s, LISTEN_AGAIN_S)
-            interrupted = False
-            for fd, _ in poll.poll(None if left_s is None else left_s * 1000):
-                if fd in by_fd:
-                    by_fd[fd].step()
-                else:
-                    self._waker.take()
-                    interrupted = True
-            if interrupted or (until_s is not None and monotonic() >= until_s):
-                return ()
-
-    def _hear(self, message: Any) -> None:
-        try:
-            kind, channel, text = message
-            session, n = text.split(" ")
-            wake = Wake(self.inbox, session, int(n), WAKE_FREE)
-        except (ValueError, TypeError, AttributeError):
-            return  # not from a node: any user with the permission may publish
-        if kind == "message" and channel == self.inbox and session == self._session:
-            self._deliver(wake)
-
-    def interrupt(self) -> None:
-        self._waker.interrupt()
-
-    def watch_over(self, n: int, blockers: Sequence[Blocker]) -> None:
-        """Do nothing: processes of other clients cannot be watched."""
-
-    def dead(self, blockers: Sequence[Blocker]) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        if self._process == os.getpid():
-            for link in self._links:
-                link.close()
-            self._waker.close()
+def _credentials(address: Address) -> list[bytes]:
+    """Return the commands that are sent on a new connection before its greeting."""
+    commands = []
+    if address.username:
+        password = plain(address.password, address.label)
+        commands.append(pack("AUTH", address.username, password))
+    elif address.password:
+        commands.append(pack("AUTH", plain(address.password, address.label)))
+    if address.db:
+        commands.append(pack("SELECT", address.db))
+    return commands

@@ -149,13 +149,17 @@ class SessionRecords:
     ) -> None:
         self.nodes = nodes
         self.majority = nodes // 2 + 1
-        self.mutex = mutex
-        self.sessions: dict[str, SessionRecord] = {}
+        self.start(mutex)
         self._wall_us = wall_us
         self._correction_us = 0
         self._highest = 0
         self._proposed: set[int] = set()
         self._order: deque[int] = deque()
+
+    def start(self, mutex: AbstractContextManager[Any]) -> None:
+        """Begin without sessions, in a new client or in a forked child."""
+        self.mutex = mutex
+        self.sessions: dict[str, SessionRecord] = {}
 
     def session(self, opening: Open) -> SessionRecord:
         """Return the record of a session; its first `Open` creates it."""

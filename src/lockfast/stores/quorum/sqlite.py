@@ -7,14 +7,16 @@ a file that does not exist, makes a node that has forgotten everything: it accep
 above all that it can have accepted before, and nothing for `silence_ms` if that is given.
 
 A row is stored as JSON. It is read when the rules use it, and written if they changed it. Nothing
-else is kept between two transactions. A sweep reads all rows, and a session's row lists all its
-claims: this node is made for tests, not for a hundred thousand locks.
+else is kept between two transactions. A sweep, once a second at most, reads all rows, and a
+session's row lists all its claims: this node is made for thousands of locks, not for a hundred
+thousand.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
@@ -37,6 +39,7 @@ SEPARATOR: Final = "\x1f"
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS node "
     "(boot TEXT NOT NULL, floor INTEGER NOT NULL, silent_until_ms INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS locks (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS sessions (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS ballots (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID",
@@ -47,6 +50,7 @@ _inherited: Final[list[sqlite3.Connection]] = []
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class Rows(MutableMapping[K, V], Generic[K, V]):
@@ -125,13 +129,19 @@ class Rows(MutableMapping[K, V], Generic[K, V]):
 class SqliteNode:
     """One node in one file; the clients of a process share it."""
 
-    def __init__(self, path: Path, label: str, skew_us: int, silence_ms: int) -> None:
+    def __init__(
+        self, path: Path, label: str, skew_us: int, silence_ms: int, idle_ms: int = 0
+    ) -> None:
+        """`idle_ms`: for how long no process can have used the file. If it turns out to be new,
+        what it may have granted before it was lost is that old, and its silence is shorter.
+        """
         filesystem.prepare(path, label)
         filesystem.check_files(path, label)
         self._path = path
         self._label = label
         self._skew_us = skew_us
         self._silence_ms = silence_ms
+        self._idle_ms = idle_ms
         sessions = Rows("sessions", (str, str), (_session_to, _session_from))
         locks = Rows("locks", (SEPARATOR.join, _lock_key), (_lock_to, _lock_from))
         ballots = Rows("ballots", (str, int), (SEPARATOR.join, _lock_key))
@@ -151,6 +161,30 @@ class SqliteNode:
         self._inside = False
 
     def apply(self, request: Request) -> tuple[Answer | NoAnswer, list[FreeWake]]:
+        done = self._run(lambda connection: self._step(connection, request))
+        return (done, []) if isinstance(done, NoAnswer) else done
+
+    def owner_of(self, session: str) -> str | NoAnswer | None:
+        """Return the owner label of a session, also of an ended one; None if it is unknown."""
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            found = connection.execute("SELECT row FROM sessions WHERE key = ?", (session,))
+            row = found.fetchone()
+            return None if row is None else _session_from(json.loads(row[0])).open.owner
+
+        return self._run(read)
+
+    def identity(self) -> tuple[str, int] | NoAnswer:
+        """Return the id of the file, and for how many milliseconds it will not grant anything."""
+
+        def read(connection: sqlite3.Connection) -> tuple[str, int]:
+            found = connection.execute("SELECT id, silent_until_ms FROM identity, node").fetchone()
+            return found[0], max(0, found[1] - wall_us() // 1000)
+
+        return self._run(read)
+
+    def _run(self, step: Callable[[sqlite3.Connection], T]) -> T | NoAnswer:
+        """Run one step on the connection, alone."""
         if self._process != os.getpid():
             self._start()
         with self._mutex:
@@ -160,10 +194,10 @@ class SqliteNode:
                     "called from a signal handler that interrupted a request",
                     "call it after the handler has returned",
                 )
-                return NoAnswer(error), []
+                return NoAnswer(error)
             self._inside = True
             try:
-                return self._step(request)
+                return step(self._connected())
             except sqlite3.Error as cause:
                 code = getattr(cause, "sqlite_errorcode", 0) or 0
                 error = driver.translate(code, str(cause), self._label)
@@ -176,10 +210,11 @@ class SqliteNode:
             finally:
                 self._inside = False
             self._disconnect()
-            return NoAnswer(error, maybe=isinstance(error, OutcomeUnknownError)), []
+            return NoAnswer(error, maybe=isinstance(error, OutcomeUnknownError))
 
-    def _step(self, request: Request) -> tuple[Answer, list[FreeWake]]:
-        connection = self._connected()
+    def _step(
+        self, connection: sqlite3.Connection, request: Request
+    ) -> tuple[Answer, list[FreeWake]]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             now_us = wall_us()
@@ -222,20 +257,27 @@ class SqliteNode:
             connection.close()
             raise
         self._connection = connection
+        self._idle_ms = 0
         return connection
 
     def _prepare(self, connection: sqlite3.Connection, boot: str) -> None:
         """Create the tables, or empty them after a reboot."""
         for statement in _SCHEMA:
             connection.execute(statement)
+        if connection.execute("SELECT id FROM identity").fetchone() is None:
+            connection.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
         if connection.execute("SELECT boot FROM node").fetchone() == (boot,):
             return
         for table in ("node", "locks", "sessions", "ballots"):
             connection.execute(f"DELETE FROM {table}")
         node, now_us = self._node, wall_us()
-        node.restart(now_us // 1000, now_us, self._silence_ms, empty=False)
-        silent_until_ms = node.silent_until_ms if self._silence_ms else 0
-        connection.execute("INSERT INTO node VALUES (?, ?, ?)", (boot, node.floor, silent_until_ms))
+        node.restart(now_us // 1000 - self._idle_ms, now_us, self._silence_ms, empty=False)
+        floor, silent_until_ms = node.floor, node.silent_until_ms
+        if self._idle_ms and silent_until_ms <= now_us // 1000:
+            floor = 0  # its clock refuses every ballot that it may have accepted before
+        elif not self._silence_ms:
+            silent_until_ms = 0
+        connection.execute("INSERT INTO node VALUES (?, ?, ?)", (boot, floor, silent_until_ms))
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

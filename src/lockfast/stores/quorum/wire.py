@@ -20,7 +20,7 @@ from typing import Final
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
 from lockfast.core.reasons import CLOSED, EXPIRED, NOT_HELD, UNKNOWN_SESSION
-from lockfast.core.table import Limits, why_invalid
+from lockfast.core.table import Limits, why_invalid, why_too_large
 from lockfast.errors import (
     OutcomeUnknownError,
     StoreError,
@@ -38,8 +38,8 @@ NO_SESSION: Final = c.Ended(UNKNOWN_SESSION)
 TTL_MS_MAX: Final = 1 << 50
 """No limit, for nodes that never lose their state."""
 PROPOSALS_MAX: Final = 3
-MISFITS: Final = (m.LOW, m.AHEAD, m.BEHIND)
-"""Refusals after which a different ballot may be accepted."""
+TAKEN: Final = (m.HELD, m.SHUT, m.SILENT)
+"""Refusals after which a different ballot would be refused as well."""
 RETRY_MS: Final = 20
 """The base of the back-off; multiplied by the number of contenders and a random factor."""
 RETRY_MS_MAX: Final = 1000
@@ -172,6 +172,7 @@ class QuorumWire:
             return record
         if record.ended:
             return record.ended
+        until_ms = self._runtime.now_ms() + timeout_ms
         for _ in range(PROPOSALS_MAX):
             if record.was_released(enter.n):
                 return c.Refused(c.WHY_FINISHED, "this claim was given up")
@@ -190,11 +191,13 @@ class QuorumWire:
                     claim.phase = Phase.HELD
                     return c.Granted(claim.take.ballot, 0, claim.place.mode)
             reply = self._not_won(record, enter.n, claim, answers)
-            misfits = sum(isinstance(a, m.Taken) and a.status in MISFITS for a in answers)
-            if misfits < self._majority and not is_won:
+            refusals = sum(isinstance(a, m.Taken) and a.status in TAKEN for a in answers)
+            is_refused = refusals > self._records.nodes - self._majority
+            timeout_ms = until_ms - self._runtime.now_ms()
+            if is_refused or not isinstance(reply, c.Busy) or timeout_ms <= 0:
                 break
-            # The lock is free. Either only the ballot was refused, and the answers say which one
-            # fits; or the answers came too late.
+            # The lock may be free: only the ballot was refused, and the answers say which one
+            # fits; or some answers came too late.
         return reply
 
     def _new_claim(self, record: SessionRecord, enter: c.Enter, since_us: int) -> Claim:
@@ -261,10 +264,9 @@ class QuorumWire:
         return self._too_large(enter.open) if enter.open is not None else None
 
     def _too_large(self, opening: c.Open) -> c.Refused | None:
-        for what, text in (("owner", opening.owner), ("metadata", opening.metadata)):
-            size = len(text.encode())
-            if size > LIMITS.text_max:
-                return c.Refused(c.WHY_TOO_LARGE, what, size, LIMITS.text_max)
+        refused = why_too_large(opening, LIMITS.text_max)
+        if refused is not None:
+            return refused
         if opening.ttl_ms > self._ttl_ms_max:
             # A restarted node refuses ballots for this long only.
             what = "the TTL in ms (?silence= bounds it)"

@@ -23,14 +23,13 @@ from lockfast.stores.redis.connection import (
     check_handshake,
     handshake,
     handshake_failed,
-    tune,
     unreachable,
 )
 from lockfast.stores.redis.errors import is_demoted, is_script_missing
 from lockfast.stores.redis.protocol import ScriptProtocol
 from lockfast.stores.redis.resp import PENDING, ProtocolError, ReplyReader
 from lockfast.stores.redis.store import RedisStore
-from lockfast.stores.stream import FRAME_BYTES_MAX, in_doubt, not_sent, unreadable
+from lockfast.stores.stream import FRAME_BYTES_MAX, in_doubt, not_sent, tune, unreadable
 
 
 class AsyncRedisStore(RedisStore):

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from lockfast.errors import (
+    CHECK_ADDRESS,
     OutcomeUnknownError,
     StoreError,
     StoreMisconfiguredError,
@@ -29,8 +30,10 @@ from lockfast.stores.stream import (
     in_doubt,
     left_s,
     not_sent,
+    tune,
     unreadable,
 )
+from lockfast.stores.tls import certificate_advice
 
 EVICTING: Final = "allkeys-"
 """Policies that evict keys without a TTL, such as ours. Other policies never evict them."""
@@ -116,7 +119,7 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
         return StoreMisconfiguredError(
             address.label,
             f"its certificate was not accepted ({error.verify_message})",
-            "name the authority that signed it with ?ca=FILE, or renew the certificate",
+            certificate_advice(error),
         )
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
         # An alert from the server: it did not accept our certificate.
@@ -126,9 +129,10 @@ def unreachable(address: Address, error: BaseException) -> StoreError:
             "name one with ?cert=FILE&key=FILE",
         )
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(address.label, "did not answer in time")
+        advice = "check whether this port uses TLS" if address.tls is not None else CHECK_ADDRESS
+        return StoreUnavailableError(address.label, "did not answer in time", advice)
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return StoreUnavailableError(address.label, f"cannot be reached ({reason})")
+    return StoreUnavailableError(address.label, f"cannot be reached ({reason})", CHECK_ADDRESS)
 
 
 def handshake_failed(
@@ -255,12 +259,3 @@ def _open(address: Address, timeout_s: float) -> socket.socket:
         opened.close()
         raise
     return opened
-
-
-def tune(opened: socket.socket) -> None:
-    """Send small requests without delay, and detect a server that vanished without closing."""
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
 from time import monotonic
 from typing import Any, Final
 
 from lockfast.core.commands import Reply, Sessions
 from lockfast.core.wording import counted
 from lockfast.errors import StoreError
-from lockfast.stores.diagnosis import Diagnosis, Maintenance, live_sessions
+from lockfast.stores.diagnosis import Diagnosis, Maintenance, live_sessions, round_trip
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.codec import ENCODERS, decode
 from lockfast.stores.redis.connection import EVICTING, Connection, info_field
@@ -29,7 +28,6 @@ from lockfast.stores.redis.scripts import (
     script_of,
 )
 
-PINGS: Final = 20
 CLOCK_MS_MAX: Final = 1000
 """After data loss, tokens follow the server's clock: a second of difference is worth a note."""
 TIMEOUT_S: Final = 5.0
@@ -95,7 +93,7 @@ class _Checkup:
         if isinstance(info, Exception):
             raise translate(str(info), self._address.label)
         yield self._server(info)
-        yield self._round_trip()
+        yield round_trip(lambda: self._run("PING"))
         yield self._clock()
         yield from self._persistence(info)
         yield self._eviction(info)
@@ -119,15 +117,6 @@ class _Checkup:
             advice = "it serves only a part of the keys; write redis+cluster://"
             return Diagnosis("server", found, "note", advice)
         return Diagnosis("server", found)
-
-    def _round_trip(self) -> Diagnosis:
-        took_ms = []
-        for _ in range(PINGS):
-            sent_s = monotonic()
-            self._run("PING")
-            took_ms.append((monotonic() - sent_s) * 1000)
-        found = f"{median(took_ms):.2f} ms (slowest of {PINGS}: {max(took_ms):.2f} ms)"
-        return Diagnosis("round trip", found)
 
     def _clock(self) -> Diagnosis:
         sent_s = time.time()

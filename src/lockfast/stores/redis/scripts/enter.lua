@@ -67,6 +67,19 @@ local function asked()
   return ARGV[1], places, ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], at
 end
 
+-- Returns the current time, but no earlier than the last claim in these queues entered. If the server's
+-- clock was set back, the new claim would be ahead of those that wait.
+local function entry_ms(places)
+  local entered_ms = now_ms
+  for _, place in ipairs(places) do
+    local last = get_resource(place[1], place[2]).waiting > 0 and claim_before(place, '~')
+    if last then
+      entered_ms = max(entered_ms, last.entered_ms)
+    end
+  end
+  return entered_ms
+end
+
 return step(function()
   local n = tonumber(ARGV[2])
   local id, places, actor, queue, options, value, at = asked()
@@ -107,12 +120,13 @@ return step(function()
     priority, head_start_ms, max_hold_ms, lock_delay_ms, block, window_ms =
       string.match(options, '^(%-?%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+)$')
   end
+  local entered_ms = entry_ms(places)
   local claim = {
     ref = ref, session = id, n = n, places = places, state = WAITING,
     -- All queues have the same order: entry time less the head start, then arrival. Every recorded
     -- claim writes to the log, so the next log position is unique.
-    rank = rank_of(now_ms - head_start_ms, position + 1),
-    actor = actor, priority = tonumber(priority), entered_ms = now_ms, token = 0, granted_ms = 0,
+    rank = rank_of(entered_ms - head_start_ms, position + 1),
+    actor = actor, priority = tonumber(priority), entered_ms = entered_ms, token = 0, granted_ms = 0,
     until_ms = 0, max_hold_ms = tonumber(max_hold_ms), lock_delay_ms = tonumber(lock_delay_ms),
     block = tonumber(block), step = 0, wants = '', reason = '', by = '',
     window_ms = tonumber(window_ms),
