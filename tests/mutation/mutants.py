@@ -1,4 +1,4 @@
-"""Mutants: every place in a module where one token could be another.
+"""Mutants: every place in a module or Lua script where one token could be another.
 
 A mutant is named by its function and its change, not by its line, so that names (and the sample,
 which is drawn by their hashes) survive edits elsewhere in the file.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tests.mutation import lua
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 
@@ -41,6 +43,7 @@ _SKIPPED_CALLS: Final = frozenset(("debug", "info", "warning", "exception", "log
 
 class Mutant(NamedTuple):
     module: str
+    """A module, or the path of a Lua script below the sources."""
     where: str
     """The function, with its class."""
     change: str
@@ -57,20 +60,41 @@ class Mutant(NamedTuple):
 
 
 def path_of(module: str) -> Path:
+    if module.endswith(".lua"):
+        return SOURCE / module
     path = SOURCE / Path(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def mutants_of(module: str) -> list[Mutant]:
-    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+    source = path_of(module).read_text(encoding="utf-8")
+    changes: Iterable[tuple[str, str]]
+    if module.endswith(".lua"):
+        changes = ((edit.where, edit.change(source)) for edit in lua.edits_of(source))
+    else:
+        changes = (
+            (where, f"`{_text(before)}` -> `{_text(after)}`")
+            for where, before, after in _changes(ast.parse(source))
+        )
     seen: dict[tuple[str, str], int] = {}
     found = []
-    for where, before, after in _changes(tree):
-        change = f"`{_text(before)}` -> `{_text(after)}`"
+    for where, change in changes:
         number = seen.get((where, change), 0)
         seen[where, change] = number + 1
         found.append(Mutant(module, where, change, number))
     return found
+
+
+def mutated_script(mutant: Mutant) -> str:
+    """Return the Lua script with this one mistake in it."""
+    source = path_of(mutant.module).read_text(encoding="utf-8")
+    left = mutant.number
+    for edit in lua.edits_of(source):
+        if edit.where == mutant.where and edit.change(source) == mutant.change:
+            if not left:
+                return source[: edit.start] + edit.text + source[edit.stop :]
+            left -= 1
+    raise LookupError(f"there is no mutant {mutant}")
 
 
 def mutated(mutant: Mutant) -> ast.Module:

@@ -25,9 +25,9 @@ import traceback
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tests.mutation.mutants import Mutant, mutants_of, mutated, path_of
+from tests.mutation.mutants import Mutant, mutants_of, mutated, mutated_script, path_of
 from tests.mutation.plan import TARGETS, tests_of
 
 SAMPLE: Final = 100
@@ -66,10 +66,11 @@ def _judge(
     package: str, options: argparse.Namespace, explained: dict[str, str], scratch: Path
 ) -> bool:
     tests = tests_of(package)
-    everything = [mutant for module in tests for mutant in mutants_of(module)]
-    sample = sorted(everything, key=lambda mutant: mutant.draw)[: options.sample]
-    if options.only:
-        sample = [mutant for mutant in everything if options.only in str(mutant)]
+    everything = [
+        mutant for module in tests for mutant in mutants_of(module) if options.only in str(mutant)
+    ]
+    size = options.sample or (len(everything) if options.only else SAMPLE)
+    sample = sorted(everything, key=lambda mutant: mutant.draw)[:size]
     print(f"{package}: {len(sample)} of {len(everything):,} mutants", flush=True)
     limits = _limits_s({tests[m.module] for m in sample}, scratch)
     outcomes = _run_all(sample, tests, limits, options.jobs, scratch)
@@ -152,21 +153,45 @@ def _start(mutant: Mutant | None, paths: Sequence[str], scratch: Path, cpu_s: in
     code = 1
     try:
         os.setsid()
+        # Tests interrupt themselves; a shell starts background jobs with the signal ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
         output = os.open(scratch / f"{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
         if mutant is not None:
-            sys.meta_path.insert(0, _Finder(mutant))
+            _plant(mutant)
         import pytest
 
         temporary = f"--basetemp={scratch / f'tests-{os.getpid()}'}"
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", temporary, *paths])
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", temporary, *paths], [_Unshrunk()])
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(int(code))
+
+
+def _plant(mutant: Mutant) -> None:
+    """Make this process see the mutated module or script."""
+    if not mutant.module.endswith(".lua"):
+        sys.meta_path.insert(0, _Finder(mutant))
+        return
+    file, text, read_text = path_of(mutant.module), mutated_script(mutant), Path.read_text
+
+    def read(self: Path, *args: Any, **options: Any) -> str:
+        return text if self == file else read_text(self, *args, **options)
+
+    Path.read_text = read  # type: ignore[method-assign]
+
+
+class _Unshrunk:
+    """A plugin of pytest: do not shrink what failed, because nobody reads it."""
+
+    def pytest_collection_finish(self) -> None:
+        from lockfast.conformance import commands
+
+        commands.SHRINKS_MAX = 0
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -194,7 +219,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
     parser.add_argument("package", nargs="*", choices=[*TARGETS, []], help="default: all of them")
-    parser.add_argument("--sample", type=int, default=SAMPLE, help=f"default {SAMPLE} of each")
+    parser.add_argument(
+        "--sample", type=int, help=f"default {SAMPLE} of each package, or all with --only"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     return parser

@@ -25,3 +25,11 @@ def test_etcd() -> None:
 
 def test_quorum() -> None:
     assert first_failure(range(60), "quorum") is None
+
+
+def test_zookeeper() -> None:
+    assert first_failure(range(25), "zookeeper") is None
+
+
+def test_postgresql() -> None:
+    assert first_failure(range(25), "postgresql") is None

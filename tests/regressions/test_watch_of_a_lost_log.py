@@ -69,7 +69,8 @@ def test_a_watch_reports_the_gap(redis: RedisServer, later: int) -> None:
             gap = told[-1]
             assert isinstance(gap, lockfast.WatchGapError)
             assert gap.position >= (position or 0)
-            assert "held" in [info.name for info in gap.snapshot]
+            # The watch may notice the gap before `held` is acquired, or while the other lock is.
+            assert {info.name for info in gap.snapshot} <= {"held", "a"}
             held.release()
         watch.close()
 

@@ -235,6 +235,23 @@ def test_time_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
         kernel.run()
 
 
+def test_a_simulation_that_does_not_end_is_stopped() -> None:
+    """Virtual time advances while a task retries, so only the number of steps shows it."""
+    kernel = Kernel()
+    host = Host(kernel, "h")
+
+    async def retry() -> None:
+        while True:
+            await host.sleep(1)
+
+    host.start(retry(), "retry")
+    kernel.steps_max = 1000
+    kernel.run(until=500 * MS)
+    with pytest.raises(LivelockError, match="within 1,000 steps"):
+        kernel.run(until=5000 * MS)
+    assert kernel.steps == 1001
+
+
 def test_a_task_that_waits_for_no_time_over_and_over_is_busy() -> None:
     kernel = Kernel()
     host = Host(kernel, "h")

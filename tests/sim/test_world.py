@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
+from lockfast.sim import world
 from lockfast.sim.checker import check_register
 from lockfast.sim.faults import FAULTS
 from lockfast.sim.mix import Mix, MixError, mix_of_seed, read_case, write_mix
-from lockfast.sim.search import try_seed
+from lockfast.sim.search import first_failure, try_seed
 from lockfast.sim.workloads import WORKLOADS
 
 OF_THE_TABLE = [name for name, fault in FAULTS.items() if "memory" in fault.stores]
@@ -109,3 +110,12 @@ def test_without_a_guard_a_paused_writer_spoils_the_register() -> None:
         _, guarded = try_seed(seed, Mix({"turns": {}}, faults))
         assert guarded == []
     assert spoilt > 0
+
+
+def test_a_world_that_takes_too_many_steps_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "steps_max", lambda mix: 50)
+    found = first_failure([7])
+    assert found is not None
+    assert found.seed == 7
+    problem = found.problems[0]
+    assert (problem.check, problem.text) == ("liveness", "it did not end within 50 steps")

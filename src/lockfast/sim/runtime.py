@@ -52,7 +52,7 @@ class Crashed(BaseException):
 
 
 class LivelockError(RuntimeError):
-    """Tasks keep waking each other and virtual time does not advance."""
+    """The simulation does not end: tasks wake each other, or retry, again and again."""
 
 
 def waiting(
@@ -86,6 +86,10 @@ class Kernel:
         """
         self.serial = count()
         """Orders the callbacks of one tick."""
+        self.steps = 0
+        """How many scheduled callbacks have run."""
+        self.steps_max = _NEVER
+        """A run with more steps raises LivelockError."""
         self._runs = 0
         self.ready: deque[Callable[[], object]] = env._ready
         """The callbacks due at the current tick, in order."""
@@ -152,6 +156,7 @@ class Kernel:
     def _run(self) -> None:
         env, queue, ready = self._env, self.queue, self.ready
         take = ready.popleft
+        steps, steps_max = self.steps, self.steps_max
         try:
             while True:
                 left = STEPS_PER_INSTANT_MAX
@@ -162,6 +167,9 @@ class Kernel:
                         raise LivelockError(f"{STEPS_PER_INSTANT_MAX} steps at {self.now} µs")
                 if not queue:
                     return
+                steps += 1
+                if steps > steps_max:
+                    raise LivelockError(f"it did not end within {steps_max:,} steps")
                 tick, _, host, callback = queue.pop(0)
                 self.now = env._now = tick
                 if host is None:
@@ -172,6 +180,8 @@ class Kernel:
                     callback()
         except _Stop:
             pass
+        finally:
+            self.steps = steps
 
 
 class Task(Generic[T]):

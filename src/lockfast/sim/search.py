@@ -38,6 +38,10 @@ ENTRY_TTLS: Final = 3
 """After the faults have ended, a lock with waiters is granted within this many TTLs."""
 DEADLOCK_TTLS: Final = 3
 """This many TTLs more if clients deadlock, because the deadlock must be detected first."""
+EXPEL_TTLS: Final = 1.5
+"""This many TTLs more for each session that a waiter must expel."""
+
+_ALL: Final = 1 << 30
 
 _CIRCULAR: Final = frozenset(("nested", "crossed_upgrades"))
 """Workloads whose clients deadlock."""
@@ -76,7 +80,7 @@ def judge(run: Run) -> list[Problem]:
 def alive_us(mix: Mix) -> int:
     """Return how long a lock with waiters may stay without a grant."""
     longest_ms = max(mix.knobs_of_workload(name)["hold_ms"][1] for name in mix.workloads)
-    ttls = ENTRY_TTLS + (DEADLOCK_TTLS if _CIRCULAR & mix.workloads.keys() else 0)
+    ttls: float = ENTRY_TTLS + (DEADLOCK_TTLS if _CIRCULAR & mix.workloads.keys() else 0)
     ttl_ms = mix.ttl_ms
     if mix.store == "etcd":
         # An etcd lease has whole seconds, is longer after an election, and is revoked late.
@@ -86,6 +90,10 @@ def alive_us(mix: Mix) -> int:
         ttl_ms += ttl_ms // 3 + 1
     if _LONG_TTLS & mix.workloads.keys():
         ttl_ms += mix.ttl_ms
+    if mix.moves_deadlines and "crash" in mix.faults:
+        # The store keeps dead sessions. A waiter sees only the one ahead of it, so it expels them
+        # one after the other.
+        ttls += EXPEL_TTLS * mix.clients * mix.knobs_of_fault("crash")["times"]
     return int((ttls * ttl_ms + longest_ms + 50) * MS)
 
 
@@ -150,8 +158,8 @@ class Tally:
         )
 
 
-def run_chunk(seeds: Iterable[int], store: str = "memory") -> Tally:
-    """Run seeds one after another, with logging disabled."""
+def run_chunk(seeds: Iterable[int], store: str = "memory", failures_max: int = _ALL) -> Tally:
+    """Run seeds one after another, with logging disabled. Stops early after some failures."""
     began = time.process_time()
     said_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -161,7 +169,7 @@ def run_chunk(seeds: Iterable[int], store: str = "memory") -> Tally:
     gc.freeze()
     gc.disable()
     try:
-        tally = _run_seeds(seeds, store)
+        tally = _run_seeds(seeds, store, failures_max)
     finally:
         gc.enable()
         gc.unfreeze()
@@ -170,7 +178,7 @@ def run_chunk(seeds: Iterable[int], store: str = "memory") -> Tally:
     return tally
 
 
-def _run_seeds(seeds: Iterable[int], store: str) -> Tally:
+def _run_seeds(seeds: Iterable[int], store: str, failures_max: int) -> Tally:
     tally = Tally()
     for seed in seeds:
         run, problems = try_seed(seed, mix_of_seed(seed, store))
@@ -191,6 +199,8 @@ def _run_seeds(seeds: Iterable[int], store: str) -> Tally:
             tally.commands += TABLE_STEPS
             if finding is not None:
                 tally.findings.append(finding)
+        if len(tally.findings) >= failures_max:
+            break
     return tally
 
 
@@ -252,8 +262,8 @@ def progress_line(out: TextIO, count: int) -> Callable[[Tally], None]:
 def failures(seeds: Iterable[int], store: str = "memory") -> Iterator[Failure]:
     """Yield the failures of the default search for these seeds, in this process."""
     iterator = iter(seeds)
-    while chunk := list(islice(iterator, CHUNK // 10)):
-        yield from run_chunk(chunk, store).findings
+    while (tally := run_chunk(islice(iterator, CHUNK // 10), store, failures_max=1)).schedules:
+        yield from tally.findings
 
 
 def first_failure(seeds: Iterable[int], store: str = "memory") -> Failure | None:

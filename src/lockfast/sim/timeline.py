@@ -279,13 +279,18 @@ def _pauses(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Ite
         for name in ended:
             if name in since:
                 x = scale.x(since.pop(name))
-                yield pause(x, y_of[name], scale.x(entry["at"]) - x, _LANE - 6)
+                yield pause(x, _lane_of(name, y_of), scale.x(entry["at"]) - x, _LANE - 6)
+
+
+def _lane_of(name: str, y_of: dict[str, int]) -> int:
+    """Return where to draw a fault of a host; a member of a cluster has no lane of its own."""
+    return y_of.get(name, y_of.get("store", _TOP))
 
 
 def _faults(entries: Sequence[Entry], scale: Scale, y_of: dict[str, int]) -> Iterator[str]:
     for entry in entries:
         if "fault" in entry:
-            x, y = scale.x(entry["at"]), y_of.get(entry["on"], y_of.get("store", _TOP))
+            x, y = scale.x(entry["at"]), _lane_of(entry["on"], y_of)
             yield fault(x, y, entry["fault"])
 
 

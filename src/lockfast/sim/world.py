@@ -40,7 +40,15 @@ from lockfast.sim.mix import Mix, MixError
 from lockfast.sim.network import Network
 from lockfast.sim.quorum import QuorumService, SimNode
 from lockfast.sim.register import Register
-from lockfast.sim.runtime import EMPTY_WAITS_MAX, MS, Crashed, Host, Kernel, Task
+from lockfast.sim.runtime import (
+    EMPTY_WAITS_MAX,
+    MS,
+    Crashed,
+    Host,
+    Kernel,
+    LivelockError,
+    Task,
+)
 from lockfast.sim.services import Embedded, Forgetful, Service, Step, TableService
 from lockfast.sim.workloads import WORKLOADS
 from lockfast.sim.zookeeper.service import ZooKeeperService
@@ -127,6 +135,11 @@ class Run:
         return digest.hexdigest()
 
 
+def steps_max(mix: Mix) -> int:
+    """Return how many steps a world may take: several times as many as the longest so far."""
+    return 1_000 * mix.operations + (5_000 + 5 * mix.chaos_ms) * mix.clients
+
+
 class World:
     """All hosts, clients, servers and faults of one run."""
 
@@ -196,12 +209,15 @@ class World:
             self._set_to_work(client)
         self.kernel.at(self.chaos_us, self.heal)
         horizon = self.chaos_us + PATIENCE_TTLS * self.ttl_ms * MS
+        self.kernel.steps_max = steps_max(self.mix)
         try:
             self.kernel.run(until=horizon)
             self.heal()
             if self._at_work:
                 self.problem("liveness", f"{self._at_work} clients have not ended")
             self._close()
+        except LivelockError as error:
+            self.problem("liveness", str(error))
         except Exception as error:
             self._failed(error)
         finally:

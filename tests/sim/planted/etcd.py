@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from lockfast.core.modes import LOCK
 from lockfast.stores.etcd import batches, steps
 from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.layout import SEP, STRIDE, session_key
 from lockfast.stores.etcd.owned import OwnClaim
 from lockfast.stores.etcd.plan import _Maker
 from lockfast.stores.etcd.requests import Found, Keys
+from lockfast.stores.etcd.view import Lines
 from tests.sim.planted.bugs import bug, replace
 
 
@@ -82,13 +84,25 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: whoever stands in line is overtaken by a clock", promise="order", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(tail: object, now_ms: int, arrival: int) -> int:
+    def wrong(others: object, now_ms: int, arrival: int) -> int:
         return 0
 
     replace(stack, steps, "lag_ms", wrong)
 
 
-# Defects of an earlier design of the store, as they would be in this one.
+# Three defects of an earlier design of the store, as they would be in this one.
+
+
+@bug("etcd: waiting claims outlive their sessions", promise="liveness", store="etcd")
+def _(stack: ExitStack) -> None:
+    """A holder and its waiters that die together leave a queue that nobody can end."""
+    right = Keys.put
+
+    def wrong(self: Keys, key: str, value: str, lease: int = 0) -> str:
+        waits = key.startswith(f"n{SEP}{LOCK}{SEP}") and f"{SEP}w{SEP}" in key
+        return right(self, key, value, 0 if waits else lease)
+
+    replace(stack, Keys, "put", wrong)
 
 
 @bug("etcd: a claim enters while its session ends", promise="left behind", store="etcd")
@@ -115,3 +129,11 @@ def _(stack: ExitStack) -> None:
         right(self, token, mod, heirs if heirs is not None else Found([], 0))
 
     replace(stack, OwnClaim, "granted", wrong)
+
+
+@bug("etcd: readers that leave together do not notice it", promise="hand-over", store="etcd")
+def _(stack: ExitStack) -> None:
+    def wrong(self: _Maker, lines: Lines) -> list[str]:
+        return []
+
+    replace(stack, _Maker, "_others", wrong)

@@ -124,7 +124,7 @@ def _(stack: ExitStack) -> None:
     right = Session.release_later
 
     def wrong(self: Session, holding: Holding, close_ms: int = 0) -> None:
-        before = dict(self._outbox.commands)
+        before = self._outbox.commands.copy()
         right(self, holding, close_ms)
         self._outbox.commands = before
 

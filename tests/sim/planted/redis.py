@@ -79,7 +79,7 @@ def _(stack: ExitStack) -> None:
 
 @bug("redis: the last to come is the first to be served", promise="order", store="redis")
 def _(stack: ExitStack) -> None:
-    edit(stack, "enter", "rank_of(now_ms - head_start_ms,", "rank_of(4e12 - now_ms,")
+    edit(stack, "enter", "rank_of(entered_ms - head_start_ms,", "rank_of(4e12 - now_ms,")
 
 
 @bug("redis: a writer beside readers after its upgrade", promise="exclusion", store="redis")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace as replaced
 
-from lockfast.stores.zookeeper import layout, sessions, steps
+from lockfast.stores.derived.view import Name
+from lockfast.stores.zookeeper import layout, sessions
 from lockfast.stores.zookeeper.layout import Base, Document
+from lockfast.stores.zookeeper.loading import Loader
 from lockfast.stores.zookeeper.plan import Planner
 from lockfast.stores.zookeeper.transport import Operation, Set
-from lockfast.stores.zookeeper.view import Loaded, Name
+from lockfast.stores.zookeeper.view import Loaded
 from tests.sim.planted.bugs import bug, replace
 
 
@@ -44,15 +46,15 @@ def _(stack: ExitStack) -> None:
 
 @bug("zookeeper: a dead holder is believed to be there", promise="liveness", store="zookeeper")
 def _(stack: ExitStack) -> None:
-    right = steps.Step._part
+    right = Loader._part
 
-    async def wrong(self: steps.Step, one: Loaded) -> None:
+    async def wrong(self: Loader, one: Loaded) -> None:
         entries = dict(one.document.entries)
         await right(self, one)
         one.document.entries.update(entries)
         one.dead.clear()
 
-    replace(stack, steps.Step, "_part", wrong)
+    replace(stack, Loader, "_part", wrong)
 
 
 @bug("zookeeper: tokens without the epoch of the zxid", promise="tokens", store="zookeeper")

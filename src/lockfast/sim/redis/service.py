@@ -102,7 +102,7 @@ class SimRedisWire:
         kind: type = type(command)
         until_ms = self._host.now_ms() + timeout_ms
         script = script_of(kind)
-        arguments = [_packed(argument) for argument in protocol.arguments(command)]
+        arguments = [encoded(argument) for argument in protocol.arguments(command)]
         keys = (b"%d" % len(protocol.keys), *protocol.keys)
         call = (b"EVALSHA", script.sha, *keys, *arguments)
         found = await self._ask([call], timeout_ms)
@@ -151,7 +151,7 @@ class SimRedisWire:
     def _reply(self, server: RedisServer, call: PendingReply, found: Any) -> None:
         network = server.network
         broken = network.chance(network.reset)
-        arrive = partial(call.arrive, _decoded(found))
+        arrive = partial(call.arrive, decoded(found))
         if not broken and network.carry(server.host, self._host, arrive):
             return
         if broken or network.chance(0.5):
@@ -236,14 +236,14 @@ class SimRedisWakeListener(RedisWakeListener):
             self._find().subscriptions.pop(self._subscription, None)
 
 
-def _packed(argument: str | int) -> bytes:
+def encoded(argument: str | int) -> bytes:
     return argument.encode() if isinstance(argument, str) else b"%d" % argument
 
 
-def _decoded(found: Any) -> Any:
+def decoded(found: Any) -> Any:
     """Return a reply as the client's parser would."""
     if isinstance(found, bytes):
         return found.decode(errors="replace")
     if isinstance(found, list):
-        return [_decoded(part) for part in found]
+        return [decoded(part) for part in found]
     return ReplyError(str(found)) if isinstance(found, ModelError) else found

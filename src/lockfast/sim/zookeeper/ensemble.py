@@ -344,6 +344,7 @@ class SimZooKeeperNetwork:
     def __init__(self, host: Host, ensemble: Ensemble) -> None:
         self._host = host
         self._ensemble = ensemble
+        self.caller = self.keeper = self  # both wait alike
 
     def link(
         self, timeout_ms: int, on_event: OnEvent, on_lost: Callable[[], None], *, pings: bool
@@ -351,7 +352,7 @@ class SimZooKeeperNetwork:
         # Nobody pings here: the common link loses its session when it is idle, and is replaced.
         return SimLink(self._host, self._ensemble, timeout_ms, on_event, on_lost)
 
-    async def caller_wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
+    async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, SimFlight)
         await flight.wait(timeout_ms)
         if flight.error is not None:
@@ -360,17 +361,11 @@ class SimZooKeeperNetwork:
             raise flight.unknown("did not answer in time")
         return flight.answers
 
-    keeper_wait = caller_wait
-
-    async def caller_pause(self, span_ms: int) -> None:
+    async def pause(self, span_ms: int) -> None:
         await self._host.sleep(span_ms)
-
-    keeper_pause = caller_pause
 
     def signal(self) -> SimSignal:
         return self._host.signal()
-
-    caller_signal = signal
 
     def now_ms(self) -> int:
         return self._host.now_ms()

@@ -11,7 +11,7 @@ from lockfast.sim.runtime import Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
 from lockfast.sim.zookeeper.ensemble import LABEL, Ensemble, SimZooKeeperNetwork
 from lockfast.stores.zookeeper import ZooKeeperStore
-from lockfast.stores.zookeeper.plan import Sizes
+from lockfast.stores.zookeeper.layout import Sizes
 
 if TYPE_CHECKING:
     from lockfast.sim.world import World
