@@ -167,6 +167,37 @@ def test_arrows_point_one_way(part: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("store", ["etcd", "zookeeper"])
+def test_stores_that_share_a_layer_do_not_know_each_other(store: str) -> None:
+    others = {"etcd", "zookeeper"} - {store}
+    folders = [ROOT / "stores" / name for name in (store, "derived")]
+    reached = {
+        found.module: str(found)
+        for found in IMPORTS
+        if found.path.parent in folders and found.module.startswith("lockfast.stores.")
+    }
+    forbidden = {f"lockfast.stores.{name}" for name in others}
+    assert not [text for name, text in reached.items() if name.startswith(tuple(forbidden))]
+
+
+OF_NAMED_TUPLES = {"_replace", "_fields", "_field_defaults", "_make", "_asdict"}
+
+
+@pytest.mark.parametrize("folder", ["derived", "etcd", "zookeeper"])
+def test_no_file_uses_the_private_state_of_another(folder: str) -> None:
+    """What begins with an underscore is used through `self` only, except for kazoo's client."""
+    wrong = []
+    for path in sorted((ROOT / "stores" / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
+                continue
+            is_dunder = node.attr.endswith("__") or node.attr in OF_NAMED_TUPLES
+            owner = ast.unparse(node.value)
+            if not is_dunder and owner not in ("self", "client", "client._connection"):
+                wrong.append(f"{path.name}:{node.lineno} uses {owner}.{node.attr}")
+    assert wrong == []
+
+
 @pytest.mark.parametrize("part", NEVER)
 def test_pure_parts_get_the_world_through_ports(part: str) -> None:
     wrong = [
