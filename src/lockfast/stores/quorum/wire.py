@@ -312,11 +312,18 @@ class QuorumWire:
         if record.ended:
             return record.ended
         sent_ms = self._runtime.now_ms()
-        answers = await self._ask_all(record.open, timeout_ms)
+        answers = await self._flights.ask(
+            [record.open] * self._records.nodes, self._opened, timeout_ms, nobody_late
+        )
+        self._require_majority(answers)
         ended = self._ended(answers)
         if ended is not None:
             record.ended = ended
             return ended
+        have = sum(isinstance(a, m.Given) and a.status == m.OK for a in answers)
+        if have < self._majority:
+            what = f"{have} of {self._records.nodes} nodes have opened the session"
+            raise OutcomeUnknownError(self._label, f"{what}, {self._majority} are needed")
         created = [a.status == m.OK and not a.found for a in answers if isinstance(a, m.Given)]
         with self._records.mutex:
             for node, answer in enumerate(answers):
@@ -324,6 +331,16 @@ class QuorumWire:
                 if isinstance(answer, m.Given) and answer.status == m.OK and not answer.found:
                     record.cover(node, sent_ms)
         return c.Done(found=sum(created) < self._majority)
+
+    def _opened(self, answers: Answers) -> Progress:
+        """Judge an `Open`: it takes a majority that has the session, or that has ended it.
+
+        A node that was slow to receive the session's first request may have it although all
+        others have ended it.
+        """
+        have = sum(isinstance(a, m.Given) and a.status == m.OK for a in answers)
+        is_decided = have >= self._majority or self._ended(answers) is not None
+        return done_if(is_decided or None not in answers or self._is_hopeless(answers))
 
     async def _renew(self, command: c.Renew, timeout_ms: int) -> c.Reply:
         record = self._record(command.session)
