@@ -7,7 +7,12 @@ import pytest
 from lockfast.core.commands import Granted, Queued
 from lockfast.flow.acquire import lost_error
 from lockfast.flow.holding import LeaseState, Phase
-from lockfast.flow.session import DEADLOCK_EVERY_MS_MAX, WAITING_PER_RENEWAL, Session
+from lockfast.flow.session import (
+    BEHIND_OTHERS_PER_RENEWAL,
+    DEADLOCK_EVERY_MS_MAX,
+    WAITING_PER_RENEWAL,
+    Session,
+)
 from lockfast.flow.session_claims import DEADLOCK_AFTER_MS
 from lockfast.flow.session_life import KeeperState
 from tests.flow.worlds import BLOCKER, TTL_MS, Clock, World
@@ -33,10 +38,22 @@ def test_a_waiting_claim_is_watched_over_and_named_until_it_is_granted(world: Wo
 
 
 def test_only_the_first_claim_in_a_queue_is_named(world: World) -> None:
-    first, second, other = world.waiting("a"), world.waiting("a"), world.waiting("b")
+    """The claims behind it are behind others of the same session."""
+    first, second, other = world.waiting("a"), world.entering("a"), world.waiting("b")
+    own = BLOCKER._replace(session=world.session.id, n=first.n)
+    world.session.queued(second, Queued((own,), 5000))
     assert world.session.proof().waiting == (first.n, other.n)
     world.session.release_later(first)
     assert world.session.proof().waiting == (second.n, other.n)
+
+
+def test_claims_directly_behind_other_sessions_are_named_as_well(world: World) -> None:
+    """One of them may be ahead of the first: only it shows whether the session ahead is alive."""
+    claims = [world.waiting("a").n for _ in range(2 + BEHIND_OTHERS_PER_RENEWAL)]
+    first, *others = claims
+    assert world.session.proof().waiting == (first, *others[:-1])
+    assert world.session.proof().waiting == (first, others[-1])
+    assert world.session.proof().waiting == (first, *others[:-1])
 
 
 def test_keep_alives_take_turns_with_more_queues_than_one_can_name(world: World) -> None:

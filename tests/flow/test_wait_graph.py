@@ -92,14 +92,26 @@ def blocker(session: str, renewals: int) -> Blocker:
 
 def test_a_session_is_silent_while_its_counter_does_not_change() -> None:
     sessions = SilentSessions()
-    sessions.saw([blocker("one", 5), blocker("two", 5)], 1000)
-    sessions.saw([blocker("one", 5), blocker("two", 6)], 2000)
+    sessions.saw({1: [blocker("one", 5), blocker("two", 5)]}, {1}, 1000)
+    sessions.saw({1: [blocker("one", 5), blocker("two", 6)]}, {1}, 2000)
     assert sessions.silent(2999, 2000) == []
     assert sessions.silent(3000, 2000) == [Silent("one", 5, 2000)]
-    sessions.saw([blocker("two", 6)], 3000)
+    sessions.saw({1: [blocker("two", 6)]}, {1}, 3000)
     assert sessions.silent(9000, 6000) == [Silent("two", 6, 7000)]
     sessions.clear()
     assert sessions.silent(9000, 0) == []
+
+
+def test_a_session_stays_silent_while_the_claim_behind_it_is_not_looked_at() -> None:
+    """Keep-alives take turns if more claims wait than one can name."""
+    sessions = SilentSessions()
+    sessions.saw({1: [blocker("one", 5)]}, {1, 2}, 1000)
+    sessions.saw({2: [blocker("two", 5)]}, {1, 2}, 2000)
+    assert sessions.silent(4000, 3000) == [Silent("one", 5, 3000)]
+    sessions.saw({1: [blocker("one", 6)]}, {1, 2}, 4000)
+    assert sessions.silent(5000, 3000) == [Silent("two", 5, 3000)]
+    sessions.saw({1: [blocker("one", 6)]}, {1}, 5000)
+    assert sessions.silent(9000, 0) == [Silent("one", 6, 5000)], "claim 2 has stopped waiting"
 
 
 def test_the_key_before_a_session_sorts_directly_before_it() -> None:

@@ -304,8 +304,8 @@ class Keeper:
         if connections != self._connections:
             self._connections = connections
             silent_sessions.clear()
-        queued = [look for _, look in reply.looks if isinstance(look, Queued)]
-        silent_sessions.saw((blocker for look in queued for blocker in look.ahead), now_ms)
+        ahead = {n: look.ahead if isinstance(look, Queued) else () for n, look in reply.looks}
+        silent_sessions.saw(ahead, self._session.waiting(), now_ms)
         try:
             for session, renewals, still_ms in silent_sessions.silent(now_ms, self._session.ttl_ms):
                 found = await self._wire.send(Sessions(just_before(session), 1), self._budget_ms())

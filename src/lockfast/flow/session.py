@@ -29,6 +29,7 @@ from lockfast.ports import Runtime, Signal, Store
 
 RENEWALS_PER_TTL: Final = 3
 WAITING_PER_RENEWAL: Final = 64
+BEHIND_OTHERS_PER_RENEWAL: Final = 16
 DEADLOCK_EVERY_MS_MAX: Final = 10_000
 
 
@@ -44,6 +45,22 @@ class Proof(NamedTuple):
     queued: frozenset[int]
 
 
+class Turns:
+    """Takes turns with more claims than fit into one keep-alive."""
+
+    def __init__(self, portion: int) -> None:
+        self._portion = portion
+        self._last = 0
+
+    def next(self, numbers: list[int]) -> list[int]:
+        """Return all of these claims, or the portion that follows the one returned last."""
+        if len(numbers) <= self._portion:
+            return numbers
+        portion = ([n for n in numbers if n > self._last] or numbers)[: self._portion]
+        self._last = portion[-1]
+        return portion
+
+
 class Session(SessionClaims):
     """A session: its claims, its deadline, and its pending releases."""
 
@@ -51,6 +68,8 @@ class Session(SessionClaims):
         super().__init__(runtime, ttl_ms, owner, metadata)
         self.siblings: Callable[[], list[Session]] = lambda: [self]
         """All sessions of the client: an actor may hold in one and wait in another."""
+        self._turns_of_foremost = Turns(WAITING_PER_RENEWAL)
+        self._turns_of_others = Turns(BEHIND_OTHERS_PER_RENEWAL)
 
     def attach(self, store: Store) -> None:
         """Create the listener that receives the store's wakes."""
@@ -112,6 +131,10 @@ class Session(SessionClaims):
                     queued.append(n)
             foremost = {next(iter(line)) for line in self._lines.values() if line}
             foremost |= {n for n in held if self._needs_look(self._holdings[n])}
+            # Numbers are not the order of a queue: a later claim of ours may be ahead, by its
+            # priority or because the store's clock was set back. Only that claim shows whether
+            # the session ahead of it still renews itself.
+            others = [n for n in queued if n not in foremost and self._is_behind_others(n)]
             lowest = min(
                 next(iter(self._holdings), self._next_n), *self._outbox.commands, self._next_n
             )
@@ -122,12 +145,8 @@ class Session(SessionClaims):
         for signal in overlooked:
             # The thread that recorded the grant may have been interrupted before signalling.
             signal.set()
-        looked = sorted(foremost)
-        if len(looked) > WAITING_PER_RENEWAL:
-            # If not all fit into one keep-alive, the next one continues where this one ends.
-            after = [n for n in looked if n > self._looked_up_to] or looked
-            looked = after[:WAITING_PER_RENEWAL]
-            self._looked_up_to = looked[-1]
+        looked = self._turns_of_foremost.next(sorted(foremost))
+        looked += self._turns_of_others.next(others)
         claims = [*held.items(), *((n, 0) for n in queued)]
         return Proof(
             len(claims),
@@ -141,6 +160,17 @@ class Session(SessionClaims):
     @staticmethod
     def _needs_look(holding: Holding) -> bool:
         return holding.converting or holding.on_wanted is not None
+
+    def _is_behind_others(self, n: int) -> bool:
+        """Return True if a claim of another session was directly ahead when last reported."""
+        return any(blocker.session != self.id for blocker in self._holdings[n].ahead)
+
+    def waiting(self) -> frozenset[int]:
+        """Return the numbers of our claims that wait or convert."""
+        with self.mutex:
+            return frozenset(
+                n for n, h in self._holdings.items() if h.phase is WAITING or h.converting
+            )
 
     def reconcile(self, proof: Proof, stored: Iterable[ClaimView], sent_ms: int) -> None:
         """Correct our view of the claims where it differs from the store's.

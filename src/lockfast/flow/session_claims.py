@@ -77,7 +77,6 @@ class SessionClaims(SessionLife):
         self._finalized_uses: deque[tuple[RetainedLock, Use]] = deque()
         self._inbox: list[Wake] = []
         self._next_n = 1
-        self._looked_up_to = 0
 
     # ── claims move on ────────────────────────────────────────────────────────────────
 

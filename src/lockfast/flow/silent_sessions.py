@@ -7,7 +7,7 @@ the renewal counters of the sessions ahead of it have not changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lockfast.core.commands import Blocker
@@ -29,16 +29,27 @@ class SilentSessions:
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[int, int]] = {}
+        self._ahead: dict[int, set[str]] = {}
+        """By claim of ours, the sessions that were ahead of it when it was last looked at."""
 
-    def saw(self, blockers: Iterable[Blocker], now_ms: int) -> None:
-        """Record the counters. Read `now_ms` after the reply, so that silence is not overstated."""
-        since: dict[str, tuple[int, int]] = {}
-        for blocker in blockers:
-            known = self._since.get(blocker.session)
-            if known is None or known[0] != blocker.renewals:
-                known = (blocker.renewals, now_ms)
-            since[blocker.session] = known
-        self._since = since
+    def saw(
+        self, ahead: Mapping[int, Iterable[Blocker]], waiting: Collection[int], now_ms: int
+    ) -> None:
+        """Record the counters of the sessions ahead of some of our claims.
+
+        Not every keep-alive looks at every waiting claim, so what was seen ahead of the others
+        stays: a counter that is the same in two observations has not changed in between. Read
+        `now_ms` after the reply, so that silence is not overstated.
+        """
+        for blockers in ahead.values():
+            for blocker in blockers:
+                known = self._since.get(blocker.session)
+                if known is None or known[0] != blocker.renewals:
+                    self._since[blocker.session] = (blocker.renewals, now_ms)
+        seen = {n: {blocker.session for blocker in blockers} for n, blockers in ahead.items()}
+        self._ahead = {n: s for n, s in {**self._ahead, **seen}.items() if n in waiting}
+        sessions = set().union(*self._ahead.values())
+        self._since = {id_: since for id_, since in self._since.items() if id_ in sessions}
 
     def silent(self, now_ms: int, span_ms: int) -> list[Silent]:
         """Return the sessions whose counter has not changed for at least `span_ms`."""
@@ -51,6 +62,7 @@ class SilentSessions:
     def clear(self) -> None:
         """Start over, after a gap in the observations or a change of server."""
         self._since = {}
+        self._ahead = {}
 
 
 def just_before(session: str) -> str:

@@ -469,6 +469,8 @@ def killed_in_step(world: World, rng: random.Random, knobs: Knobs) -> None:
 
         def end() -> None:
             process.kill_at = None
+            if process.dead and not client.host.dead:
+                world.kill(client)  # It was resumed in this instant, and died.
             world.revive(client)
 
         return end

@@ -116,13 +116,19 @@ class Process:
             call = Stopped(self, function, arguments)
             with self._acting():
                 call.go_on()
-            if not call.ended:
-                self.stopped = call
-                raise StoppedError(call)
-            return call.result()  # type: ignore[no-any-return]
         finally:
             if self.dead:
                 raise Killed  # The process is dead, so no one receives the result.
+        if not call.ended:
+            self.stopped = call
+            raise StoppedError(call)
+        return call.result()  # type: ignore[no-any-return]
+
+    def result_of(self, call: Stopped) -> Any:
+        """Return the result of a call that was stopped. Raises Killed if it was killed since."""
+        if self.dead:
+            raise Killed
+        return call.result()
 
     def files(self) -> list[SqliteFile]:
         """Return the databases that it has open and that can be read now."""

@@ -223,9 +223,10 @@ class SimSqliteStore:
             opening_ms = int(OPEN_S * 1000) if self._file is None else timeout_ms
             timeout_ms -= opening_ms - await self._wait_at_gate(opening_ms)
         try:
-            reply = process.call(self._apply, command, max(0, timeout_ms))
-        except StoppedError as stopped:
-            reply = await self._wait_stopped(stopped)
+            try:
+                reply = process.call(self._apply, command, max(0, timeout_ms))
+            except StoppedError as stopped:
+                reply = await self._wait_stopped(stopped)
         except Killed:
             await self._die()
         except StoreError as error:
@@ -260,7 +261,7 @@ class SimSqliteStore:
         self._host.pause()
         await stopped.call.signal.wait(None)
         try:
-            reply: Reply = stopped.call.result()
+            reply: Reply = self._process.result_of(stopped.call)
         except StoreError as error:
             self._note(error)
             raise
@@ -273,9 +274,15 @@ class SimSqliteStore:
 
     def _kill_soon(self) -> None:
         """Call back at this instant, but not from within one of its own tasks."""
-        world, host = self._machine.world, self._host
-        client = next(client for client in world.clients if client.host is host)
-        world.kernel.soon(lambda: None if host.dead else world.kill(client))
+        world, process = self._machine.world, self._process
+        client = next(client for client in world.clients if client.host is self._host)
+
+        def kill() -> None:
+            # Whoever ended a fault in this instant may have started its successor.
+            if self._machine.processes.get(client.host) is process:
+                world.kill(client)
+
+        world.kernel.soon(kill)
 
     def _note(self, error: StoreError) -> None:
         if not isinstance(error, StoreUnavailableError | OutcomeUnknownError):

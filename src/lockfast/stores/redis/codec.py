@@ -113,7 +113,7 @@ ENCODERS: Final[dict[type, Callable[[Any], Arguments]]] = {
 
 BYTES_MAX: Final[dict[type, int]] = {
     **dict.fromkeys(get_args(c.Command), FRAME_BYTES_MAX),
-    # A keep-alive returns up to 64 waiting claims and the 16 claims ahead of each.
+    # A keep-alive returns up to 80 waiting claims and the 16 claims ahead of each.
     c.Renew: 8 << 20,
     # These replies grow with the stored data.
     **dict.fromkeys((c.Claims, c.Inspect, c.Listing, c.Sessions, c.Events), 128 << 20),
