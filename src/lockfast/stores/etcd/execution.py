@@ -22,6 +22,8 @@ from lockfast.stores.etcd.transport import Json
 
 READS_MAX: Final = 100
 """The maximum number of ranges per request."""
+LISTINGS: Final = 2
+"""How often the keys of a lease are listed before a claim counts as gone."""
 BUSY_MAX: Final = 10_000
 
 
@@ -161,15 +163,20 @@ class Execution:
             raise self.keys.malformed(error) from None
 
     async def locate(self, session: str, n: int) -> Location | None:
-        """Find a claim of any process among the keys of its session's lease."""
-        (stored,), _ = await self.read_keys(k.session_key(session))
-        if stored is None:
-            return None
-        for key in await self.keys_of_lease(stored.lease):
-            if key[:1] == "n" and key.endswith(f"\x1f{session}\x1f{n}"):
-                place = k.parse_place(key)
-                if place.rank:
-                    return Location(place.kind, place.name, place.rank)
+        """Find a claim of any process among the keys of its session's lease.
+
+        A grant deletes one key and puts another, and a list made in between has neither. Each
+        read waits for the transactions that were being applied, so the next list has it.
+        """
+        for _ in range(LISTINGS):
+            (stored,), _ = await self.read_keys(k.session_key(session))
+            if stored is None:
+                return None
+            for key in await self.keys_of_lease(stored.lease):
+                if key[:1] == "n" and key.endswith(f"\x1f{session}\x1f{n}"):
+                    place = k.parse_place(key)
+                    if place.rank:
+                        return Location(place.kind, place.name, place.rank)
         return None
 
     async def resolve_doubt(self, session: str, n: int) -> None:

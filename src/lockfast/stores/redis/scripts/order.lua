@@ -93,6 +93,27 @@ local function scan(first, last, limit)
   end
 end
 
+-- Up to `limit` views of the members of a range, and 1 if there are more. `view` returns nil for a member that is not in
+-- use: a step that the server aborted left it in the index.
+local function page(first, last, limit, view)
+  local views = {}
+  while true do
+    local size = limit + 1 - #views
+    local found = scan(first, last, size)
+    for _, member in ipairs(found) do
+      local seen = view(member)
+      if seen and #views == limit then
+        return views, 1
+      end
+      views[#views + 1] = seen
+    end
+    if #found < size then
+      return views, 0
+    end
+    first = found[#found] .. '\0'
+  end
+end
+
 -- Returns true if the first string sorts before the second, byte by byte.
 local function precedes(one, other)
   local length = min(#one, #other)
