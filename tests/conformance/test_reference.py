@@ -13,7 +13,8 @@ import pytest
 
 from lockfast.conformance.commands import MismatchError, compare
 from lockfast.core import commands as c
-from lockfast.core.table import READS, Limits
+from lockfast.core.commands import READS
+from lockfast.core.table import Limits
 from lockfast.sim.model import Model, ModelLimits
 from lockfast.stores.sqlite import file, rows
 from lockfast.stores.sqlite.file import SqliteFile

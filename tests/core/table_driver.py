@@ -6,9 +6,10 @@ import pickle
 from typing import Any
 
 from lockfast.core import commands as c
+from lockfast.core.commands import READS
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.rows import ResourceRow, Row
-from lockfast.core.table import READS, Limits, Table
+from lockfast.core.table import Limits, Table
 
 
 class TableDriver:

@@ -13,9 +13,10 @@ import pytest
 
 from lockfast.conformance.commands import compare
 from lockfast.core import commands as c
+from lockfast.core.commands import READS
 from lockfast.core.memory_rows import MemoryRows
 from lockfast.core.reasons import EXPIRED
-from lockfast.core.table import ENDED_KEPT_MS, READS, Limits, Table
+from lockfast.core.table import ENDED_KEPT_MS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.derived.endings import Ending
 from lockfast.stores.derived.steps import SEVERAL_MAX, Instant

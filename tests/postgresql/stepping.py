@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
+from lockfast.core.commands import READS
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.table import READS, Table
+from lockfast.core.table import Table
 from lockfast.sim.network import Network
 from lockfast.sim.postgresql.server import Answer, Backend
 from lockfast.sim.postgresql.server import PostgresServer as Model

@@ -18,7 +18,7 @@ import pytest
 
 from lockfast.conformance.commands import PROFILES, Commands, Profile
 from lockfast.core import commands as c
-from lockfast.core.table import READS
+from lockfast.core.commands import READS
 from lockfast.errors import StoreError
 from lockfast.sim.postgresql import functions as f
 from lockfast.sim.postgresql.database import Sequence as ModelSequence

@@ -292,6 +292,8 @@ Command: TypeAlias = (
     | Sessions
     | Events
 )
+READS: Final = frozenset((Look, Claims, Inspect, Listing, Sessions, Events))
+"""Commands that change nothing."""
 
 
 # ── replies ──────────────────────────────────────────────────────────────────────────

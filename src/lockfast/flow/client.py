@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lockfast.core.commands import Command, Inspect, Reply, ResourceView
+from lockfast.core.commands import READS, Command, Inspect, Reply, ResourceView
 from lockfast.core.modes import LOCK
 from lockfast.core.placement import session_id
 from lockfast.errors import LimitError, OutcomeUnknownError, StoreError, StoreUnavailableError
@@ -183,6 +183,7 @@ class Core:
         It goes out on the wire of API calls, unless another one and its runtime are given.
         """
         wire, runtime = wire or self.wire, runtime or self.runtime
+        is_in_doubt = False
         retry = Retry(runtime, runtime.now_ms() + (timeout_ms or self.connect_timeout_ms))
         while True:
             try:
@@ -193,10 +194,14 @@ class Core:
                     self.emitter.outage.ended()
                 return reply
             except (StoreUnavailableError, OutcomeUnknownError) as error:
+                is_in_doubt |= isinstance(error, OutcomeUnknownError) and type(command) not in READS
                 trouble = error if self.closed else retry.failed(error)
                 if not self.closed:
                     self.emitter.outage.failed(error, raised=trouble is not None)
                 if trouble is not None:
+                    if is_in_doubt:
+                        # An earlier attempt may have been executed, whatever became of this one.
+                        trouble = OutcomeUnknownError(trouble.store, trouble.what, trouble.advice)
                     raise trouble from error.__cause__
                 await runtime.signal().wait(RETRY_MS)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from lockfast.core.commands import Blocker, Command, Reply, Wake
+from lockfast.core.commands import READS, Blocker, Command, Reply, Wake
 from lockfast.core.memory_rows import MemoryRows
-from lockfast.core.table import READS, Table
+from lockfast.core.table import Table
 from lockfast.errors import LockfastError, OutcomeUnknownError, StoreUnavailableError
 from lockfast.ports import Capabilities, Deliver, WakeListener, Wire
 from lockfast.sim.network import Network

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from lockfast.core.commands import Command, Reply, Wake
+from lockfast.core.commands import READS, Command, Reply, Wake
 from lockfast.core.rows import session_key
-from lockfast.core.table import READS
 from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from lockfast.ports import Capabilities, Deliver, Store, WakeListener, Wire
 from lockfast.sim.runtime import MS, Clock, Crashed, Host

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core import rows as r
-from lockfast.core.commands import Place, Reply, Wake
+from lockfast.core.commands import READS, Place, Reply, Wake
 from lockfast.core.lines import FAR_MS
 from lockfast.core.rows import LOG_KEPT_MS, Meta
-from lockfast.core.table import READS, Table
+from lockfast.core.table import Table
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.postgresql.connection import (
     BEGIN,

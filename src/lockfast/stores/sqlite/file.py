@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lockfast.core.commands import (
+    READS,
     WAKE_GRANTED,
     WAKE_LOOK,
     Command,
@@ -28,7 +29,7 @@ from lockfast.core.commands import (
     Reply,
     Wake,
 )
-from lockfast.core.table import READS, Limits, Table
+from lockfast.core.table import Limits, Table
 from lockfast.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from lockfast.ports import Deliver
 from lockfast.runtimes.platform import at_fork, now_ms
