@@ -29,7 +29,8 @@ from lockfast.stores.passwords import PasswordFile, plain
 from lockfast.stores.ready_clients import settings_of
 from lockfast.testing import ControlledStore
 from tests.servers.etcd import EtcdCluster
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 NOWHERE = "redis://127.0.0.1:1"
 

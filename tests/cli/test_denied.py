@@ -6,7 +6,8 @@ import pytest
 
 from lockfast.cli import main
 from lockfast.cli.exit_codes import DENIED
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.processes import Cli
-from tests.servers.redis import free_port
+from tests.servers.ports import free_port
 
 
 @pytest.mark.parametrize("scheme", ["redis", "etcd"])

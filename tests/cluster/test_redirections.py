@@ -158,7 +158,8 @@ def test_a_client_with_another_layout_is_refused(cluster: RedisCluster, namespac
 
 
 def test_a_server_that_is_no_cluster_is_refused() -> None:
-    from tests.servers.redis import RedisServer, free_port
+    from tests.servers.ports import free_port
+    from tests.servers.redis import RedisServer
 
     with RedisServer(port=free_port()) as server:
         with lockfast.connect(f"redis+cluster://127.0.0.1:{server.port}") as client:

@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx
 
 from tests.docs.pages import ROOT
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 PATIENCE_S = 60
 LINES_MAX = 10

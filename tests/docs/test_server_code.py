@@ -21,8 +21,9 @@ from lockfast.stores.postgresql.schema import guards
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of
 from tests.servers.etcd import EtcdCluster
 from tests.servers.lockserver import ServerProcess
+from tests.servers.ports import free_port
 from tests.servers.postgresql import PostgresServer
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer
 from tests.servers.zookeeper import ZooKeeperEnsemble
 
 HERE = "tests/docs/test_server_code.py"

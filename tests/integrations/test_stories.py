@@ -20,7 +20,8 @@ import pytest
 
 import lockfast
 from tests.cli.processes import ROOT
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 PATIENCE_S = 90
 BUILDS = re.compile(r"monday: process (\d+) builds with token (\d+)")

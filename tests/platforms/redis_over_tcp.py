@@ -10,7 +10,8 @@ from lockfast.conformance.contract import ApiContract
 from lockfast.conformance.harness import Harness
 from lockfast.ports import WAKE_MISSED
 from lockfast.stores.redis.store import RedisStore
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ import lockfast
 from lockfast.cli import main
 from lockfast.errors import StoreMisconfiguredError
 from tests.quorum.nodes import FiveNodes
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 PATIENCE_S = 60.0
 

@@ -8,7 +8,8 @@ import pytest
 
 import lockfast
 from lockfast.cli import main
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 
 def test_a_fit_server(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,8 @@ from lockfast.runtimes.threads import run
 from lockfast.stores.redis.errors import translate
 from lockfast.stores.redis.scripts import keys_of
 from lockfast.stores.registry import open_store
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 LOCK = (c.Place("lock", "a", "exclusive"),)
 OPEN = c.Open("us", 60_000, "owner")

@@ -15,7 +15,8 @@ import lockfast
 from lockfast.errors import StaleTokenError
 from lockfast.guards.redis import RedisGuard
 from lockfast.stores.redis.scripts import keys_of
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 TTL = 3.0
 PATIENCE_S = 30.0

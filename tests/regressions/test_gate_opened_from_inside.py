@@ -79,6 +79,33 @@ def test_a_parent_killed_inside(crew: Crew) -> None:
         os.kill(int(child), 0)  # it still exists
 
 
+def use_and_close(link: Link) -> None:
+    with link.connect() as client, client.lock("other"):
+        pass
+    link.say("closed")
+
+
+def try_to_lock(link: Link) -> None:
+    with link.connect() as client:
+        link.say("busy" if client.lock("a").try_acquire() is None else "held")
+
+
+def test_a_close_after_every_file_was_read(crew: Crew) -> None:
+    """A process that closes the database must not delete the log that others write to.
+
+    Reading the database and closing it drops SQLite's own locks, by which it knows that others
+    use the database.
+    """
+    client = crew.client()
+    with client.lock("a"):
+        pass
+    for path in crew.directory.iterdir():
+        path.read_bytes()
+    crew.start(use_and_close).hears("closed")
+    with client.lock("a"):
+        crew.start(try_to_lock).hears("busy")
+
+
 def counting(link: Link, rounds: int) -> None:
     """Increment a counter under a lock while a thread reads every file of the directory."""
     directory = os.path.dirname(link.url.removeprefix("sqlite://"))

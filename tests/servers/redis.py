@@ -12,7 +12,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -46,13 +45,6 @@ def binaries() -> dict[str, Path]:
             if found_here is not None and not filecmp.cmp(found_here, servers["wheel"]):
                 servers.setdefault(name, Path(found_here))
     return servers
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RedisServer:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import socket
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from lockfast.stores.redis.cluster.slots import SLOTS
+from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import wait_until
 
@@ -17,26 +16,12 @@ BUS: Final = 10_000
 """The difference between the port of the cluster bus and the port for clients."""
 
 
-def _port() -> int:
-    """Return a free port whose bus port is free too.
-
-    Both are below the range that the kernel uses for outgoing connections, which could take one of
-    them before the node does.
-    """
-    while True:
-        port = random.randrange(10_000, 22_000)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for wanted in (port, port + BUS):
-                stack.enter_context(socket.create_server(("127.0.0.1", wanted)))
-            return port
-
-
 class Node(RedisServer):
     """One node; it keeps its name and its slots when it is restarted."""
 
     def __init__(self, *config: str, announced: int = 0) -> None:
         """Create a node; `announced` is the port announced to others, if not the node's own."""
-        port = _port()
+        port = free_port(beside=BUS)
         if announced:
             config += ("--cluster-announce-port", str(announced))
             config += ("--cluster-announce-bus-port", str(port + BUS))

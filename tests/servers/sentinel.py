@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 from lockfast.stores.redis.address import Address
 from lockfast.stores.redis.connection import Connection
 from lockfast.stores.redis.resp import pack
-from tests.servers.redis import RedisServer, binaries, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer, binaries
 
 SERVICE: Final = "locks"
 PATIENCE_S: Final = 60.0

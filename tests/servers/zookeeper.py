@@ -24,6 +24,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
+from tests.servers.ports import free_port
+
 PACKAGES: Final = (
     "libcommons-cli-java",
     "libcommons-io-java",
@@ -281,7 +283,7 @@ class ZooKeeperEnsemble:
             )
         )
         self.directory = Path(made)
-        ports = _free_ports(3 * self._size)
+        ports = [free_port() for _ in range(3 * self._size)]
         peers = [
             f"server.{number}=127.0.0.1:{ports[3 * number - 2]}:{ports[3 * number - 1]}"
             for number in range(1, self._size + 1)
@@ -355,14 +357,6 @@ class ZooKeeperEnsemble:
         """Return the URL of all members, or of some in order, with a new namespace by default."""
         unused = namespace or f"test-{os.getpid()}-{next(_numbers)}"
         return f"zookeeper://{self.hosts(*members)}?namespace={unused}"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _pause() -> None:

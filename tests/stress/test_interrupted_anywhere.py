@@ -74,11 +74,14 @@ class Interruption:
     def __init__(self, number: int) -> None:
         self._left = number
         self.where = ""
+        # CPython 3.11 only borrows the trace function while it calls it. Keep both alive: a run
+        # once ended with "'traceback' object is not callable".
+        self._entering, self._stepping = self._enter, self._step
 
     @contextmanager
     def lurking(self) -> Iterator[None]:
         before = sys.gettrace()
-        sys.settrace(self._enter)
+        sys.settrace(self._entering)
         try:
             yield
         finally:
@@ -89,7 +92,7 @@ class Interruption:
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
-        return self._step
+        return self._stepping
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode" and not self.where and frame.f_lasti in places(frame.f_code):
@@ -97,7 +100,7 @@ class Interruption:
             if self._left == 0:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 raise KeyboardInterrupt
-        return self._step
+        return self._stepping
 
 
 # ── stories ──────────────────────────────────────────────────────────────────────────
@@ -220,10 +223,12 @@ def test_nothing_is_left(url: str, story: Story) -> None:
         for number in itertools.count(1):
             interruption = Interruption(number)
             act, clean = story(client)
-            with suppress(KeyboardInterrupt), interruption.lurking():
-                act()
-            del act
-            clean()
+            try:
+                with suppress(KeyboardInterrupt), interruption.lurking():
+                    act()
+            finally:
+                del act
+                clean()
             until(
                 lambda: not claims_of(client) and not client.list(),
                 f"all is given back after Ctrl-C at {interruption.where}",

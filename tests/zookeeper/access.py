@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tests.servers.postgresql import free_port
+from tests.servers.ports import free_port
 from tests.servers.zookeeper import ZooKeeperEnsemble
 
 PASSWORD = "s3cret:of:bob"

@@ -190,6 +190,8 @@ class Process:
                 if file._connection is not None:
                     with contextlib.suppress(apsw.Error, Killed):
                         file._connection.close(True)
+                if file._presence is not None:
+                    file._presence.close()
                 if file._gate is not None:
                     file._gate.close()
         self._files.clear()

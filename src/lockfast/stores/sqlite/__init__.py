@@ -27,6 +27,10 @@ handler. No grant rests on it: SQLite's own lock, which BEGIN IMMEDIATE takes, s
 well. The wait for the gate is bounded, and the error names the process inside. Reading needs no
 gate: a read transaction sees one instant.
 
+**Presence** (`presence.py`): each process also holds SQLite's "in use" locks in a form that closing
+another descriptor of the file does not drop, so that no process takes itself for the last one and
+deletes the write-ahead log under the others.
+
 **One connection per process** (`file.py`). SQLite's own locks are POSIX locks, which vanish when
 any descriptor of the file is closed, so all clients of a process share one connection, one gate
 and one mutex. No connection crosses a fork: it is closed before, and each side opens its own.

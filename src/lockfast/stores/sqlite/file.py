@@ -37,6 +37,7 @@ from lockfast.stores.private_files import open_private
 from lockfast.stores.sqlite import driver, filesystem, processes
 from lockfast.stores.sqlite.gate import Gate
 from lockfast.stores.sqlite.packing import UnreadableError
+from lockfast.stores.sqlite.presence import Presence
 from lockfast.stores.sqlite.rows import PAGE_BYTES, SCHEMA, SqliteRows
 from lockfast.stores.sqlite.wake_listener import WakeSender
 
@@ -108,6 +109,7 @@ class SqliteFile:
         self._limits = Limits()
         self._connection: Any = None
         self._gate = gate
+        self._presence: Presence | None = None
         self._check_at_ms = 0
         self._retired = False
         filesystem.prepare(path, self.label, group=group)
@@ -316,6 +318,7 @@ class SqliteFile:
             self._execute("BEGIN IMMEDIATE")
             self._rows.open(processes.boot_id(), now_ms(), time.time_ns() // 1_000_000)
             self._execute("COMMIT")
+            self._presence = Presence(self._path_text)
             self._table = Table(self._rows, self._limits)
         except BaseException as error:
             self._discard()
@@ -414,6 +417,8 @@ class SqliteFile:
         """Close a database that was deleted; return the gate, for the one that replaces it."""
         with self._mutex:
             self._retired = True
+            if self._presence is not None:
+                self._presence.end()  # Its wal-index may be at the path of the new one.
             gate, self._gate = self._gate, None
             return gate
 
@@ -461,9 +466,14 @@ class SqliteFile:
 
     def _discard(self) -> None:
         connection, self._connection = self._connection, None
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.end()
         if connection is not None:
             with contextlib.suppress(*self._driver.errors):
                 connection.close()
+        if presence is not None:
+            presence.close()
 
     def _typed(self, error: BaseException) -> StoreError | None:
         """Return the error for a caller, if `error` comes from the database or the system."""

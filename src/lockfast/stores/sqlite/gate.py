@@ -44,8 +44,8 @@ YIELDS: Final = 20
 SLEEP_FIRST_S: Final = 0.00005
 SLEEP_MAX_S: Final = 0.001
 
-_OFD: Final = hasattr(fcntl, "F_OFD_SETLK")
-_LOCK_STRUCT: Final = "hhqqi4x"
+OFD: Final = hasattr(fcntl, "F_OFD_SETLK")
+LOCK_STRUCT: Final = "hhqqi4x"
 
 
 def path_of(database: str) -> str:
@@ -53,7 +53,7 @@ def path_of(database: str) -> str:
 
 
 def _request(kind: int, byte: int) -> bytes:
-    return struct.pack(_LOCK_STRUCT, kind, os.SEEK_SET, byte, 1, 0)
+    return struct.pack(LOCK_STRUCT, kind, os.SEEK_SET, byte, 1, 0)
 
 
 _ENTER: Final = _request(fcntl.F_WRLCK, WRITERS)
@@ -94,7 +94,7 @@ class Gate:
 
     def _try_to_enter(self) -> bool:
         try:
-            if _OFD:
+            if OFD:
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _ENTER)
             else:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WRITERS)
@@ -104,7 +104,7 @@ class Gate:
 
     def leave(self) -> None:
         """Leave the gate; no effect if we are not inside."""
-        if _OFD:
+        if OFD:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LEAVE)
         else:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, WRITERS)
@@ -123,7 +123,7 @@ class Gate:
     def _lock_users(self, how: int) -> bool:
         kind = fcntl.F_WRLCK if how == fcntl.LOCK_EX else fcntl.F_RDLCK
         try:
-            if _OFD:
+            if OFD:
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _request(kind, USERS))
             else:
                 fcntl.lockf(self._descriptor, how | fcntl.LOCK_NB, 1, USERS)
@@ -175,10 +175,10 @@ class Gate:
         """Return the process inside, if there is one and the system shows it."""
         if sys.platform != "linux":
             return None  # F_GETLK uses a different struct there.
-        asked = struct.pack(_LOCK_STRUCT, fcntl.F_WRLCK, os.SEEK_SET, WRITERS, 1, 0)
+        asked = struct.pack(LOCK_STRUCT, fcntl.F_WRLCK, os.SEEK_SET, WRITERS, 1, 0)
         try:
             told = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked)
-            kind, _, _, _, pid = struct.unpack(_LOCK_STRUCT, told)
+            kind, _, _, _, pid = struct.unpack(LOCK_STRUCT, told)
         except (OSError, struct.error):
             return None
         if kind == fcntl.F_UNLCK:
