@@ -8,11 +8,15 @@ the gate locked when its parent is killed inside.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import threading
 import time
 from typing import Any
+
+import pytest
 
 import lockfast
 from lockfast.core.commands import Enter
@@ -77,6 +81,21 @@ def test_a_parent_killed_inside(crew: Crew) -> None:
     with client.lock("inside").acquire(timeout=PATIENCE_S) as lease:
         assert lease.state is lockfast.LeaseState.HELD
         os.kill(int(child), 0)  # it still exists
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_GETLK"), reason="the system has no such locks")
+def test_a_database_is_marked_as_in_use_after_every_file_was_read(crew: Crew) -> None:
+    """Otherwise the next process to open it truncates the wal-index that we have mapped."""
+    client = crew.client()
+    with client.lock("a"):
+        pass
+    for path in crew.directory.iterdir():
+        path.read_bytes()
+    for name, first in (("locks.db", 0x40000002), ("locks.db-shm", 128)):
+        with (crew.directory / name).open("rb+") as opened:
+            asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, first, 1, 0)
+            found = fcntl.fcntl(opened, fcntl.F_OFD_GETLK, asked)
+        assert struct.unpack("hhqqi4x", found)[0] == fcntl.F_RDLCK, name
 
 
 def use_and_close(link: Link) -> None:
