@@ -183,9 +183,13 @@ def test_a_session_ahead_that_is_not_renewed_for_its_ttl_is_expelled(world: Worl
     assert expelled[0] == Expel(BLOCKER.session, "its keep-alives stopped", BLOCKER.renewals)
 
 
-def test_a_silent_session_with_a_longer_ttl_is_left_alone(world: World) -> None:
+@pytest.mark.parametrize(
+    "ahead",
+    [session_ahead(ttl_ms=200_000), session_ahead(ttl_ms=20_000)._replace(renewals=7)],
+    ids=["longer TTL", "renewed since it was seen"],
+)
+def test_a_session_that_may_be_alive_is_left_alone(world: World, ahead: SessionView) -> None:
     claim = world.waiting(look_ms=10 * TTL_MS)
-    ahead = session_ahead(ttl_ms=200_000)
 
     def answer(command: Command) -> Reply | None:
         world.session.deadlock_at_ms = None

@@ -310,9 +310,10 @@ class Keeper:
             for session, renewals, still_ms in silent_sessions.silent(now_ms, self._session.ttl_ms):
                 found = await self._wire.send(Sessions(just_before(session), 1), self._budget_ms())
                 views = found.sessions if isinstance(found, SessionsReply) else ()
-                ttls_ms = [view.ttl_ms for view in views if view.session == session]
+                seen = (session, renewals)
+                ttls_ms = [view.ttl_ms for view in views if (view.session, view.renewals) == seen]
                 if not ttls_ms or still_ms < SLACK * ttls_ms[0]:
-                    continue  # the session has ended, or its TTL has not elapsed yet
+                    continue  # it has ended or was renewed, or its TTL has not elapsed yet
                 logger.warning(
                     "session %s has not been renewed for %d ms; expelling it", session, still_ms
                 )
