@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lockfast.api import settings
 from lockfast.api.blocking.groups import Election, Once, Party
 from lockfast.api.blocking.recipes import Lock, RWLock, Semaphore, Tree
+from lockfast.api.default_mutex import default_mutex
 from lockfast.api.factory import RecipeFactory
 from lockfast.api.settings import Seconds
 from lockfast.core.names import check_name, check_prefix
@@ -231,9 +232,13 @@ _default: Client | None = None
 def default_client() -> Client:
     """Return the client of `lockfast.lock`, connecting it on first use."""
     global _default
-    if _default is None or _default._core.closed:
-        _default = connect()
-    return _default
+    client = _default
+    if client is None or client._core.closed:
+        with default_mutex():
+            client = _default
+            if client is None or client._core.closed:
+                client = _default = connect()
+    return client
 
 
 def lock(
