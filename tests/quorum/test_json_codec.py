@@ -150,7 +150,7 @@ def test_a_server_answers_as_the_rules_say(server: str, seed: int) -> None:
         for step in range(STEPS):
             request = requests.next()
             if isinstance(request, m.Sync):
-                request = request._replace(up_to=max(0, request.up_to))
+                request = request._replace(flight=max(0, request.flight))
             Clock.us = wall_us = requests.wall_us
             served = as_served(request, wall_us)
             expected, _ = reference.apply(served, wall_us // 1000, wall_us)

@@ -117,6 +117,7 @@ class Script:
             rng.choice((0, 0, 0, 400)),
             rng.choice((0, 0, 0, 2000)),
             rng.choice((0, self.wall_us - 5, self.wall_us - 9)),
+            len(self._taken) + 1,
             opening,
         )
 
@@ -216,6 +217,23 @@ def test_a_claim_that_its_client_does_not_believe_leaves_no_window(five: FiveNod
         both.now_ms += 1
         assert both.status_of(m.Sync(both.opening, 2, ())) == m.OK
         assert both.status_of(both.take(2)) == m.OK
+
+
+def test_a_sync_that_arrives_late_leaves_later_proposals_alone(five: FiveNodes) -> None:
+    """The claim was proposed again, and granted, after the request was created."""
+    with closing(BothNodes(five, "late")) as both:
+        first = both.take(1)._replace(flight=1)
+        assert both.status_of(first) == m.OK
+        assert both.status_of(m.Give(*first[:5], undo=True)) == m.OK
+        both.now_ms += 1
+        again = both.take(1)._replace(flight=3)
+        assert both.status_of(again) == m.OK
+        assert both.status_of(m.Sync(both.opening, 2, ())) == m.OK
+        assert both.status_of(again) == m.OK, "the node still has it"
+        assert both.status_of(both.take(2)) == m.HELD
+        assert both.status_of(m.Sync(both.opening, 4, ())) == m.OK
+        both.now_ms += 1
+        assert both.status_of(both.take(2)) == m.OK, "a later one releases it"
 
 
 def test_a_flushed_node_is_silent_until_every_lost_lease_has_ended(five: FiveNodes) -> None:

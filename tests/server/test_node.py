@@ -143,7 +143,7 @@ def test_claims_are_restored_only_with_the_right(node: Served) -> None:
     (bob,) = principals(node, "bob")
     ballot = time.time_ns() // 1000
     both = [restored(1, "orders/1", ballot), restored(2, "billing/1", ballot + 1)]
-    answer = bob.answer("sync", open=opening("s-1"), up_to=3, claims=both)
+    answer = bob.answer("sync", open=opening("s-1"), flight=3, claims=both)
     assert [claim["name"] for claim in answer["claims"]] == ["billing/1"]
 
 
@@ -164,7 +164,7 @@ def test_no_claim_is_restored_with_a_ballot_from_the_future(node: Served) -> Non
     """The node would refuse every other ballot for the lock for ever."""
     (alice,) = principals(node, "alice")
     claims = [restored(1, "orders/1", 1 << 53)]
-    answer = alice.answer("sync", open=opening("s-1"), up_to=2, claims=claims)
+    answer = alice.answer("sync", open=opening("s-1"), flight=2, claims=claims)
     assert answer.get("claims", []) == []
     alice.take("s-2", "orders/1")
 
@@ -181,7 +181,7 @@ def test_a_session_belongs_to_the_principal_that_opened_it(node: Served) -> None
         ("take", {**other, "open": opening("s-1")}),
         ("give", claim),
         ("keep", {"session": "s-1"}),
-        ("sync", {"open": opening("s-1"), "up_to": 100, "claims": []}),
+        ("sync", {"open": opening("s-1"), "flight": 100, "claims": []}),
         ("describe", {**claim, "what": "actor", "text": "thief"}),
     ]
     for request, fields in foreign:
@@ -198,7 +198,7 @@ def test_an_ended_session_still_belongs_to_its_principal(node: Served) -> None:
     alice.answer("end", session="s-1", reason=CLOSED)
     node.thread.server.nodes.node("")._bound.clear()  # type: ignore[union-attr]
     assert blind.answer("open", **opening("s-1"))["status"] == "unknown"
-    sync = blind.answer("sync", open=opening("s-1"), up_to=1, claims=[])
+    sync = blind.answer("sync", open=opening("s-1"), flight=1, claims=[])
     assert sync["status"] == "unknown"
 
 
@@ -285,7 +285,7 @@ def test_quotas_count_what_a_node_holds(node: Served) -> None:
     second = {**claim, "n": claim["n"] + 1, "name": "orders/2", "ballot": claim["ballot"] + 1}
     assert alice.ask("take", **second).status_code == 429
     both = [restored(n, f"orders/{n}", claim["ballot"] + n) for n in (1, 2)]
-    assert alice.ask("sync", open=opening("s-1"), up_to=3, claims=both).status_code == 429
+    assert alice.ask("sync", open=opening("s-1"), flight=3, claims=both).status_code == 429
     alice.answer("give", **claim)
     assert alice.answer("take", **second)["status"] == "ok"
     alice.answer("open", **opening("s-2"))
@@ -334,8 +334,8 @@ MALFORMED: list[tuple[str, dict[str, Any]]] = [
     ("locks", {"kind": "lock", "name": "", "limit": 1001}),
     ("locks", {"kind": "lock", "name": ""}),
     ("sessions", {"after": "", "limit": 0}),
-    ("sync", {"open": opening("s-1"), "up_to": -1, "claims": []}),
-    ("sync", {"open": opening("s-1"), "up_to": 1, "claims": [{}]}),
+    ("sync", {"open": opening("s-1"), "flight": -1, "claims": []}),
+    ("sync", {"open": opening("s-1"), "flight": 1, "claims": [{}]}),
 ]
 
 
@@ -360,7 +360,7 @@ def test_only_a_list_of_claims_may_be_large(node: Served) -> None:
     ballot = time.time_ns() // 1000 - 1000
     claims = [restored(n, f"orders/{n}", ballot + n) for n in range(1, 1001)]
     assert len(json.dumps(claims)) > 65536
-    answer = alice.answer("sync", open=opening("s-1"), up_to=1001, claims=claims)
+    answer = alice.answer("sync", open=opening("s-1"), flight=1001, claims=claims)
     assert len(answer["claims"]) == 1000
 
 

@@ -235,7 +235,7 @@ class NodeService:
             for claim in request.claims
         )
         opening = self._completed(caller, request.open)
-        return m.Sync(opening, request.up_to, tuple(claims))
+        return m.Sync(opening, request.flight, tuple(claims))
 
     def _read(self, caller: Caller, request: m.ReadLocks | m.ReadSessions) -> m.Answer:
         """Return what the caller may see of a page; skip pages without anything to see."""
@@ -327,7 +327,7 @@ def _validate(request: m.Request, silence_ms: int) -> None:
     """Repeat every check that a client makes. Raises Problem or InvalidNameError."""
     if isinstance(request, m.Sync):
         _validate_open(request.open, silence_ms)
-        check_range("up_to", request.up_to, 0, TOKEN_MAX)
+        check_range("flight", request.flight, 0, TOKEN_MAX)
         for claim in request.claims:
             _validate_ballot(claim.kind, claim.name, claim.ballot)
             _validate_texts(actor=claim.actor, value=claim.value)
@@ -356,7 +356,8 @@ def _validate_rest(request: m.Request, silence_ms: int) -> None:
         _validate_texts(actor=request.actor, value=request.value)
         for name in ("max_hold_ms", "lock_delay_ms", "window_ms"):
             check_range(name, getattr(request, name), 0, BOUNDS_MAX_MS)
-        check_range("since_us", request.since_us, 0, TOKEN_MAX)
+        for name in ("since_us", "flight"):
+            check_range(name, getattr(request, name), 0, TOKEN_MAX)
         if request.open is not None:
             _validate_open(request.open, silence_ms)
             if request.open.session != request.session:

@@ -15,7 +15,7 @@ KEYS: Final = ("rows", "index", "idle", "due")
 
 _LOCK: Final = (
     "HIGHEST", "USED", "SESSION", "N", "BALLOT", "ACTOR", "VALUE", "SINCE", "HOLD", "DELAY",
-    "SHUT", "SHUT_BY", "WAITING",
+    "SHUT", "SHUT_BY", "WAITING", "FLIGHT",
 )  # fmt: skip
 _SESSION: Final = (
     "TTL", "OWNER", "METADATA", "INBOX", "PROCESS", "DEADLINE", "RENEWALS", "ENDED", "ENDED_MS",
@@ -60,10 +60,10 @@ def call_of(request: m.Request) -> tuple[str, list[str | int]]:
 def _arguments(request: m.Request) -> list[str | int]:
     if isinstance(request, m.Take):
         arguments = [_plain(field) for field in request[:6]]
-        arguments += [_maybe(request.value), *request[7:11]]
+        arguments += [_maybe(request.value), *request[7:12]]
         return [*arguments, *request.open] if request.open is not None else arguments
     if isinstance(request, m.Sync):
-        arguments = [*request.open, request.up_to, len(request.claims)]
+        arguments = [*request.open, request.flight, len(request.claims)]
         for claim in request.claims:
             arguments += [*claim[:5], _maybe(claim.value), claim[6], int(claim.restore)]
         return arguments

@@ -38,6 +38,8 @@ class Take(NamedTuple):
     window_ms: int = 0
     since_us: int = 0
     """When the client began to wait, to decide which contender to wake; 0 if it does not wait."""
+    flight: int = 0
+    """The number of the flight within the session; a claim may be proposed again in a later one."""
     open: Open | None = None
     """Creates the session if the node has no record of it."""
 
@@ -78,12 +80,12 @@ class Restored(NamedTuple):
 class Sync(NamedTuple):
     """Update a node's state of a session to what a majority has confirmed.
 
-    The node releases claims below `up_to` that are not listed. Claims at or above it were
-    proposed after this request was created.
+    The node releases the ballots of earlier flights that are not listed. Those of later flights
+    were proposed after this request was created, even if they arrive before it.
     """
 
     open: Open
-    up_to: int
+    flight: int
     claims: tuple[Restored, ...]
 
 

@@ -97,7 +97,7 @@ local function lock_of(key)
   if not locks[key] then
     local found = key ~= first_lock and call('HGET', ROWS, 'L' .. key)
     fresh[key] = not found
-    locks[key] = found and unpack_(found) or {0, now_ms, '', 0, 0, '', false, 0, 0, 0, 0, 0, {}}
+    locks[key] = found and unpack_(found) or {0, now_ms, '', 0, 0, '', false, 0, 0, 0, 0, 0, {}, 0}
   end
   return locks[key]
 end
@@ -167,12 +167,12 @@ local function mix(n, ballot)
   local x = math.fmod(math.fmod(n * 40503, 67108859) + math.fmod(ballot, 67108859), 67108859)
   return math.fmod(x * x, 4294967296)
 end
-local function hold(key, l, id, s, n, ballot, actor, value, max_hold_ms, delay_ms, window_ms)
+local function hold(key, l, id, s, n, ballot, actor, value, max_hold_ms, delay_ms, window_ms, flight)
   l[$HIGHEST] = math.max(l[$HIGHEST], ballot)
   l[$USED], l[$SINCE] = now_ms, now_ms
   l[$SESSION], l[$N], l[$BALLOT], l[$ACTOR], l[$VALUE] = id, n, ballot, actor, value
   l[$HOLD] = max_hold_ms > 0 and now_ms + max_hold_ms or 0
-  l[$DELAY] = delay_ms
+  l[$DELAY], l[$FLIGHT] = delay_ms, flight
   if window_ms > 0 then l[$SHUT], l[$SHUT_BY] = now_ms + window_ms, ballot end
   s[$COUNT], s[$SUM] = s[$COUNT] + 1, math.fmod(s[$SUM] + mix(n, ballot), 4294967296)
   call('ZADD', INDEX, 0, claim_member(id, n, key), 0, 'N' .. key)
@@ -320,7 +320,7 @@ if request == 'open' then return finish(open()) end
 local function take()
   local id, n, kind, name, ballot = text(), number(), text(), text(), number()
   local actor, value, max_hold_ms, delay_ms, window_ms = text(), maybe(), number(), number(), number()
-  local since_us = number()
+  local since_us, flight = number(), number()
   if #ARGV > at then
     local opened = open()
     if type(opened) == 'table' then return {opened[1], opened[2], 0, wall_us} end
@@ -371,7 +371,7 @@ local function take()
       local former, row = free(key, l)
       if row then put_session(former, row) end
     end
-    hold(key, l, id, s, n, ballot, actor, value, max_hold_ms, delay_ms, window_ms)
+    hold(key, l, id, s, n, ballot, actor, value, max_hold_ms, delay_ms, window_ms, flight)
     l[$WAITING][id .. US .. actor] = nil
     put_lock(key, l)
     sweep()
@@ -442,7 +442,7 @@ if request == 'end' then return finish(end_session()) end
 
 local function sync()
   local id, ttl, owner, metadata, inbox, process = text(), number(), text(), text(), text(), text()
-  local up_to, count = number(), number()
+  local flight, count = number(), number()
   local s, status, reason = live(id)
   if not s then
     if status == 'ended' and reason ~= EXPIRED then return {status, reason, '', 0, {}} end
@@ -458,7 +458,7 @@ local function sync()
   end
   for _, claim in ipairs(claims_of(id)) do
     local l = lock_of(claim[2])
-    if claim[1] < up_to and not believed[decimal(claim[1]) .. ' ' .. decimal(l[$BALLOT])] then
+    if l[$FLIGHT] < flight and not believed[decimal(claim[1]) .. ' ' .. decimal(l[$BALLOT])] then
       undo_window(l)
       free(claim[2], l)
       put_lock(claim[2], l)
@@ -476,7 +476,7 @@ local function sync()
           local former, row = free(key, l)
           if row and former ~= id then put_session(former, row) end
         end
-        hold(key, l, id, s, n, ballot, actor, value, 0, delay_ms, 0)
+        hold(key, l, id, s, n, ballot, actor, value, 0, delay_ms, 0, flight)
         put_lock(key, l)
       end
     end

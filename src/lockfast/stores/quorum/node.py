@@ -86,6 +86,8 @@ class LockRow:
     """The ballot whose window closed the lock."""
     waiting: dict[tuple[str, str], Waiting] = field(default_factory=dict)
     """Contenders by session and actor."""
+    flight: int = 0
+    """The flight of its session in which the ballot was proposed."""
 
 
 class Node:
@@ -218,15 +220,15 @@ class Node:
         believed = {(claim.n, claim.ballot) for claim in request.claims}
         for n, key in list(session.claims.items()):
             lock = self._locks[key]
-            if n < request.up_to and (n, lock.ballot) not in believed:
+            if lock.flight < request.flight and (n, lock.ballot) not in believed:
                 self._undo_window(lock)
                 self._free(lock, session)
         for claim in request.claims:
             if claim.restore and claim.n not in session.claims:
-                self._restore(session, claim)
+                self._restore(session, claim, request.flight)
         return self._claims(opening.session)
 
-    def _restore(self, session: SessionRow, claim: m.Restored) -> None:
+    def _restore(self, session: SessionRow, claim: m.Restored, flight: int) -> None:
         """Accept a lease that a majority of other nodes has confirmed."""
         lock = self._lock(claim.kind, claim.name)
         if self._now_ms < self.silent_until_ms or self._is_live(lock):
@@ -245,6 +247,7 @@ class Node:
                 claim.actor,
                 claim.value,
                 lock_delay_ms=claim.lock_delay_ms,
+                flight=flight,
             ),
         )
 
@@ -366,6 +369,7 @@ class Node:
         lock.used_ms = lock.since_ms = now_ms
         lock.session, lock.n, lock.ballot = request.session, request.n, request.ballot
         lock.actor, lock.value = request.actor, request.value
+        lock.flight = request.flight
         lock.hold_until_ms = now_ms + request.max_hold_ms if request.max_hold_ms else 0
         lock.lock_delay_ms = request.lock_delay_ms
         if request.window_ms:

@@ -72,7 +72,6 @@ class SessionRecord:
     claims: dict[int, Claim] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
     lowest: int = 0
-    next_n: int = 1
     outdated: set[int] = field(default_factory=set)
     """Nodes whose state of the session differs from this record."""
 
@@ -86,7 +85,6 @@ class SessionRecord:
     def release(self, n: int) -> None:
         self.claims.pop(n, None)
         self.released.add(n)
-        self.next_n = max(self.next_n, n + 1)
 
     def forget_below(self, lowest: int) -> None:
         self.lowest = max(self.lowest, lowest)

@@ -326,12 +326,14 @@ def _lock_to(lock: LockRow) -> list[Any]:
         lock.closed_until_ms,
         lock.closed_by,
         waiting,
+        lock.flight,
     ]
 
 
 def _lock_from(fields: list[Any]) -> LockRow:
-    *plain, waiting = fields
+    *plain, waiting, flight = fields
     lock = LockRow(*plain)
+    lock.flight = flight
     lock.waiting = {(each[0], each[1]): Waiting(*each[2:]) for each in waiting}
     return lock
 

@@ -179,6 +179,7 @@ class QuorumWire:
             claim = record.claims.get(enter.n) or self._new_claim(record, enter, since_us)
             with self._records.mutex:
                 flight = record.next_flight()
+                claim.take = claim.take._replace(flight=flight)
             proposal = Proposal(self._records, record, flight, enter.n, claim)
             answers = await self._flights.ask(
                 proposal.requests(), proposal.judge, timeout_ms, proposal.late
@@ -219,7 +220,6 @@ class QuorumWire:
         claim = Claim(place, take, self._runtime.now_ms())
         with self._records.mutex:
             record.claims[enter.n] = claim
-            record.next_n = max(record.next_n, enter.n + 1)
         return claim
 
     def _not_won(self, record: SessionRecord, n: int, claim: Claim, answers: Answers) -> c.Reply:
@@ -373,10 +373,10 @@ class QuorumWire:
         """Send the session's claims to nodes that missed some of them."""
         sent_ms = self._runtime.now_ms()
         with self._records.mutex:
-            request = m.Sync(record.open, record.next_n, record.restored())
-            asked, record.outdated = record.outdated, set()
             flight = record.next_flight()
-        sync = Synchronisation(self._records, record, flight, request, sent_ms, renewal_ms, asked)
+            request = m.Sync(record.open, flight, record.restored())
+            asked, record.outdated = record.outdated, set()
+        sync = Synchronisation(self._records, record, flight, sent_ms, renewal_ms, asked)
         requests = [request if node in asked else None for node in range(self._records.nodes)]
         answers = await self._flights.ask(requests, sync.judge, timeout_ms, sync.late)
         for node, answer in enumerate(answers):
@@ -612,7 +612,6 @@ class Synchronisation:
     records: SessionRecords
     record: SessionRecord
     flight: int
-    request: m.Sync
     sent_ms: int
     renewal_ms: int
     asked: set[int]
@@ -641,7 +640,7 @@ class Synchronisation:
             self.record.cover(node, self.sent_ms)
             there = {(claim.n, claim.ballot) for claim in answer.claims}
             for n, claim in self.record.claims.items():
-                if n >= self.request.up_to:
+                if claim.take.flight > self.flight:
                     continue  # proposed since then: its own flight records it
                 if (n, claim.take.ballot) in there:
                     claim.accepted(node, self.flight)
