@@ -65,7 +65,9 @@ class RedisServer:
 
     def __enter__(self) -> Self:
         # Not tmp_path: the path of a Unix socket is limited to 107 bytes.
-        made = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lf-redis-"))
+        made = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="lf-redis-", ignore_cleanup_errors=True)
+        )
         self.directory = self._kept or Path(made)
         self.socket = self.directory / "redis.sock"
         self.start()
