@@ -29,7 +29,7 @@ def lockfast_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlledStore]
         # Clients of lockfast.lock() that were connected to another store before.
         for module in ("lockfast.api.blocking.client", "lockfast.api.aio.client"):
             if module in sys.modules:
-                monkeypatch.setattr(f"{module}._default", None)
+                monkeypatch.setattr(f"{module}._default.client", None)
         yield store
 
 

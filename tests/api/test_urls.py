@@ -171,10 +171,10 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Return the client behind `lockfast.lock`; discard it afterwards."""
     from lockfast.api.blocking import client as module
 
-    monkeypatch.setattr(module, "_default", None)
+    monkeypatch.setattr(module._default, "client", None)
     yield
-    if module._default is not None:
-        module._default.close()
+    if module._default.client is not None:
+        module._default.client.close()
 
 
 def test_without_a_url_it_is_this_users_lock_file(default: None, tmp_path: Path) -> None:

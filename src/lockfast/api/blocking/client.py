@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lockfast.api import settings
 from lockfast.api.blocking.groups import Election, Once, Party
 from lockfast.api.blocking.recipes import Lock, RWLock, Semaphore, Tree
-from lockfast.api.default_mutex import default_mutex
+from lockfast.api.default_client import DefaultClient
 from lockfast.api.factory import RecipeFactory
 from lockfast.api.settings import Seconds
 from lockfast.core.names import check_name, check_prefix
@@ -226,19 +226,12 @@ def connect(
     )
 
 
-_default: Client | None = None
+_default: DefaultClient[Client] = DefaultClient(lambda: connect())
 
 
 def default_client() -> Client:
     """Return the client of `lockfast.lock`, connecting it on first use."""
-    global _default
-    client = _default
-    if client is None or client._core.closed:
-        with default_mutex():
-            client = _default
-            if client is None or client._core.closed:
-                client = _default = connect()
-    return client
+    return _default.get()
 
 
 def lock(

@@ -320,7 +320,7 @@ class QuorumWire:
         if ended is not None:
             record.ended = ended
             return ended
-        have = sum(isinstance(a, m.Given) and a.status == m.OK for a in answers)
+        have = count_opened(answers)
         if have < self._majority:
             what = f"{have} of {self._records.nodes} nodes have opened the session"
             raise OutcomeUnknownError(self._label, f"{what}, {self._majority} are needed")
@@ -338,8 +338,8 @@ class QuorumWire:
         A node that was slow to receive the session's first request may have it although all
         others have ended it.
         """
-        have = sum(isinstance(a, m.Given) and a.status == m.OK for a in answers)
-        is_decided = have >= self._majority or self._ended(answers) is not None
+        is_opened = count_opened(answers) >= self._majority
+        is_decided = is_opened or self._ended(answers) is not None
         return done_if(is_decided or None not in answers or self._is_hopeless(answers))
 
     async def _renew(self, command: c.Renew, timeout_ms: int) -> c.Reply:
@@ -653,6 +653,11 @@ class Synchronisation:
 
 def count_answers(answers: Answers) -> int:
     return sum(answer is not None and not isinstance(answer, m.NoAnswer) for answer in answers)
+
+
+def count_opened(answers: Answers) -> int:
+    """Return how many nodes have the session that an `Open` names."""
+    return sum(isinstance(answer, m.Given) and answer.status == m.OK for answer in answers)
 
 
 def done_if(condition: bool) -> Progress:
