@@ -179,3 +179,46 @@ def test_a_queue_that_was_long_leaves_nothing_behind() -> None:
         client.leave()
     server.state.reap_containers()
     assert not server.state.nodes["/lockfast/default/n"].children
+
+
+def test_a_claim_follows_all_that_joined_before_it_arrived() -> None:
+    """What a client has read for its earlier claims does not show who has joined since."""
+    server = ModelServer()
+    slow, fast = Client(server, "slow"), Client(server, "fast")
+    for n in range(1, 21):
+        slow.enter(n)
+    fast.send(c.Open(fast.id, OPEN_MS, "owner"))
+    fast.store.context.offset_ms += 1000
+    assert isinstance(fast.enter(1), c.Queued)
+    assert isinstance(slow.enter(21), c.Queued)
+    for n in range(1, 21):
+        slow.leave(n)
+    assert isinstance(fast.look(1), c.Granted)
+    assert isinstance(slow.look(21), c.Queued)
+
+
+def test_a_claim_that_does_not_wait_is_not_refused_from_memory() -> None:
+    server = ModelServer()
+    here, there = Client(server, "here"), Client(server, "there")
+    assert isinstance(here.enter(1), c.Granted)
+    there.send(c.Open(there.id, OPEN_MS, "owner"))
+    there.send(c.Revoke(here.id, 1, "there", "test"))
+    assert isinstance(here.enter(2, queue=False), c.Granted)
+
+
+def test_a_holder_that_heard_of_the_first_waiter_hands_over_in_one_write() -> None:
+    server = ModelServer()
+    holder, waiter = Client(server, "holder"), Client(server, "waiter")
+    assert isinstance(holder.enter(), c.Granted)
+    listener = holder.store.wake_listener(holder.id, lambda wake: None)
+    listener.interrupt()
+    run(listener.listen(0))
+    assert isinstance(waiter.enter(), c.Queued)
+    listener.interrupt()
+    run(listener.listen(0))
+    sent: list[Request] = []
+    server.before = sent.append
+    assert holder.leave() == c.Done()
+    assert [type(request) for request in sent] == [Multi]
+    assert isinstance(waiter.look(), c.Granted)
+    listener.close()

@@ -29,10 +29,14 @@ What each multi checks, and why that suffices:
 
 Dead entries are not checked: a holder that is gone only makes room.
 
-**Optimistic commands.** Because every multi checks what it relies on, an enter assumes that the
-lock is free, and a leave that the document is as the last step of this process left it. So taking
-a free lock, releasing it and handing it over cost one write each. If the assumption is wrong, the
-step reads the current state.
+**Optimistic commands.** Because every multi checks what it relies on, an enter or a leave assumes
+that the document is as the last step of this process left it, and an enter that there is none if it
+left none. So taking a free lock, releasing it and handing it over cost one write each. If the
+assumption is wrong, the step reads the current state. A reply without a write, such as that to a
+claim that does not wait, never rests on an assumption.
+
+**Turns.** The callers of one client change a document one after the other (`derived/turns.py`), so
+each of them finds it as the one before left it and they do not conflict.
 
 **Long queues.** A document has a *window*, the first waiting claims. Further claims wait in
 *buckets*: containers whose children are the claims, named by their ranks. The document lists the
@@ -55,14 +59,22 @@ and only checks that the document is unchanged. Four rules make this safe:
 
 A claim that finds its bucket sealed reads the document again and joins the next bucket, which the
 step that sealed the last one opens. If that step dies before its multi, the bucket is listed but
-sealed: claims that join open another one, and the next hand-over moves what is in it. A claim reads
-the names in the last bucket before it joins, to draw a higher rank, so arrival order is kept. A
-hand-over reads the document, the names in one or two buckets and one window of claims, and sixty
-bytes for each further bucket of 64 claims.
+sealed: claims that join open another one, and the next hand-over moves what is in it. A hand-over
+reads the document, the names in one or two buckets and one window of claims, and sixty bytes for
+each further bucket of 64 claims.
+
+A claim draws a higher rank than the names in the last bucket, so arrival order is kept. It needs a
+read of the document and these names that was sent after it arrived (`Loaded.as_of`), because no
+version shows who has joined. One read serves sixteen claims of the client that had arrived by
+then, and no more, so that a bucket is not overfilled by clients that do not see each other's
+claims. The first of them reads in its turn. Each ends its turn before it joins, since that leaves
+the document as it is. So a crowd of claims costs one write each, and few reads.
 
 **Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
-its claims; the bell's content includes the token. A waiting client also watches the sessions
-directly ahead, which may vanish without any step, and then settles the queue (`wake_listener.py`).
+its claims; the bell's content includes the token. The first claim that joins a queue rings the bell
+of a sole holder, which then reads the document, so that its release hands over in one write. A
+waiting client also watches the sessions directly ahead, which may vanish without any step, and then
+settles the queue (`wake_listener.py`).
 
 **Requests of one link keep their order**, even across reconnections: once a session has moved,
 ZooKeeper refuses what arrives from an old connection. So the next read on the same link shows

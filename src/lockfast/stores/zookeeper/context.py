@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lockfast.core.commands import Place
 from lockfast.core.rows import Session
-from lockfast.errors import AccessDeniedError, StoreUnavailableError
+from lockfast.errors import AccessDeniedError, StoreBusyError, StoreUnavailableError
 from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.turns import Turn, Turns
@@ -67,7 +67,7 @@ class Context:
         """When that was found."""
         self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
-        """Resources as our own last step left them."""
+        """Resources as our own last step left them, or as an enter has read them since."""
         self.busy: OrderedDict[Name, None] = OrderedDict()
         """Resources where claims of other processes were found."""
         self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
@@ -105,10 +105,16 @@ class Context:
                 remember(self.seen, of, entry.claim.places)
                 remember(self.busy, (one.kind, one.name), None)
 
+    def joins_buckets(self, names: Iterable[Name]) -> None:
+        """Count a claim that is about to join the last bucket."""
+        for one in map(self.known.get, names):
+            if one is not None:
+                one.joined += 1
+
 
 def remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    memory.pop(key, None)
     memory[key] = value
-    memory.move_to_end(key)
     while len(memory) > KNOWN_MAX:
         memory.popitem(last=False)
 
@@ -136,6 +142,7 @@ class Requests:
         self.until_ms = until_ms
         self._given = given
         self._takes_turns = takes_turns
+        self._was_answered = False
 
     def turn(self, names: Sequence[Name], *, goes_first: bool) -> Turn | None:
         """Return the turn of a caller's step at the first of its resources."""
@@ -156,13 +163,16 @@ class Requests:
     def submit(self, requests: Sequence[Request]) -> Flight:
         """Send requests, at most READS_MAX, without waiting."""
         if self.until_ms <= self.context.network.now_ms():
-            raise StoreUnavailableError(self.context.label, "there was no time left to ask it")
+            # A store that has answered works: the time was spent on waiting for other steps.
+            error = StoreBusyError if self._was_answered else StoreUnavailableError
+            raise error(self.context.label, "there was no time left to ask it")
         return self.link.submit(requests)
 
     async def finish(self, flight: Flight) -> Sequence[Answer]:
         """Wait for the answers to requests that were sent."""
         left_ms = max(1, self.until_ms - self.context.network.now_ms())
         found = await self.waiting.wait(flight, left_ms)
+        self._was_answered = True
         for answer in found:
             if answer.error == NO_AUTH:
                 raise AccessDeniedError(

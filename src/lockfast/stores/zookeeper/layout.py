@@ -49,6 +49,8 @@ STEP: Final = 1 << 20
 """The initial number of writes per ZooKeeper epoch; doubled before it is reached."""
 SLACK: Final = 1 << 18
 LOW: Final = (1 << 32) - 1
+JOINED: Final = "joined"
+"""What a bell says to a sole holder when the first claim has joined its queue."""
 
 
 def data_of(values: Any) -> bytes:
@@ -269,6 +271,8 @@ class Sizes(NamedTuple):
     """Waiting claims in a document; further claims wait in buckets."""
     bucket_max: int = 64
     """Claims in a bucket before the next one is opened; concurrent claims can exceed it."""
+    joins_per_read: int = 16
+    """Claims that a client sends to a bucket before it reads again how many are there."""
 
 
 @dataclass

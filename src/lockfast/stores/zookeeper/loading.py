@@ -12,7 +12,7 @@ from lockfast.stores.derived.steps import Settle
 from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Requests
+from lockfast.stores.zookeeper.context import Requests, remember
 from lockfast.stores.zookeeper.layout import Base, Entry
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import Answer, Children, Get, Request, Set, Sync
@@ -65,6 +65,7 @@ class Loader:
         """Read resources, and which of the claims in their documents are alive."""
         if not names:
             return
+        as_of = self._own.next_arrival(0)
         requests: list[Request] = [Sync(self._paths.root)] if fresh else []
         for name in names:
             path = self._paths.resource(*name)
@@ -91,6 +92,9 @@ class Loader:
                 continue
             self.loaded[name] = one
             self._context.met(one)
+            if isinstance(self._command, c.Enter):
+                one.as_of = as_of
+                remember(self._context.known, name, one.copy())
 
     async def _read_buckets(self, one: Loaded) -> None:
         """Read from the buckets of a resource what the command always needs."""

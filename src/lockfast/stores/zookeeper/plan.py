@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from lockfast.core.commands import REVOKED, WAITING, Wake
+from lockfast.core.commands import HOLDING, REVOKED, WAITING, Wake
 from lockfast.core.rows import Claim
 from lockfast.stores.derived.stored import RELATIVE
 from lockfast.stores.derived.view import ClaimId, Name
@@ -89,6 +89,7 @@ class Planner:
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
         self._bells: list[Operation] = []
+        self._notices: list[Wake] = []
 
     def plan(self, acting: str, wakes: list[Wake], *, tidies: bool) -> Plan:
         """Return the multi to send; with `tidies`, also remove dead entries."""
@@ -198,6 +199,7 @@ class Planner:
         if claim.state == WAITING and len(claim.places) == 1:
             bucket = self._bucket_for(document, claim.rank, ops, one)
         if bucket is None:
+            self._notify_holder(document, of)
             ops.creates.append(Create(f"{one.path}/{entry.node}", b"", True))
             data = b""
         else:
@@ -209,6 +211,17 @@ class Planner:
         if is_first:
             self._plan.nodes[of] = entry.node
 
+    def _notify_holder(self, document: Document, of: ClaimId) -> None:
+        """Tell a sole holder that the first claim has joined, so that it reads the document.
+
+        Its release then finds the document as it assumes, and hands over in one write.
+        """
+        others = [entry.claim for key, entry in document.entries.items() if key != of]
+        if len(others) == 1 and others[0].state == HOLDING:
+            (holder,) = others
+            inbox = self._view.owners[holder.session].inbox
+            self._notices.append(Wake(inbox, holder.session, holder.n, k.JOINED))
+
     def _bucket_for(self, document: Document, rank: str, ops: _Ops, one: Loaded) -> Bucket | None:
         """Return the bucket of a long queue for a claim of this rank; None for the document."""
         buckets = document.buckets
@@ -219,7 +232,8 @@ class Planner:
             chosen = buckets[at]
             is_closed = chosen.is_sealed or chosen.name in self._sealed
             is_last = at == len(buckets) - 1
-            if not is_closed and not (is_last and one.last_count >= self._sizes.bucket_max):
+            is_full = one.last_count + one.joined >= self._sizes.bucket_max
+            if not is_closed and not (is_last and is_full):
                 ops.checks.append(Check(f"{one.path}/{chosen.node}", 0))
                 return chosen
             if not is_last:
@@ -247,7 +261,7 @@ class Planner:
         for of in sorted(granted):
             name = self._plan.claims[of].places[0][:2]
             self._set(name, self._view.loaded[name].document.entries[of].node, b"")
-        for wake in wakes:
+        for wake in [*wakes, *self._notices]:
             mine = self._own.get(wake.session)
             if wake.n and (mine is None or mine.deliver is None):
                 rings.setdefault(wake.session, []).append(wake)

@@ -8,7 +8,7 @@ on; if the assumption was wrong, the step reads the current state and continues 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lockfast.core import commands as c
@@ -49,10 +49,12 @@ from lockfast.stores.zookeeper.loading import (
 from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession
 from lockfast.stores.zookeeper.plan import Plan, Planner
 from lockfast.stores.zookeeper.transport import Answer, Check, Exists, LinkLostError, Multi
-from lockfast.stores.zookeeper.view import Missing, View
+from lockfast.stores.zookeeper.view import Loaded, Missing, View
 
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
+TAKES_TURN: Final = (c.Enter, c.Leave, c.Convert)
+"""Commands that usually change a document, so they take their turn before they read it."""
 OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
 """Commands that require a session that has not ended."""
 
@@ -66,9 +68,15 @@ class Step:
         self._paths = context.paths
         self._own = context.own
         self._command = command
+        self._session = self._own.get(getattr(command, "session", ""))
+        """The session that the command is about, if it is ours."""
         # All attempts use the same instant and the same arrival number.
         self._instant = requests.instant()
         self._arrival = self._own.next_arrival(self._instant.wall_us)
+        self._since = self._arrival
+        """What was read before this may be outdated: the arrival, or the last conflict."""
+        self._is_guess = False
+        """Whether resources are assumed to be as they were before the step began."""
         self._loader = Loader(requests, command)
         self._loaded = self._loader.loaded
         self._sealed: set[str] = set()
@@ -99,11 +107,13 @@ class Step:
             self._conflicts.over()
 
     async def _run(self) -> Outcome:
+        if isinstance(self._command, TAKES_TURN):
+            await self._conflicts.take_turn()
         await self._begin()
         while True:
             if not is_consistent(self._loaded):
-                await self._loader.load(list(self._loaded), fresh=True)
                 await self._conflicts.another()
+                await self._load()
                 continue
             view = self._view()
             try:
@@ -123,15 +133,25 @@ class Step:
             except Missing as missing:
                 await self._loader.read_on(missing)
                 continue
+            if not plan.operations and self._is_guess:
+                # Nothing would be written that checks the assumption.
+                await self._load()
+                continue
             if not plan.operations:
                 reply = await self._checked(reply)
                 self._settled(view, plan, reply)
                 return Outcome(reply, wakes, view.logged)
+            if not plan.after:
+                # The documents stay as they are, so our other steps need not wait for this one.
+                if isinstance(self._command, c.Enter):
+                    self._context.joins_buckets(self._loaded)
+                self._conflicts.over()
             outcome = await self._commit(view, plan, reply, wakes)
             if outcome is not None:
                 return outcome
-            if await self._conflicts.another():
-                await self._loader.load(list(self._loaded), fresh=True)
+            await self._conflicts.another()
+            if not self._assumes(list(self._loaded)):
+                await self._load()
 
     async def _checked(self, reply: Reply) -> Reply:
         """Return a reply that rests on reads only, or Ended if another client ended the session."""
@@ -158,9 +178,8 @@ class Step:
         """Assume the state that the command will find, or read it."""
         if self._context.base is None:
             await read_base(self._requests)
-        command, known, busy = self._command, self._context.known, self._context.busy
+        command, own = self._command, self._session
         names = self._names()
-        own = self._own.get(getattr(command, "session", ""))
         if isinstance(command, c.Look | c.Claims) and own is None:
             found = await read_session(self._requests, command.session, self._instant)
             self._loader.sessions[command.session] = found
@@ -171,29 +190,54 @@ class Step:
                     for one in await load_all(self._requests)
                     if any(session == command.session for session, _ in one.document.entries)
                 ]
-        is_known = own is not None and own.is_used(getattr(command, "n", 0))
         # Before anything is read: a read does not show an enter that is sent after it.
         n = getattr(command, "n", 0)
         self._met, is_doubted = own.known(n) if own is not None else (None, False)
-        if isinstance(command, c.Enter):
-            if not is_known and not any(name in busy for name in names):
-                for name in names:
-                    self._loader.assume(self._loader.absent(name))
-                return
-        elif (
-            isinstance(command, c.Leave)
-            and not is_doubted
-            and all(
-                name in known and (command.session, command.n) in known[name].document.entries
-                for name in names
-            )
-        ):
-            for name in names:
-                self._loader.assume(known[name].copy())
+        if self._assumes(names):
             return
+        if isinstance(command, c.Leave) and not is_doubted and self._met is not None:
+            of = (command.session, command.n)
+            known = [self._context.known.get(name) for name in names]
+            left = [one for one in known if one is not None and of in one.document.entries]
+            # If the tokens differ, another client has granted the claim since.
+            if len(left) == len(names) and all(
+                one.document.entries[of].claim.token == self._met.token for one in left
+            ):
+                self._is_guess = True
+                for one in left:
+                    self._loader.assume(one.copy())
+                return
         await self._loader.load(names, fresh=isinstance(command, c.Inspect | Settle | Purge))
         if own is not None and self._met is not None and is_doubted:
             await self._resolve_doubt(own, n, self._met)
+
+    def _assumes(self, names: Sequence[Name]) -> bool:
+        """Let a new claim enter resources as our last steps read or left them, or else free ones.
+
+        Return False if they have to be read. Others change a resource that they use, and they join
+        buckets, which no version shows: then only a read that was sent after the claim arrived
+        tells which claims it must follow. One read serves several claims that arrived before it.
+        """
+        command, context, own = self._command, self._context, self._session
+        if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
+            return False
+        assumed: list[Loaded] = []
+        for name in names:
+            one = context.known.get(name) or self._loader.absent(name)
+            is_private = not (self._conflicts.count or name in context.busy or one.document.buckets)
+            is_current = one.as_of > self._since and one.joined < context.sizes.joins_per_read
+            if not is_private and not is_current:
+                return False
+            assumed.append(one.copy())
+        self._is_guess = any(one.as_of <= self._since for one in assumed)
+        for one in assumed:
+            self._loader.assume(one)
+        return True
+
+    async def _load(self) -> None:
+        """Read again what the step has read or assumed."""
+        self._is_guess = False
+        await self._loader.load(list(self._loaded), fresh=True)
 
     async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
         """Determine whether an enter without a reply was executed."""
@@ -206,8 +250,7 @@ class Step:
 
     def _names(self) -> list[Name]:
         """Return the resources that the command certainly concerns."""
-        command = self._command
-        own = self._own.get(getattr(command, "session", ""))
+        command, own = self._command, self._session
         places: list[Any] = []
         if not isinstance(command, c.Leave):
             places += list(getattr(command, "places", ()))[:SEVERAL_MAX]
@@ -269,6 +312,9 @@ class Step:
     ) -> Outcome | None:
         """Commit a plan; return the outcome, or None on conflict."""
         operations = tuple(plan.operations)
+        for after in plan.after.values():
+            if not after.document.buckets:
+                after.as_of = self._own.next_arrival(0)
         entered = self._entered(view, plan)
         try:
             if entered is None:
@@ -332,10 +378,13 @@ class Step:
         return None
 
     async def _learn(self, failed: Any) -> None:
-        """Read again what a failed check has shown to be different."""
+        """Forget what a failed check has shown to be different; read it unless it is a resource."""
         path = failed.path
-        for name in self._loaded:
-            self._context.known.pop(name, None)
+        self._since = self._own.next_arrival(0)
+        for name, one in self._loaded.items():
+            known = self._context.known.get(name)
+            if known is not None and known.version <= one.version:
+                self._context.known.pop(name, None)
         if path == self._paths.base:
             await read_base(self._requests)
         elif path.startswith(f"{self._paths.sessions}/") and isinstance(failed, Check):
@@ -343,7 +392,6 @@ class Step:
         elif isinstance(failed, Check) and failed.version == 0:
             # Only joining a bucket checks a version 0 that is not a session's.
             self._sealed.add(path.rpartition("/q")[2])
-        await self._loader.load(list(self._loaded), fresh=True)
 
     async def _read_session(self, session: str) -> None:
         row = await read_session(self._requests, session, self._instant)
@@ -384,8 +432,7 @@ class Step:
 
     def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
         """Record what the reply says about our own session and its claims."""
-        command = self._command
-        own = self._own.get(getattr(command, "session", ""))
+        command, own = self._command, self._session
         if own is None:
             return
         for of, claim in view.before.items():

@@ -70,12 +70,17 @@ class Loaded:
     """The highest rank in the last bucket, if its names were read."""
     last_count: int = 0
     """How many claims have nodes in the last bucket."""
+    joined: int = 0
+    """How many claims our client has sent there since."""
     next_start: str = ""
     """If the last bucket was sealed for this step: the rank from which its successor continues."""
     emptied: list[str] = field(default_factory=list)
     """Nodes of sealed buckets that have no claim left."""
     missed: set[ClaimId] = field(default_factory=set)
     """Claims that are not in the bucket where they were searched for."""
+    as_of: int = 0
+    """Claims with a lower arrival number arrived before this was read; 0 if the last bucket was not
+    read."""
 
     def copy(self) -> Loaded:
         document = Document(
@@ -84,7 +89,8 @@ class Loaded:
         )  # fmt: skip
         return Loaded(
             self.kind, self.name, self.path, self.exists, self.version, self.children, document,
-            list(self.dead), dict(self.taken),
+            list(self.dead), dict(self.taken), last=self.last, last_count=self.last_count,
+            joined=self.joined, as_of=self.as_of,
         )  # fmt: skip
 
 

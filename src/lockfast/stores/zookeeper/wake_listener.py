@@ -2,7 +2,9 @@
 
 A session always watches its bell, which is set by every step that grants one of its claims or wants
 one to be looked at, and its session node, which changes when the session is ended. A waiting claim
-also watches the sessions directly ahead of it, which can vanish without any step.
+also watches the sessions directly ahead of it, which can vanish without any step. When the first
+claim joins the queue of a sole holder, it rings the holder's bell, and the holder reads the
+document that its release will change.
 
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
@@ -14,15 +16,26 @@ claims with an immediate keep-alive.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-from lockfast.core.commands import WAKE_ENDED, WAKE_GRANTED, WAKE_LOOK, WAKE_WANTED, Blocker, Wake
+from lockfast.core.commands import (
+    WAKE_ENDED,
+    WAKE_GRANTED,
+    WAKE_LOOK,
+    WAKE_WANTED,
+    Blocker,
+    Look,
+    Wake,
+)
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
+from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Context, Requests
+from lockfast.stores.zookeeper.context import Context, Requests, remember
 from lockfast.stores.zookeeper.links import Links
+from lockfast.stores.zookeeper.loading import Loader
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import Answer, Exists, Get, LinkLostError, Request
 
@@ -53,6 +66,8 @@ class ZooKeeperWakeListener:
         """Session nodes of the claims ahead of ours, with the numbers of our claims."""
         self._waiting: set[int] = set()
         """The claims whose callers wait."""
+        self._joined: set[int] = set()
+        """Our claims that hold a lock whose queue was joined."""
         self._missed = False
         self._is_open = False
         """The session's node has been seen."""
@@ -113,7 +128,22 @@ class ZooKeeperWakeListener:
             return False
         for path, answer in zip(wanted, answers, strict=True):
             self._take(path, bell if path == self._bell else answer, wakes)
+        with contextlib.suppress(StoreError, LinkLostError, UnreadableError):
+            while self._joined:
+                await self._read_queue(requests, self._joined.pop())
         return True
+
+    async def _read_queue(self, requests: Requests, n: int) -> None:
+        """Read the document of a lock that our claim holds, for its release."""
+        claim = self._own.claims.get(n)
+        if claim is None:
+            return
+        name = claim.places[0][:2]
+        loader = Loader(requests, Look(self._own.id, n))
+        await loader.load([name])
+        found, known = loader.loaded[name], self._context.known.get(name)
+        if known is not None and known.version < found.version:
+            remember(self._context.known, name, found)
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
         """Process the state of a node at the moment its watch was set."""
@@ -144,7 +174,9 @@ class ZooKeeperWakeListener:
         for n, what, token in rings:
             if what == WAKE_GRANTED:
                 own.granted(n, token)
-            if what in (WAKE_GRANTED, WAKE_WANTED):
+            if what == k.JOINED:
+                self._joined.add(n)
+            elif what in (WAKE_GRANTED, WAKE_WANTED):
                 self._deliver(Wake(self.inbox, own.id, n, what, token))
             else:
                 wakes.append(Wake(self.inbox, own.id, n, WAKE_LOOK))
