@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
@@ -41,6 +41,17 @@ class ModelServer:
         self.requests += 1
         self.bytes += len(encode(body)) + len(encode(reply))
         return reply
+
+
+def parts_of(body: Any) -> Iterator[Json]:
+    """Yield every object in a request: its comparisons, its operations, and nested ones."""
+    if isinstance(body, list):
+        for one in body:
+            yield from parts_of(one)
+    elif isinstance(body, dict):
+        yield body
+        for one in body.values():
+            yield from parts_of(one)
 
 
 class ModelNetwork:
@@ -106,16 +117,17 @@ class ModelWatcher:
         self._mvcc = server.gateway.state.mvcc
         self._watches: Watches | None = None
         self._told = 0
+        self._answers: list[Json] = []
 
     async def open(self, create_requests: Sequence[Json], timeout_ms: int, token: str = "") -> None:
-        self._watches, self._told = Watches(self._mvcc), self._mvcc.revision
+        self._watches, self._told, self._answers = Watches(self._mvcc), self._mvcc.revision, []
         for request in create_requests:
-            list(self._watches.ask({"create_request": request}, self._told))
+            self._answers += self._watches.ask({"create_request": request}, self._told)
 
     async def next(self, timeout_ms: int | None) -> Sequence[Json]:
         if self._watches is None:
             return []
-        found = list(self._watches.catch_up(self._told))
+        found, self._answers = [*self._answers, *self._watches.catch_up(self._told)], []
         while self._told < self._mvcc.revision:
             self._told += 1
             found += self._watches.tell(self._told)

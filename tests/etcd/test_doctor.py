@@ -26,7 +26,7 @@ def test_a_fit_cluster(trio: EtcdCluster, capsys: pytest.CaptureFixture[str]) ->
     for looked_at in ("server", "leader", "revision", "database", "alarms", "round trip"):
         assert looked_at in said
     assert "3: m" in said, "all members are named"
-    assert "examined/: schema 2, 1 session" in said
+    assert "examined/: schema 3, 1 session" in said
     assert "BAD" not in said
 
 

@@ -215,7 +215,7 @@ def test_a_namespace_of_the_old_layout_is_refused(node: EtcdCluster) -> None:
     node.call("/v3/kv/put", {"key": key, "value": value})
     with (
         lockfast.connect(url) as client,
-        pytest.raises(StoreMisconfiguredError, match="schema 1, this version uses 2"),
+        pytest.raises(StoreMisconfiguredError, match="schema 1, this version uses 3"),
     ):
         client.lock("orders/42").acquire(timeout=5)
     assert main(["doctor", url]) == 2

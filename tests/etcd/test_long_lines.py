@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from lockfast.core import commands as c
 from lockfast.stores.etcd.shortcuts import LONG
 from lockfast.stores.etcd.transport import Json
 from tests.etcd.lines import Client, serve
-from tests.etcd.model import ModelServer
+from tests.etcd.model import ModelServer, parts_of
 
 
 @pytest.mark.parametrize(("clients", "waiters"), [(1, 20), (3, 20), (1, 200), (8, 200)])
@@ -50,20 +49,12 @@ class Reversed(ModelServer):
         self.fetched = 0
 
     def call(self, path: str, body: Json) -> Json:
-        self._count(body)
-        return super().call(path, body)
-
-    def _count(self, part: Any) -> None:
-        if isinstance(part, list):
-            for one in part:
-                self._count(one)
-        elif isinstance(part, dict):
+        mvcc = self.gateway.state.mvcc
+        for part in parts_of(body):
             if part.get("sort_order") == "DESCEND":
-                mvcc = self.gateway.state.mvcc
                 start, stop = b64decode(part["key"]), b64decode(part["range_end"])
                 self.fetched += len(mvcc.range(start, stop, mvcc.revision))
-            for one in part.values():
-                self._count(one)
+        return super().call(path, body)
 
 
 def test_a_claim_that_joins_a_long_queue_does_not_make_etcd_fetch_all_of_it() -> None:

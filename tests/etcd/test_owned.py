@@ -20,14 +20,14 @@ def own() -> OwnSession:
     """A session whose only claim is at rank "1"."""
     made = OwnSession("s", threading.RLock())
     claim = Claim("s", 1, (Place("lock", "a", "exclusive"),), HOLDING, "1", "", 0, 0)
-    made.claims[1] = OwnClaim(claim, mod=7)
+    made.claims[1] = OwnClaim(claim, "0", mod=7)
     return made
 
 
 def test_a_claim_found_at_another_rank_is_remembered_there(own: OwnSession) -> None:
     """But not the revision of its old keys."""
     own.moved(1, "2")
-    assert own.location(1) == Location("lock", "a", "2")
+    assert own.location(1) == Location("lock", "a", "2", "0")
     assert own.claims[1].mod == 0
 
 
@@ -63,8 +63,12 @@ def test_a_session_of_the_same_process_is_woken_directly() -> None:
     """Wakes of other processes' sessions arrive through their watches."""
     delivered: list[Wake] = []
     sessions = OwnSessions(ModelNetwork())
-    sessions.begin("s").deliver = delivered.append
-    sessions.begin("without a listener")
-    wakes = [Wake("", session, 1, WAKE_GRANTED, 17) for session in ("other", "s")]
-    sessions.deliver([*wakes, wakes[1]._replace(session="without a listener")])
-    assert delivered == [wakes[1]]
+    for session in ("s", "without a listener", "at home elsewhere"):
+        sessions.begin(session).record = Record(1, 60_000, "", "", "", "", 0)
+        sessions.begin(session).deliver = delivered.append
+    sessions.begin("without a listener").deliver = None
+    sessions.begin("at home elsewhere").leave_home()
+    names = ("s", "without a listener", "at home elsewhere", "other")
+    wakes = [Wake("", session, 1, WAKE_GRANTED, 17) for session in names]
+    sessions.deliver(wakes)
+    assert delivered == [wakes[0]]

@@ -51,6 +51,7 @@ class StoreSteps:
     def __init__(self, url: str, network: Network | None = None) -> None:
         self._store = EtcdStore(address_of(url), network)
         self._store.context.lease_s = lambda span_ms: 36_000
+        self._store.context.marked_every = 2
         wire = self._store.caller_wire()
         assert isinstance(wire, EtcdWire)
         self._wire = wire
@@ -105,11 +106,11 @@ class StoreSteps:
 
     def _hints(self) -> list[c.Wake]:
         """A waiter watches the claim before it; to compare, return what it would receive."""
-        waiting = [k.parse_place(kv.key) for kv in self._all() if kv.key[0] == "n"]
+        stored = [(k.parse_place(kv.key), kv) for kv in self._all() if kv.key[0] == "n"]
+        waiting = [k.claim_from(key, kv)[0] for key, kv in stored if key.line in "vw"]
         return [
-            c.Wake(f"inbox of {key.session}", key.session, key.n, c.WAKE_LOOK)
-            for key in waiting
-            if key.line in "vw"
+            c.Wake(f"inbox of {claim.session}", claim.session, claim.n, c.WAKE_LOOK)
+            for claim in waiting
         ]
 
     def _sessions_ended(self) -> list[str]:
@@ -123,7 +124,7 @@ class StoreSteps:
         if raised != base:
             context = self._store.context
             text = encode(list(raised))
-            context.base, context.base_kv = raised, Kv(k.EPOCH_KEY, text, self._put("e", text))
+            context.base = k.KnownBase(raised, Kv(k.EPOCH_KEY, text, self._put("e", text)))
 
     def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
         """End leases by the test's clock, and have the queues settled, as waiters would."""

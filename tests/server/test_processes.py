@@ -21,6 +21,7 @@ import pytest
 import lockfast
 from lockfast.server.tokens import TokenFile
 from tests.server.waiting import WAIT_S, until
+from tests.servers.etcd import EtcdCluster
 from tests.servers.lockserver import ServerProcess
 from tests.servers.redis import RedisServer, binaries
 
@@ -89,10 +90,16 @@ def test_kill_and_restart_over_redis(tmp_path: Path) -> None:
         killed_under_clients(redis.url(), tmp_path)
 
 
-def test_two_servers_over_one_store(tmp_path: Path) -> None:
+def test_kill_and_restart_over_etcd(tmp_path: Path) -> None:
+    with EtcdCluster(1) as etcd:
+        killed_under_clients(etcd.url(), tmp_path)
+
+
+@pytest.mark.parametrize("store", ["redis", "etcd"])
+def test_two_servers_over_one_store(tmp_path: Path, store: str) -> None:
     """Clients of one server wait for locks held through the other, and are woken."""
-    with RedisServer(binaries()["wheel"]) as redis:
-        url = redis.url()
+    with RedisServer(binaries()["wheel"]) if store == "redis" else EtcdCluster(1) as server:
+        url = server.url()
         (tmp_path / "a").mkdir()
         with ServerProcess(url, tmp_path / "a") as one, ServerProcess(url, tmp_path / "a") as two:
             first = lockfast.connect(one.client_url(), ttl=60)

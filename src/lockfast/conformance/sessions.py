@@ -125,6 +125,32 @@ class SessionStories(Contract):
         assert view.renewals == 4
 
     @story()
+    async def test_a_session_is_served_or_refused_by_who_did_not_open_it(
+        self, stage: Stage
+    ) -> None:
+        """A lock server that was restarted receives commands of sessions that it did not open.
+
+        A store that binds a session to one process replies `Ended`, so that its client stops. No
+        store may pretend to renew it.
+        """
+        (caller,) = stage.callers("s", ttl_ms=TTL_MS)
+        granted = await caller.hold(1, A)
+        caller.send = stage.sender()
+        for _ in range(4):
+            await stage.pass_ms(TTL_MS // 3)
+            reply = await caller.renew()
+            if isinstance(reply, c.Ended):
+                for answer in (await caller.leave(1), await caller.renew()):
+                    expect(answer, c.Ended)
+                return
+            assert expect(reply, c.Renewed).matches
+        assert (await caller.holds(1)).token == granted.token
+        assert (await caller.hold(1, A)).token == granted.token
+        expect(await caller.leave(1), c.Done)
+        assert (await caller.inspect("lock", "a")).holder_count == 0
+        assert (await caller.hold(2, A)).token > granted.token
+
+    @story()
     async def test_a_session_not_renewed_is_over_with_all_its_claims(self, stage: Stage) -> None:
         dead, next_one = stage.callers("dead", "next", ttl_ms=TTL_MS)
         await dead.hold(1, A)

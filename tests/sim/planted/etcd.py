@@ -137,3 +137,42 @@ def _(stack: ExitStack) -> None:
         return []
 
     replace(stack, _Maker, "_others", wrong)
+
+
+# The start of a queue, which spares etcd the visit to deleted keys.
+
+
+def _is_start(key: str) -> bool:
+    return f"{SEP}a{SEP}" in key
+
+
+@bug("etcd: a claim joins a queue before its start", promise="hand-over", store="etcd")
+def _(stack: ExitStack) -> None:
+    """The start is not deleted, so nobody sees the claim."""
+    right = Keys.delete
+
+    def wrong(self: Keys, key: str, stop: str = "") -> str:
+        joins = _is_start(key) and stop.endswith("a ")
+        return right(self, "nothing") if joins else right(self, key, stop)
+
+    replace(stack, Keys, "delete", wrong)
+
+
+@bug("etcd: a start is trusted after it has vanished", promise="hand-over", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = Keys.present
+
+    def wrong(self: Keys, key: str, stop: str = "") -> str:
+        return _always(self, key) if _is_start(key) else right(self, key, stop)
+
+    replace(stack, Keys, "present", wrong)
+
+
+@bug("etcd: a queue starts behind its first claim", promise="hand-over", store="etcd")
+def _(stack: ExitStack) -> None:
+    right = _Maker._mark
+
+    def wrong(self: _Maker, lines: Lines, rank: str, session: str) -> None:
+        right(self, lines, f"{rank}~", session)
+
+    replace(stack, _Maker, "_mark", wrong)

@@ -58,8 +58,9 @@ class HandOvers:
         """Return the claim that should hold the lock; None if there is none or it may not."""
         stored = self._range(prefix, k.end_of(prefix))
         places = [k.parse_place(kv.key.decode().removeprefix(self._root)) for kv in stored]
-        # Held, reserved, or closed; a limit that was changed (e) does not keep claims out.
-        if any(place.line not in "we" for place in places):
+        # Held, reserved, or closed; the start of the queue (a) and a limit that was changed (e) do
+        # not keep claims out.
+        if any(place.line not in "awe" for place in places):
             return None
         for kv, place in zip(stored, places, strict=True):
             if place.line == "w" and self._range(k.session_key(place.session)):

@@ -94,6 +94,11 @@ class Mvcc:
                         yield kv
                     break
 
+    def visited(self, start: bytes, stop: bytes) -> int:
+        """Return how many keys etcd visits to read a range: deleted ones too, until compacted."""
+        first, end = _span(self._order, start, stop)
+        return end - first
+
     def _writing(self) -> int:
         """Return the revision that a read inside the current transaction sees."""
         return self.revision + 1 if self._changes else self.revision

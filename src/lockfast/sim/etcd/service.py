@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MEMBERS: Final = 3
 ADDRESS: Final = Address(LABEL)
+MARKED_EVERY: Final = 2
+"""Schedules are short: mark the start of a queue more often than shipped."""
 
 
 class EtcdService:
@@ -67,4 +69,6 @@ class EtcdService:
 
 def open_etcd(host: Host, cluster: Cluster) -> Store:
     """Return the shipped store on a host, with the modelled cluster as its network."""
-    return EtcdStore(ADDRESS, SimEtcdNetwork(host, cluster))
+    store = EtcdStore(ADDRESS, SimEtcdNetwork(host, cluster))
+    store.context.marked_every = MARKED_EVERY
+    return store

@@ -7,6 +7,9 @@ and reservations have separate prefixes. A waiting key contains the claim's rank
 with a limit is the head of the queue and the range's count is its length. When a lease ends, etcd
 deletes all its keys in one revision, by consensus, and the dead client is out of every queue.
 
+**Deleted keys have a cost** until etcd's history is compacted: ranges include them. So names of
+keys are used again, and ranges over a queue begin at its start (`layout.py`).
+
 **A grant is a write**: a transaction compares everything its decision rests on and puts the
 holder's key. The token is the epoch plus the revision of that transaction, plus its position in
 the request.
@@ -20,11 +23,12 @@ fails in either path reads in the same request what the next attempt needs.
 
 What each transaction compares, and why that suffices:
 
-  - *Take a free lock*: own session's key, that the resource has no key at all, the epoch. So no
-    claim holds it, waits for it or keeps it closed.
+  - *Take a free lock*: own session's key, that the resource has no key except the start of its
+    queue, the epoch. So no claim holds it, waits for it or keeps it closed.
   - *Join a queue*: own session's key, that some claim holds the lock, that there is no
     reservation, that no claim is behind the new one. A claim in the queue is always correct: the
-    client that removes the last holder finds it.
+    client that removes the last holder finds it, since the transaction that adds it deletes every
+    start behind it.
   - *Give back a lock*: own key, and that nothing was written at the resource since the grant.
   - *Hand over*: own key; that nothing was written since the heirs became known, up to the last of
     them; the first heir's key and session; the epoch. Additions and changes fail the comparison. A
@@ -32,6 +36,7 @@ What each transaction compares, and why that suffices:
   - *General path*: each resource as far as the table read it, the claims that change, the
     witnesses of a deadlock, the sessions that get a key, the epoch; and when a holder leaves while
     claims wait for others, that there is still another one.
+  - *Anything that reads a queue from its start on*: that this start, or a later one, exists.
   - *End a session*: its key, and its renewals if the command names them.
 
 So a client's memory may be out of date. A grant tells the new holder who is next, and the first

@@ -195,7 +195,7 @@ class Batches:
         """Form batches of the waiting transactions, and signal a caller of each to send it."""
         while True:
             with self._mutex:
-                batch = self._next_batch()
+                batch = self._next_batch() if self._waiting else None
                 if not batch:
                     return
                 self._in_flight.append(batch)

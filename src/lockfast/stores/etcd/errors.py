@@ -34,6 +34,10 @@ class DuplicateKeyError(Exception):
     """Two transactions of one request write the same key; nothing was executed."""
 
 
+class SessionMovedError(Exception):
+    """Another store object has become the home of the session."""
+
+
 class TokenRefusedError(Exception):
     """The authentication token is invalid or has expired."""
 

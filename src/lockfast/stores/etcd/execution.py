@@ -15,7 +15,7 @@ from lockfast.stores.derived.view import Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.layout import KnownBase
 from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Answer, Known, Kv, Range
 from lockfast.stores.etcd.transport import Json
@@ -25,6 +25,8 @@ READS_MAX: Final = 100
 LISTINGS: Final = 2
 """How often the keys of a lease are listed before a claim counts as gone."""
 BUSY_MAX: Final = 10_000
+MARKED_EVERY: Final = 32
+"""Of the waiting claims that a client grants, one in so many marks the start of its queue."""
 
 
 class Context:
@@ -39,11 +41,14 @@ class Context:
         """Return the lease TTL in seconds for a span in milliseconds."""
         self.remembering: tuple[int, int] | None = None
         """The lease for tombstones, and when it was granted."""
-        self.base: Base | None = None
-        self.base_kv: Kv | None = None
-        """The base of tokens as last read, and its stored form."""
+        self.base: KnownBase | None = None
+        """The base of tokens as last read."""
         self.busy: dict[str, int] = {}
         """Resources believed to be held, and the number of claims waiting there."""
+        self.starts: dict[str, str] = {}
+        """Resources whose queue is known to have a start, and its rank."""
+        self.marked_every = MARKED_EVERY
+        self._since_mark = 0
         self.start()
 
     def start(self) -> None:
@@ -60,6 +65,23 @@ class Context:
             self.busy.clear()
         self.busy[prefix] = waiting
 
+    def marks_start(self) -> bool:
+        """Count a grant of a waiting claim; return whether it marks the start of the queue."""
+        self._since_mark += 1
+        is_due = self._since_mark >= self.marked_every
+        if is_due:
+            self._since_mark = 0
+        return is_due
+
+    def started(self, prefix: str, rank: str) -> None:
+        """Record where a queue starts; "" if it has no start."""
+        if not rank:
+            self.starts.pop(prefix, None)
+            return
+        if len(self.starts) > BUSY_MAX:
+            self.starts.clear()
+        self.starts[prefix] = rank
+
 
 class Execution:
     """One command on one wire."""
@@ -75,6 +97,8 @@ class Execution:
         self.until_ms = until_ms
         self._given = given
         self.instant = self.look()
+        self.starts: dict[str, str] = {}
+        """The starts of queues, as used by this command; see `start_of`."""
 
     def look(self) -> Instant:
         """Return the current instant."""
@@ -82,6 +106,10 @@ class Execution:
             return self._given
         wall_us = self.network.wall_us()
         return Instant(wall_us // 1000, wall_us)
+
+    def start_of(self, prefix: str) -> str:
+        """Return where ranges over a queue begin: the same rank in all attempts of a command."""
+        return self.starts.setdefault(prefix, self.context.starts.get(prefix, ""))
 
     def turn(self, places: Iterable[Name], *, goes_first: bool) -> Turn | None:
         """Return the turn of a caller's step at the first of its resources."""
@@ -172,11 +200,14 @@ class Execution:
             (stored,), _ = await self.read_keys(k.session_key(session))
             if stored is None:
                 return None
-            for key in await self.keys_of_lease(stored.lease):
-                if key[:1] == "n" and key.endswith(f"\x1f{session}\x1f{n}"):
-                    place = k.parse_place(key)
-                    if place.rank:
-                        return Location(place.kind, place.name, place.rank)
+            listed = [key for key in await self.keys_of_lease(stored.lease) if key[:1] == "n"]
+            known = await self.read(Range(key) for key in listed if k.parse_place(key).slot)
+            for kv in known.kvs.values():
+                place = k.parse_place(kv.key)
+                if place.line in "hvw":
+                    claim, _ = k.claim_from(place, kv)
+                    if claim.n == n:
+                        return Location(place.kind, place.name, claim.rank, place.slot)
         return None
 
     async def resolve_doubt(self, session: str, n: int) -> None:
@@ -193,7 +224,7 @@ class Execution:
         if own is None or own.record is None or n not in own.doubted:
             return
         record, mod, location = own.record, own.mod, own.location(n)
-        wanted = location.candidates(session, n) if location is not None else []
+        wanted = location.candidates(session) if location is not None else []
         fence = keys.put(key, encode(list(record)), record.lease)
         while n in own.doubted:
             writes, compares = [*keys.reads(wanted), fence], [keys.unchanged(key, mod)]
@@ -206,6 +237,9 @@ class Execution:
             stored = answer.found(0).kvs
             if not stored:
                 return
+            if k.read(k.Record, stored[0]).home != own.home:
+                own.leave_home()
+                return
             mod = stored[0].mod
         else:
             return
@@ -213,9 +247,11 @@ class Execution:
         known = Known()
         known.learn(wanted, answer)
         for kv in known.kvs.values():
-            claim, _ = k.claim_from(k.parse_place(kv.key), kv)
-            own.note(claim, kv.mod)
-            break
+            place = k.parse_place(kv.key)
+            claim, _ = k.claim_from(place, kv)
+            if claim.n == n:
+                own.note(claim, place.slot, kv.mod)
+                break
         else:
             # A deadlock may have been broken by giving the claim another rank.
             moved = await self.locate(session, n) if location is not None else None

@@ -127,7 +127,7 @@ class _Follower:
                     self._tombs[kv.key.split(k.SEP)[1]] = kv
                 elif kv.key[0] == "n" and before is not None and not is_logged:
                     ended.add(k.parse_place(kv.key).session)
-        names = sorted(map(k.ended_key, ended - self._tombs.keys()))
+        names = sorted(map(k.ended_key, ended - self._tombs.keys() - {""}))
         found = (await self._execution.read_keys(*names))[0] if names else []
         self._tombs |= {kv.key.split(k.SEP)[1]: kv for kv in found if kv is not None}
 

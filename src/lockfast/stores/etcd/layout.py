@@ -5,27 +5,36 @@
     k ␟ session                      tombstone: why a session was ended before its lease did
     l ␟ slot                         the log: each transaction overwrites the last events
     m                                written by readers of the log, to mark its current end
+    n ␟ kind ␟ name ␟ a ␟ rank       no waiting claim has a lower rank
     n ␟ kind ␟ name ␟ c              the resource is closed while this key exists
-    n ␟ kind ␟ name ␟ d ␟ session ␟ n  a holder's lock_delay: closes the resource if the holder's
-                                     key is gone and this one is not
+    n ␟ kind ␟ name ␟ d ␟ session ␟ slot   a holder's lock_delay: closes the resource if the
+                                     holder's key is gone and this one is not
     n ␟ kind ␟ name ␟ e              the limit of a semaphore that was resized
-    n ␟ kind ␟ name ␟ f ␟ session ␟ n  a holder that waits for another mode
-    n ␟ kind ␟ name ␟ h ␟ mode ␟ rank ␟ session ␟ n   a holder
-    n ␟ kind ␟ name ␟ v ␟ rank ␟ session ␟ n          a reservation
-    n ␟ kind ␟ name ␟ w ␟ rank ␟ session ␟ n          a waiting claim
+    n ␟ kind ␟ name ␟ f ␟ session ␟ slot   a holder that waits for another mode
+    n ␟ kind ␟ name ␟ h ␟ mode ␟ session ␟ slot   a holder
+    n ␟ kind ␟ name ␟ v ␟ session ␟ slot          a reservation
+    n ␟ kind ␟ name ␟ w ␟ rank ␟ session ␟ slot   a waiting claim
     o ␟ session                      a session
     p ␟ session                      its last keep-alive
     u ␟ session ␟ n                  exists until the claim's max_hold has elapsed
     x ␟ session                      the session is notified of logged events
 
-`b`, `f`, `h`, `v`, `w`, `o`, `p` and `x` are under the lease of their session, `c` and `u` under a
-lease as long as the period they represent, `k` under one of ten to twenty minutes. The others have
-no lease: `e`, `l`, `m`, `d` (deleted by the release it guards) and the limit, which counts only
-while the semaphore is in use.
+`b`, `f`, `h`, `v`, `w`, `o`, `p` and `x` are under the lease of their session, `a` under that of
+the claim whose grant wrote it, `c` and `u` under a lease as long as the period they represent, `k`
+under one of ten to twenty minutes. The others have no lease: `e`, `l`, `m`, `d` (deleted by the
+release it guards) and the limit, which counts only while the semaphore is in use.
 
 Every key of a claim stores the whole claim and what must be known about its session, so a client
 that reads a queue needs to read nothing else. A token is stored as the number to add to STRIDE
 times the revision that wrote it.
+
+**Deleted keys have a cost.** Until its history is compacted, etcd visits every key that was ever in
+a range whenever it reads or compares the range, so a resource must not leave a new key behind with
+every claim. A claim therefore has a *slot*, a short name that its session uses again after the
+claim has ended. Only the key of a waiting claim contains something that never repeats, its rank.
+Ranks increase, so the deleted keys of a queue are before the first waiting claim, and ranges over a
+queue begin at its *start*, an `a` key. Every transaction that adds a waiting claim deletes the
+starts behind it, so a start is right as long as it exists.
 """
 
 from __future__ import annotations
@@ -48,9 +57,9 @@ from lockfast.stores.derived.stored import (
     packed_grant,
 )
 from lockfast.stores.derived.stored import claim_from as stored_claim
-from lockfast.stores.etcd.requests import Found, Kv
+from lockfast.stores.etcd.requests import Found, Keys, Kv
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 EPOCH_KEY: Final = "e"
 MARK_KEY: Final = "m"
 STRIDE: Final = 128
@@ -78,20 +87,38 @@ def scope_of(key: str) -> str:
     return SEP.join([*key.split(SEP, 3)[:3], ""]) if key[0] == "n" else key
 
 
-def holder_key(prefix: str, mode: str, rank: str, session: str, n: int) -> str:
-    return f"{prefix}h\x1f{mode}\x1f{rank}\x1f{session}\x1f{n}"
+def holder_key(prefix: str, mode: str, session: str, slot: str) -> str:
+    return f"{prefix}h\x1f{mode}\x1f{session}\x1f{slot}"
 
 
-def line_key(prefix: str, line: str, rank: str, session: str, n: int) -> str:
-    return f"{prefix}{line}\x1f{rank}\x1f{session}\x1f{n}"
+def reservation_key(prefix: str, session: str, slot: str) -> str:
+    return f"{prefix}v\x1f{session}\x1f{slot}"
 
 
-def delay_key(prefix: str, session: str, n: int) -> str:
-    return f"{prefix}d\x1f{session}\x1f{n}"
+def waiting_key(prefix: str, rank: str, session: str, slot: str) -> str:
+    return f"{prefix}w\x1f{rank}\x1f{session}\x1f{slot}"
 
 
-def converting_key(prefix: str, session: str, n: int) -> str:
-    return f"{prefix}f\x1f{session}\x1f{n}"
+def start_key(prefix: str, rank: str) -> str:
+    return f"{prefix}a\x1f{rank}"
+
+
+def starts_from(prefix: str, rank: str) -> tuple[str, str]:
+    """Return the range of the starts that are at `rank` or behind it."""
+    return start_key(prefix, rank), f"{prefix}a "
+
+
+def queue_from(prefix: str, start: str) -> tuple[str, str]:
+    """Return the range of a queue from its start on; "" if that is not known."""
+    return f"{prefix}w\x1f{start}", f"{prefix}w "
+
+
+def delay_key(prefix: str, session: str, slot: str) -> str:
+    return f"{prefix}d\x1f{session}\x1f{slot}"
+
+
+def converting_key(prefix: str, session: str, slot: str) -> str:
+    return f"{prefix}f\x1f{session}\x1f{slot}"
 
 
 def session_key(session: str) -> str:
@@ -132,10 +159,10 @@ class PlaceKey(NamedTuple):
     kind: str
     name: str
     line: str
-    """c, d, e, f, h, v or w."""
+    """a, c, d, e, f, h, v or w."""
     rank: str = ""
     session: str = ""
-    n: int = 0
+    slot: str = ""
 
 
 def parse_place(key: str) -> PlaceKey:
@@ -145,14 +172,17 @@ def parse_place(key: str) -> PlaceKey:
         if family != "n" or kind not in MODES_OF_KIND:
             raise ValueError
         if line == "h":
-            _, rank, session, n = rest
-            return PlaceKey(kind, name, line, rank, session, int(n))
-        if line in ("v", "w"):
-            rank, session, n = rest
-            return PlaceKey(kind, name, line, rank, session, int(n))
-        if line in ("d", "f"):
-            session, n = rest
-            return PlaceKey(kind, name, line, "", session, int(n))
+            _, session, slot = rest
+            return PlaceKey(kind, name, line, "", session, slot)
+        if line == "w":
+            rank, session, slot = rest
+            return PlaceKey(kind, name, line, rank, session, slot)
+        if line in ("d", "f", "v"):
+            session, slot = rest
+            return PlaceKey(kind, name, line, "", session, slot)
+        if line == "a":
+            (rank,) = rest
+            return PlaceKey(kind, name, line, rank)
         if line not in ("c", "e") or rest:
             raise ValueError
     except ValueError:
@@ -160,16 +190,42 @@ def parse_place(key: str) -> PlaceKey:
     return PlaceKey(kind, name, line)
 
 
-def keys_of(claim: Claim) -> Iterator[tuple[Place, str]]:
+def nothing_new(keys: Keys, prefix: str, start: str, end: str, revision: int) -> list[str]:
+    """Compare that nothing was written at a resource since a revision, up to the key `end`."""
+    if not start:
+        return [keys.nothing_since(f"{prefix}c", end, revision)]
+    compares = [keys.nothing_since(f"{prefix}c", f"{prefix}w", revision)]
+    queue = f"{prefix}w\x1f{start}"
+    if end > queue:
+        compares += [
+            keys.nothing_since(queue, end, revision),
+            keys.present(*starts_from(prefix, start)),
+        ]
+    return compares
+
+
+def nothing_stored(keys: Keys, prefix: str, start: str) -> list[str]:
+    """Compare that a resource is free: no claim holds it, waits for it or keeps it closed."""
+    if not start:
+        return [keys.absent(prefix, end_of(prefix))]
+    return [
+        keys.absent(f"{prefix}c", f"{prefix}w"),
+        keys.absent(*queue_from(prefix, start)),
+        keys.present(*starts_from(prefix, start)),
+    ]
+
+
+def keys_of(claim: Claim, slot: str) -> Iterator[tuple[Place, str]]:
     """Yield each place of a claim and its key, which depends on the claim's state."""
+    session = claim.session
     for i, place in enumerate(claim.places):
         prefix = resource_prefix(place.kind, place.name)
         if claim.state == HOLDING:
-            key = holder_key(prefix, place.mode, claim.rank, claim.session, claim.n)
+            yield place, holder_key(prefix, place.mode, session, slot)
+        elif claim.passed >> i & 1:
+            yield place, reservation_key(prefix, session, slot)
         else:
-            line = "v" if claim.passed >> i & 1 else "w"
-            key = line_key(prefix, line, claim.rank, claim.session, claim.n)
-        yield place, key
+            yield place, waiting_key(prefix, claim.rank, session, slot)
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────
@@ -186,6 +242,13 @@ class Base(NamedTuple):
     """The revision since which the log has no gap."""
     log_before: int = 0
     """The revision at which an earlier period of logging ended; 0 if there was none."""
+
+
+class KnownBase(NamedTuple):
+    """A base and its stored form, which stay together: a grant compares one and uses the other."""
+
+    base: Base
+    kv: Kv
 
 
 class Owner(NamedTuple):
@@ -208,6 +271,8 @@ class Record(NamedTuple):
     inbox: str
     metadata: str
     opened_ms: int
+    home: str = ""
+    """The store object that enters its claims; see `owned.py`."""
 
     @property
     def owned(self) -> Owner:
@@ -333,17 +398,18 @@ def packed_claim(claim: Claim, owner: Owner, epoch: int, tokens: int) -> str:
     """Encode a claim for its keys; `tokens` counts those allocated earlier in the same request."""
     offset = _offset(claim.token, epoch, tokens) if claim.token else -1
     token = [offset, int(claim.token >= RELATIVE)]
-    return encode([list(owner), *packed_entry(claim), *token, *packed_grant(claim)])
+    entry = [claim.n, claim.rank, *packed_entry(claim)]
+    return encode([list(owner), *entry, *token, *packed_grant(claim)])
 
 
 def claim_from(key: PlaceKey, kv: Kv) -> tuple[Claim, Owner]:
     try:
         values = list(decode(kv.value))
-        of, *entry, offset, is_relative = values[:7]
+        of, n, rank, *entry, offset, is_relative = values[:9]
         owner: Owner = typed(Owner, of)
         token = offset + STRIDE * kv.mod * is_relative if offset >= 0 else 0
         state = HOLDING if key.line == "h" else WAITING
-        claim = stored_claim(key.session, key.n, state, key.rank, entry, token, values[7:])
+        claim = stored_claim(key.session, int(n), state, str(rank), entry, token, values[9:])
     except (TypeError, ValueError) as error:
         raise UnreadableError(f"the claim at {kv.key!r} is not readable ({error})") from None
     return claim, owner
@@ -354,7 +420,9 @@ def revoked_from(session: str, n: int, kv: Kv) -> Claim | None:
     word: Word = read(Word, kv)
     if not word.claim:
         return None
-    claim, _ = claim_from(PlaceKey("", "", "b", "", session, n), kv._replace(value=word.claim))
+    claim, _ = claim_from(PlaceKey("", "", "b", "", session), kv._replace(value=word.claim))
+    if claim.n != n:
+        raise UnreadableError(f"the word at {kv.key!r} is about claim {claim.n}")
     claim.state, claim.reason, claim.by, claim.places = REVOKED, word.reason, word.by, ()
     return claim
 

@@ -1,12 +1,19 @@
-"""What a store object remembers about the sessions it opened; see `derived/owned.py`.
+"""What a store object remembers about its sessions; see `derived/owned.py`.
+
+A session has one *home*, the store object that enters its claims and therefore knows all of them.
+That is the one that opened it, until another becomes its home: a lock server that was restarted, or
+another server over the same cluster. It rewrites the session's key, which every enter compares, so
+the former home can enter nothing from then on, and reads the claims that there are.
 
 An enter in doubt may still be executed while the session's key has the revision `OwnSession.mod`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
@@ -23,18 +30,22 @@ ARRIVAL_BITS = 24
 
 
 class Location(NamedTuple):
-    """Where to find a claim: its first place and its rank."""
+    """Where to find a claim: its first place, its rank and its slot."""
 
     kind: str
     name: str
     rank: str
+    """"" if only the key of a holder or a reservation was seen."""
+    slot: str
 
-    def candidates(self, session: str, n: int) -> list[Range]:
+    def candidates(self, session: str) -> list[Range]:
         """Return the keys that the claim may have there, for every mode and state."""
         prefix = k.resource_prefix(self.kind, self.name)
         modes = sorted(MODES_OF_KIND.get(self.kind, ()))
-        found = [k.holder_key(prefix, mode, self.rank, session, n) for mode in modes]
-        found += [k.line_key(prefix, line, self.rank, session, n) for line in "vw"]
+        found = [k.holder_key(prefix, mode, session, self.slot) for mode in modes]
+        found.append(k.reservation_key(prefix, session, self.slot))
+        if self.rank:
+            found.append(k.waiting_key(prefix, self.rank, session, self.slot))
         return [Range(key) for key in found]
 
 
@@ -43,6 +54,7 @@ class OwnClaim:
     """A claim of our own session, as last reported."""
 
     claim: Claim
+    slot: str
     mod: int = 0
     """The revision that wrote its keys, if it is a holder."""
     heirs: Found | None = None
@@ -65,11 +77,15 @@ class OwnClaim:
         return self.claim.token
 
     @classmethod
-    def entering(cls, claim: Claim) -> OwnClaim:
+    def entering(cls, claim: Claim, slot: str) -> OwnClaim:
         """Return what is known of a claim while its enter is in doubt."""
         entered: Claim = copied(claim)
         entered.state, entered.token = WAITING, 0
-        return cls(entered)
+        return cls(entered, slot)
+
+    def keys(self) -> list[str]:
+        """Return the claim's keys, one per place."""
+        return [key for _, key in k.keys_of(self.claim, self.slot)]
 
     def granted(self, token: int, mod: int, heirs: Found | None) -> None:
         self.claim.state, self.claim.token = HOLDING, token
@@ -92,10 +108,49 @@ class OwnSession(owned.OwnSession[OwnClaim]):
     uses_lock_delay: bool = False
     has_words: bool = False
     """Words were received for claims; a keep-alive deletes those of finished claims."""
+    words_from: int = 0
+    """The words for claims with lower numbers were deleted."""
+    home: str = ""
+    """The name of this store object."""
+    times_moved: int = 0
+    """How often another store object has become the session's home."""
+    _slots: dict[int, int] = field(default_factory=dict)
+    _free_slots: list[int] = field(default_factory=list)
 
     @property
     def was_opened(self) -> bool:
+        """Whether this store object is the session's home."""
         return self.record is not None
+
+    def leave_home(self) -> None:
+        """Forget the claims of a session that has another home now."""
+        with self.mutex:
+            self.record = None
+            self.claims.clear()
+            self.doubted.clear()
+            self._slots.clear()
+            self._free_slots.clear()
+            self.times_moved += 1
+
+    def slot_of(self, n: int) -> str:
+        """Return the slot of a claim, or allocate the lowest one that is free."""
+        with self.mutex:
+            if n not in self._slots:
+                free = self._free_slots
+                self._slots[n] = heappop(free) if free else len(self._slots)
+            # No claim that was entered before, here or elsewhere, has this slot.
+            return f"{self._slots[n]:x}.{self.home[:6]}{self.times_moved or ''}"
+
+    def left(self, n: int) -> None:
+        with self.mutex:
+            super().left(n)
+            self.free_slot(n)
+
+    def free_slot(self, n: int) -> None:
+        """Free the slot of a claim that is not stored."""
+        with self.mutex:
+            if n in self._slots and n not in self.claims:
+                heappush(self._free_slots, self._slots.pop(n))
 
     def fill(self, row: Session, n: int, *, exact: bool) -> None:
         """Complete the table's row of this session for a command about claim `n`.
@@ -120,16 +175,16 @@ class OwnSession(owned.OwnSession[OwnClaim]):
 
     def location(self, n: int) -> Location | None:
         claim = self.claims.get(n)
-        return Location(*claim.places[0][:2], claim.rank) if claim is not None else None
+        return Location(*claim.places[0][:2], claim.rank, claim.slot) if claim is not None else None
 
-    def note(self, claim: Claim, revision: int, heirs: Found | None = None) -> None:
+    def note(self, claim: Claim, slot: str, revision: int, heirs: Found | None = None) -> None:
         """Record the state of a claim after a transaction."""
         if claim.state == REVOKED:
             self.left(claim.n)
             return
         found = self.claims.get(claim.n)
         has_word = found is not None and found.has_word
-        self.claims[claim.n] = OwnClaim(claim, revision, heirs, revision, has_word)
+        self.claims[claim.n] = OwnClaim(claim, slot, revision, heirs, revision, has_word)
 
     def moved(self, n: int, rank: str | None) -> None:
         """Record a claim's new rank; None if the claim is not stored."""
@@ -138,12 +193,26 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         elif n in self.claims:
             claim: Claim = copied(self.claims[n].claim)
             claim.rank = rank
-            self.claims[n] = OwnClaim(claim)
+            self.claims[n] = OwnClaim(claim, self.claims[n].slot)
 
 
 class OwnSessions(owned.OwnSessions[OwnSession]):
     """The sessions of one store object. Thread-safe."""
 
     def __init__(self, machine: Machine) -> None:
+        home = f"{machine.random_bits(64):016x}"
+
+        def make_session(session: str, mutex: AbstractContextManager[Any]) -> OwnSession:
+            return OwnSession(session, mutex, home=home)
+
         salt = machine.random_bits(ARRIVAL_BITS)
-        super().__init__(OwnSession, machine.mutex(), salt, ARRIVAL_BITS)
+        super().__init__(make_session, machine.mutex(), salt, ARRIVAL_BITS)
+
+    def get(self, session: str) -> OwnSession | None:
+        """Return a session whose home is this store object."""
+        found = self.peek(session)
+        return found if found is not None and found.was_opened else None
+
+    def peek(self, session: str) -> OwnSession | None:
+        """Return a session that this store object has used, wherever its home is."""
+        return super().get(session)

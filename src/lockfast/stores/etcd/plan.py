@@ -2,7 +2,8 @@
 
 A plan compares everything the table's decision rests on:
 
-  - of each resource, that nothing was written since it was read, as far as the table relied on it;
+  - of each resource, that nothing was written since it was read, as far as the table relied on it,
+    and that the start of its queue exists, if only a part of the queue was read because of it;
   - of each claim it changes, one of its keys (all places of a claim are always written together);
   - that the session of each claim or word exists, so that no put uses an expired lease;
   - the epoch, if a token is allocated or an event is logged;
@@ -17,7 +18,7 @@ is woken by its watch, which starts at the revision read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,8 +30,8 @@ from lockfast.stores.derived.stored import RELATIVE, encode
 from lockfast.stores.derived.view import ClaimId
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Proposal, Slot
+from lockfast.stores.etcd.execution import Context
 from lockfast.stores.etcd.layout import Word
-from lockfast.stores.etcd.owned import OwnSessions
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
 from lockfast.stores.etcd.view import Lines, View
 
@@ -64,9 +65,14 @@ class Plan:
     view: View
     wakes: list[Wake]
     compares: list[str] = field(default_factory=list)
-    deletes: dict[str, None] = field(default_factory=dict)
+    deletes: dict[str, str] = field(default_factory=dict)
+    """Keys to delete or, with an end that is not "", ranges of keys."""
     puts: list[_Put] = field(default_factory=list)
     tokens: int = 0
+    starts: dict[str, str] = field(default_factory=dict)
+    """For each resource whose queue gets a new start, its rank."""
+    joined: set[str] = field(default_factory=set)
+    """Resources whose queue is joined by a claim."""
     heirs: dict[ClaimId, Found | None] = field(default_factory=dict)
     """For each granted claim that is the only holder, the next claims in the queue."""
 
@@ -86,7 +92,7 @@ class Plan:
 
         def body(slot: Slot) -> str:
             left = iter(leases)
-            operations = [keys.delete(key) for key in self.deletes]
+            operations = [keys.delete(*span) for span in self.deletes.items()]
             for put in self.puts:
                 value = put.value
                 if put.claim is not None:
@@ -116,10 +122,10 @@ class Plan:
         return self.view.owners[session].lease if session else 0
 
 
-def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, command: object) -> Plan:
+def make_plan(view: View, wakes: list[Wake], context: Context, keys: Keys, command: object) -> Plan:
     """Return the transaction that writes what the table has changed."""
     plan = Plan(view, wakes)
-    maker = _Maker(plan, own, keys)
+    maker = _Maker(plan, context, keys)
     for lines in view.lines.values():
         maker.resource(lines)
     for of, before, after in view.changes():
@@ -129,6 +135,7 @@ def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, comma
             maker.claim_stands(of)  # a witness: if it has changed, there is no deadlock
     maker.renewals()
     maker.heirs()
+    maker.starts()
     maker.words()
     if not plan.is_empty:
         maker.finish()
@@ -136,10 +143,11 @@ def make_plan(view: View, wakes: list[Wake], own: OwnSessions, keys: Keys, comma
 
 
 class _Maker:
-    def __init__(self, plan: Plan, own: OwnSessions, keys: Keys) -> None:
+    def __init__(self, plan: Plan, context: Context, keys: Keys) -> None:
         self._plan = plan
         self._view = plan.view
-        self._own = own
+        self._context = context
+        self._own = context.own
         self._keys = keys
         self._words: dict[ClaimId, Word] = {}
         self._granted: list[Claim] = []
@@ -148,7 +156,7 @@ class _Maker:
         self._plan.puts.append(put)
 
     def delete(self, *keys: str) -> None:
-        self._plan.deletes.update(dict.fromkeys(keys))
+        self._plan.deletes.update(dict.fromkeys(keys, ""))
 
     # ── resources and sessions ───────────────────────────────────────────────────────
 
@@ -186,6 +194,8 @@ class _Maker:
         old = dict(self._keys_with(stood)) if stood is not None else {}
         new = dict(self._keys_with(stands)) if stands is not None else {}
         self.delete(*(key for key in old if key not in new))
+        if stands is not None:
+            self._joins(stands, old)
         for key, put in new.items():
             if put.claim is not None or key not in old:
                 self.put(put)
@@ -201,22 +211,31 @@ class _Maker:
     def _keys_with(self, claim: Claim) -> Iterable[tuple[str, _Put]]:
         """Yield the keys of a claim: one per place, and the additional ones of a holder."""
         session, n = claim.session, claim.n
-        for _, key in k.keys_of(claim):
+        slot = self._view.slot_of((session, n))
+        for _, key in k.keys_of(claim, slot):
             yield key, _Put(key, session, claim=claim)
         if claim.state != HOLDING:
             return
         prefixes = [k.resource_prefix(place.kind, place.name) for place in claim.places]
         if claim.wants:
-            key = k.converting_key(prefixes[0], session, n)
+            key = k.converting_key(prefixes[0], session, slot)
             yield key, _Put(key, session)
         if claim.lock_delay_ms:
             for prefix, place in zip(prefixes, claim.places, strict=True):
-                key = k.delay_key(prefix, session, n)
+                key = k.delay_key(prefix, session, slot)
                 delay = encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
                 yield key, _Put(key, value=delay)
         if claim.until_ms:
             key = k.bound_key(session, n)
             yield key, _Put(key, value=encode(claim.until_ms), span_ms=claim.max_hold_ms)
+
+    def _joins(self, claim: Claim, old: Collection[str]) -> None:
+        """Delete the starts behind a claim in the queues that it joins, or in which it moves."""
+        for place, key in k.keys_of(claim, self._view.slot_of((claim.session, claim.n))):
+            prefix = k.resource_prefix(place.kind, place.name)
+            if key.startswith(f"{prefix}w") and key not in old:
+                self._plan.joined.add(prefix)
+                self._plan.deletes.update([k.starts_from(prefix, claim.rank)])
 
     def _forget_word(self, of: ClaimId) -> None:
         mine, key = self._own.get(of[0]), k.word_key(*of)
@@ -247,6 +266,34 @@ class _Maker:
                 heirs = self._view.heirs(lines, HEIRS_MAX, set(self._plan.deletes))
                 self._plan.heirs[claim.session, claim.n] = heirs
 
+    def starts(self) -> None:
+        """Mark where a queue starts, if a waiting claim is granted and none joins.
+
+        The start is the first claim that goes on waiting or, if none does, the last one granted.
+        """
+        for claim in self._granted:
+            before = self._view.before.get((claim.session, claim.n))
+            if before is None or before.state == HOLDING:
+                continue
+            for place in claim.places:
+                lines = self._view.lines[place[:2]]
+                read = lines.waiting_kvs
+                if not read or lines.prefix in self._plan.joined:
+                    continue
+                left = [kv for kv in read if kv.key not in self._plan.deletes]
+                rank = k.parse_place((left or read[-1:])[0].key).rank
+                is_later = rank > max([lines.start, *lines.stored_starts])
+                if is_later and self._context.marks_start():
+                    self._mark(lines, rank, claim.session)
+
+    def _mark(self, lines: Lines, rank: str, session: str) -> None:
+        if lines.prefix not in self._plan.starts:
+            start = k.start_key(lines.prefix, rank)
+            self._plan.starts[lines.prefix] = rank
+            self._plan.deletes[k.start_key(lines.prefix, lines.start)] = start
+            lines.relied_end = max(lines.relied_end, f"{lines.prefix}w\x1f{rank}")
+            self.put(_Put(start, session))
+
     # ── words ────────────────────────────────────────────────────────────────────────
 
     def words(self) -> None:
@@ -272,7 +319,8 @@ class _Maker:
 
     def finish(self) -> None:
         plan, view, keys = self._plan, self._view, self._keys
-        plan.compares += [self._nothing_new(lines) for lines in view.lines.values()]
+        for lines in view.lines.values():
+            plan.compares += self._nothing_new(lines)
         for session in sorted({put.session for put in plan.puts if put.session}):
             kv = view.known.get(k.session_key(session))
             if kv is not None and self._own.get(session) is not None:
@@ -305,19 +353,20 @@ class _Maker:
         if not left or not is_awaited or row.holders > OTHERS_COMPARED_MAX:
             return []
         stay: dict[str, list[str]] = {}
-        for _, before, after in self._view.changes():
+        for of, before, after in self._view.changes():
             if before is not None and before == after and before.state == HOLDING:
-                for place, key in k.keys_of(before):
+                for place, key in k.keys_of(before, self._view.slot_of(of)):
                     if key.startswith(prefix):
                         stay.setdefault(place.mode, []).append(key)
         permits = stay.pop(PERMIT, [])
         following = [min(keys, key=lambda key: (key < left[0], key)) for keys in stay.values()]
         return [*following, *permits]
 
-    def _nothing_new(self, lines: Lines) -> str:
+    def _nothing_new(self, lines: Lines) -> list[str]:
         """Compare that nothing was written at a resource, as far as the table relied on it."""
         row, before, end = self._view.row(lines), lines.before, lines.relied_end
         takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.instant.now_ms
         if not before.waiting or not (row.waiting or takes_no_more):
             end = k.end_of(lines.prefix)  # a claim that arrived since must not be passed over
-        return self._keys.nothing_since(f"{lines.prefix}c", end, self._view.known.revision)
+        revision = self._view.known.revision
+        return k.nothing_new(self._keys, lines.prefix, lines.start, end, revision)

@@ -14,7 +14,7 @@ from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import Location
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
-from lockfast.stores.etcd.view import Missing, View
+from lockfast.stores.etcd.view import Missing, View, others_of, queue_of
 
 PAGE: Final = 200
 WAITING_SHOWN: Final = 16
@@ -44,34 +44,12 @@ class Reader:
 
     async def claims(self, command: c.Claims) -> Reply:
         session = command.session
-        own = self._own.get(session)
         names = [k.session_key(session), k.alive_key(session), k.ended_key(session)]
         known = await self._read(*map(Range, names))
         over = self._reading(self._view(known)).ended_reply(session)
         if over is not None:
             return over
-        lease = known.kvs[names[0]].lease
-        listed = await self._listed(lease)
-        found = (await self._read(*(Range(key) for key, _ in listed.values()))).kvs
-        stored = [found[key] for key, _ in listed.values() if key in found]
-        # A claim that was granted or converted after the listing has another key now. The listing
-        # may also miss a claim of ours that changed at that moment.
-        moved = {n: location for n, (key, location) in listed.items() if key not in found}
-        for n in list(own.claims) if own is not None else ():
-            location = own.location(n) if own is not None else None
-            if location is not None and n not in listed:
-                moved[n] = location
-        while moved:
-            ranges = {n: location.candidates(session, n) for n, location in moved.items()}
-            found = (await self._read(*(one for part in ranges.values() for one in part))).kvs
-            nowhere: list[int] = []
-            for n, part in ranges.items():
-                at = [found[one.start] for one in part if one.start in found]
-                stored += at
-                nowhere += [] if at else [n]
-            # A broken deadlock gives a claim another rank. One that is no longer listed has left.
-            listed = await self._listed(lease) if nowhere else {}
-            moved = {n: listed[n][1] for n in nowhere if n in listed}
+        stored = await self.stored_claims(session, known.kvs[names[0]].lease)
         words = Range(k.words_prefix(session), k.end_of(k.words_prefix(session)))
         known = await self._read(*map(Range, names), words)
         claims: dict[int, Claim] = {}
@@ -86,17 +64,43 @@ class Reader:
         reading = self._reading(self._view(known))
         return c.ClaimsReply(tuple(reading.claim_view(claims[n]) for n in sorted(claims)))
 
-    async def _listed(self, lease: int) -> dict[int, tuple[str, Location]]:
-        """Return a key of each claim under a lease, and where the claim is, by claim number."""
+    async def stored_claims(self, session: str, lease: int) -> list[Kv]:
+        """Return a key of each claim under the lease of a session."""
+        own = self._own.get(session)
+        listed = await self._listed(lease)
+        found = (await self._read(*(Range(key) for key, _ in listed.values()))).kvs
+        stored = [found[key] for key, _ in listed.values() if key in found]
+        # A claim that was granted or converted after the listing has another key now. The listing
+        # may also miss a claim of ours that changed at that moment.
+        moved = {slot: location for slot, (key, location) in listed.items() if key not in found}
+        for n in list(own.claims) if own is not None else ():
+            location = own.location(n) if own is not None else None
+            if location is not None and location.slot not in listed:
+                moved[location.slot] = location
+        while moved:
+            ranges = {slot: location.candidates(session) for slot, location in moved.items()}
+            found = (await self._read(*(one for part in ranges.values() for one in part))).kvs
+            nowhere: list[str] = []
+            for slot, part in ranges.items():
+                at = [found[one.start] for one in part if one.start in found]
+                stored += at
+                nowhere += [] if at else [slot]
+            # A broken deadlock gives a claim another rank. One that is no longer listed has left.
+            listed = await self._listed(lease) if nowhere else {}
+            moved = {slot: listed[slot][1] for slot in nowhere if slot in listed}
+        return stored
+
+    async def _listed(self, lease: int) -> dict[str, tuple[str, Location]]:
+        """Return a key of each claim under a lease, and where the claim is, by its slot."""
         places = {
             key: k.parse_place(key)
             for key in await self._execution.keys_of_lease(lease)
             if key[:1] == "n"
         }
         return {
-            place.n: (key, Location(place.kind, place.name, place.rank))
+            place.slot: (key, Location(place.kind, place.name, place.rank, place.slot))
             for key, place in places.items()
-            if place.rank
+            if place.line in "hvw"
         }
 
     async def sessions(self, command: c.Sessions) -> Reply:
@@ -122,8 +126,7 @@ class Reader:
 
     async def _count(self, kv: Kv) -> int:
         """Return the number of claims under a session's lease."""
-        keys = await self._execution.keys_of_lease(kv.lease)
-        return len({k.parse_place(key).n for key in keys if key[:1] == "n"})
+        return len(await self._listed(kv.lease))
 
     async def listing(self, command: c.Listing) -> Reply:
         kind = command.kind
@@ -146,7 +149,8 @@ class Reader:
         """Read several resources at one revision, in as few requests as possible."""
         prefixes = [k.resource_prefix(kind, name) for name in names]
         windows = dict.fromkeys(prefixes, WAITING_SHOWN + 32)
-        wanted = {Range(prefix, k.end_of(prefix), windows[prefix]) for prefix in prefixes}
+        wanted = {others_of(prefix, "") for prefix in prefixes}
+        wanted |= {queue_of(prefix, "", windows[prefix]) for prefix in prefixes}
         while True:
             known = await self._read(*sorted(wanted))
             view = self._view(known)

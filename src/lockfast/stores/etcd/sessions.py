@@ -8,7 +8,7 @@ between leaves a session that can do nothing, not even renew, until its lease ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from lockfast.core import commands as c
@@ -24,6 +24,7 @@ from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
+from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
 from lockfast.stores.etcd.steps import Step, settle
 
@@ -51,12 +52,13 @@ class Sessions:
         names = (k.session_key(session), k.ended_key(session), k.EPOCH_KEY)
         while True:
             # Read before the request: another thread may open the session just after it.
-            was_opened = own.was_opened
+            was_opened = own.was_opened or own.times_moved > 0
             (stored, tomb, epoch), revision = await self._execution.read_keys(*names)
             base = k.base_from(keys.label, epoch)
             if stored is not None:
-                self._adopt(own, stored)
-                return c.Done(found=True)
+                if await self._become_home(own, stored):
+                    return c.Done(found=True)
+                continue
             if tomb is not None:
                 own.ended = True
                 ended = k.read(k.Tombstone, tomb)
@@ -72,7 +74,7 @@ class Sessions:
             lease = await self._execution.grant_lease(ttl_s)
             record = k.Record(
                 lease, command.ttl_ms, command.owner, command.process, command.inbox,
-                command.metadata, instant.now_ms,
+                command.metadata, instant.now_ms, own.home,
             )  # fmt: skip
             alive = k.Alive(0, instant.now_ms)
             writes = [
@@ -98,27 +100,61 @@ class Sessions:
             if answer.succeeded:
                 own.record, own.mod = record, answer.revision
                 stored = Kv(k.EPOCH_KEY, encode(list(raised)), answer.revision)
-                self._context.base, self._context.base_kv = raised, stored
+                self._context.base = k.KnownBase(raised, stored)
                 return c.Done(found=False)
 
     async def open_once(self, command: c.Open) -> Reply:
         """Open a session once, even if several callers ask for it concurrently."""
-        execution, own = self._execution, self._own.begin(command.session)
-        opened = await own.open_once(
+        return await self._once(command.session, lambda: self.open(command))
+
+    async def adopt(self, session: str) -> None:
+        """Become the home of a session that another store object has opened, if there is one."""
+        (stored,), _ = await self._execution.read_keys(k.session_key(session))
+        if stored is not None:
+            await self._once(session, lambda: self._adopt(self._own.begin(session)))
+
+    async def _once(self, session: str, become_home: Callable[[], Awaitable[Reply]]) -> Reply:
+        execution = self._execution
+        reply = await self._own.begin(session).open_once(
             self._keys.label,
-            lambda: self.open(command),
+            become_home,
             execution.gateway.transport.signal,
             lambda: execution.until_ms - execution.network.now_ms(),
         )
-        return opened if opened is not None else c.Done()
+        return reply if reply is not None else c.Done()
 
-    @staticmethod
-    def _adopt(own: OwnSession, stored: Kv) -> None:
-        own.record, own.mod = k.read(k.Record, stored), stored.mod
+    async def _adopt(self, own: OwnSession) -> Reply:
+        while True:
+            (stored,), _ = await self._execution.read_keys(k.session_key(own.id))
+            if stored is None or await self._become_home(own, stored):
+                return c.Done(found=stored is not None)
+
+    async def _become_home(self, own: OwnSession, stored: Kv) -> bool:
+        """Make this store object the home of a session; return False if its key has changed."""
+        keys, record, mod = self._keys, k.read(k.Record, stored), stored.mod
+        if record.home != own.home:
+            record = record._replace(home=own.home)
+            write = keys.put(stored.key, encode(list(record)), record.lease)
+            try:
+                answer = await self._execution.commit([write], [keys.unchanged(stored.key, mod)])
+            except (LeaseGoneError, OutcomeUnknownError):
+                return False  # the caller reads the key again
+            if not answer.succeeded:
+                return False
+            mod = answer.revision
+        if not own.was_opened:
+            # From here on nobody else adds claims, so these are all.
+            for kv in await Reader(self._execution).stored_claims(own.id, record.lease):
+                place = k.parse_place(kv.key)
+                own.note(k.claim_from(place, kv)[0], place.slot, kv.mod)
+        own.record, own.mod = record, mod
+        return True
 
     # ── renewing ─────────────────────────────────────────────────────────────────────
 
     async def renew(self, command: c.Renew) -> Outcome:
+        if self._own.get(command.session) is None:
+            await self.adopt(command.session)
         own = self._own.get(command.session)
         if own is not None and own.record is not None:
             if not await self._keep_alive(own.record.lease):
@@ -144,7 +180,7 @@ class Sessions:
         if not chosen:
             return
         own.proved_up_to = chosen[-1][0] if len(after) > PROVED_PER_RENEWAL else 0
-        names = {n: next(key for _, key in k.keys_of(claim.claim)) for n, claim in chosen}
+        names = {n: claim.keys()[0] for n, claim in chosen}
         known = await self._execution.read(map(Range, names.values()))
         for n, claim in chosen:
             if known.get(names[n]) is not None or own.claims.get(n) is not claim:
@@ -154,9 +190,10 @@ class Sessions:
                 own.left(n)
 
     async def _drop_words(self, own: OwnSession, lowest: int) -> None:
-        start, stop = k.words_prefix(own.id), k.word_key(own.id, lowest)
+        start, stop = k.word_key(own.id, own.words_from), k.word_key(own.id, lowest)
         own.has_words = False
         await self._execution.commit([self._keys.delete(start, stop)])
+        own.words_from = max(own.words_from, lowest)
 
     # ── ending ───────────────────────────────────────────────────────────────────────
 
@@ -169,7 +206,7 @@ class Sessions:
         to_settle = dict.fromkeys(c.Place(place.kind, place.name, "") for place in places)
         wakes: list[Wake] = []
         for ending, record in zip(endings, records, strict=True):
-            own = self._own.get(ending.session)
+            own = self._own.peek(ending.session)
             if own is not None:
                 own.ended = True
             if record is not None:
@@ -216,7 +253,7 @@ class Sessions:
 
     async def _forbid(self, ending: Ending) -> bool:
         """Prevent one of our sessions from being opened; return False if it was opened first."""
-        own, keys, session = self._own.get(ending.session), self._keys, ending.session
+        own, keys, session = self._own.peek(ending.session), self._keys, ending.session
         if own is None or own.was_opened or own.ended:
             return True
         tomb = k.Tombstone(
@@ -247,9 +284,11 @@ class Sessions:
         for key in await self._execution.keys_of_lease(record.lease):
             if key[:1] == "n":
                 place = k.parse_place(key)
+                if not place.session:
+                    continue  # the start of a queue
                 places[c.Place(place.kind, place.name, "")] = None
                 prefix = k.resource_prefix(place.kind, place.name)
-                delays.append(k.delay_key(prefix, place.session, place.n))
+                delays.append(k.delay_key(prefix, place.session, place.slot))
         own = self._own.get(ending.session)
         if ending.what == "released" and (own is None or own.uses_lock_delay):
             for at in range(0, len(delays), READS_MAX):

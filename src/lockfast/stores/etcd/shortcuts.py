@@ -1,14 +1,16 @@
 """The common cases as fixed transactions, sent without reading first.
 
-    take   if   the session is as known, its resources have no key at all, the epoch is as known
+    take   if   the session is as known, its resources are free, the epoch is as known
            then put the holder's keys
     join   if   the session is as known, the lock has a holder, no claim on several places has a
                 reservation there, no claim is behind ours in the queue
-           then put the waiting key, and read the claims ahead; if ours is the first in the queue
-                of a sole holder, which is then compared too, write a `Word` for it
+           then put the waiting key, delete starts behind it, and read the claims ahead; if ours is
+                the first in the queue of a sole holder, which is then compared too, write a `Word`
+                for it
     leave  if   our key is as written, nothing was written at the resource since, up to the last
                 known heir; the first heir and its session exist, the epoch is as known
-           then delete our key, make the heir a holder, write a `Word` for it
+           then delete our key, make the heir a holder, write a `Word` for it; sometimes, mark its
+                rank as the start of the queue
 
 Each compares everything it relies on, so a client's memory may be out of date. In that case the
 transaction reads what the command needs instead, and `steps` continues from there.
@@ -36,11 +38,11 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed, Proposal, Slot
 from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import Execution
-from lockfast.stores.etcd.layout import Base, Owner, Record
+from lockfast.stores.etcd.layout import KnownBase, Owner, Record
 from lockfast.stores.etcd.owned import OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range, txn
 from lockfast.stores.etcd.steps import Joined, Step
-from lockfast.stores.etcd.view import WINDOW
+from lockfast.stores.etcd.view import others_of, queue_of
 
 LONG: Final = 100
 """In a queue that is believed to be longer, a joining claim reads only those that entered within
@@ -86,10 +88,6 @@ async def leave(execution: Execution, command: c.Leave) -> Attempt:
     return await _Exit(execution, own, own.record, base).leave(claim, heir)
 
 
-def _window(prefix: str) -> Range:
-    return Range(prefix, k.end_of(prefix), WINDOW)
-
-
 class _Holder(NamedTuple):
     """The only claim that is stored at a resource, as read at a revision."""
 
@@ -102,12 +100,14 @@ class _Holder(NamedTuple):
 class _Transaction:
     """A fixed transaction for one session."""
 
-    def __init__(self, execution: Execution, own: OwnSession, record: Record, base: Base) -> None:
+    def __init__(
+        self, execution: Execution, own: OwnSession, record: Record, base: KnownBase
+    ) -> None:
         self._execution = execution
         self._keys = execution.keys
         self._own = own
         self._record = record
-        self._base = base
+        self._base, self._base_kv = base
 
     async def _send(
         self,
@@ -120,7 +120,7 @@ class _Transaction:
         """Send the transaction; if a comparison fails, return the ranges it read instead."""
         execution, failure = self._execution, self._keys.reads(reads)
         written, compared = map(frozenset, scopes)
-        size = max(len(compares), len(failure), len(written) + 4)
+        size = max(len(compares), len(failure), len(written) + 6)
         proposal = Proposal(
             lambda slot: txn(writes(slot), compares, failure), size, written, tokens, compared
         )
@@ -134,8 +134,13 @@ class _Transaction:
         known.learn(reads, committed.answer)
         return known if reads else None
 
+    def _window(self, prefix: str) -> list[Range]:
+        """Return what to read of a resource: everything but its queue, and the queue's head."""
+        start = self._execution.start_of(prefix)
+        return [others_of(prefix, start), queue_of(prefix, start)]
+
     def _same_base(self) -> str:
-        return self._keys.same(k.EPOCH_KEY, self._execution.context.base_kv)
+        return self._keys.same(k.EPOCH_KEY, self._base_kv)
 
     def _events(self, what: str, claim: Claim, owner: Owner) -> list[Event]:
         """Return the events to log for a claim; none unless the log has a reader."""
@@ -180,7 +185,7 @@ class _Entry(_Transaction):
         tokens: int = 0,
     ) -> Committed | Known | None:
         """Send an enter; the claim is in doubt until the reply arrives."""
-        doubted = self._own.doubt(claim.n, OwnClaim.entering(claim))
+        doubted = self._own.doubt(claim.n, OwnClaim.entering(claim, self._own.slot_of(claim.n)))
         try:
             sent = await self._send(compares, writes, reads, scopes, tokens)
         except StoreUnavailableError:
@@ -199,6 +204,8 @@ class _Entry(_Transaction):
         seen: Known | None = None
         if not waiting:
             taken = await self.take(command, prefixes)
+            if isinstance(taken, Known) and self.is_free(taken, prefixes):
+                taken = await self.take(command, prefixes)
             if not isinstance(taken, Known) or not command.queue:
                 return taken
             seen = taken
@@ -215,16 +222,18 @@ class _Entry(_Transaction):
         session, lease, owner = k.session_key(own.id), self._record.lease, self._record.owned
         claim = self._claim(command)
         claim.state, claim.token, claim.granted_ms = HOLDING, RELATIVE, claim.entered_ms
-        names = [key for _, key in k.keys_of(claim)]
-        compares = [keys.absent(prefix, k.end_of(prefix)) for prefix in prefixes]
-        compares += [keys.unchanged(session, own.mod), self._same_base()]
+        slot = own.slot_of(claim.n)
+        names = [key for _, key in k.keys_of(claim, slot)]
+        compares = [keys.unchanged(session, own.mod), self._same_base()]
+        for prefix in prefixes:
+            compares += k.nothing_stored(keys, prefix, self._execution.start_of(prefix))
         events = self._events("granted", claim, owner)
 
         def writes(slot: Slot) -> list[str]:
             value = k.packed_claim(claim, owner, base.epoch, slot.tokens)
             return [*(keys.put(name, value, lease) for name in names), *self._log(events, slot)]
 
-        reads = [_window(prefix) for prefix in prefixes]
+        reads = [one for prefix in prefixes for one in self._window(prefix)]
         if not command.queue:
             # The general path continues from here; a claim that may wait joins the queue instead.
             reads += [Range(k.EPOCH_KEY), Range(session), Range(k.alive_key(own.id))]
@@ -236,14 +245,41 @@ class _Entry(_Transaction):
             return sent
         claim.token = sent.token(base.epoch)
         single = len(names) == 1
-        own.note(claim, sent.answer.revision, Found([], 0) if single else None)
+        own.note(claim, slot, sent.answer.revision, Found([], 0) if single else None)
         mode = command.places[0].mode if single else ""
         return Outcome(c.Granted(claim.token, 0, mode))
 
+    def is_free(self, known: Known, prefixes: list[str]) -> bool:
+        """Return whether resources are free and another attempt, with their starts, will succeed.
+
+        The start of a queue may exist after its last claim has left.
+        """
+        execution, is_new = self._execution, False
+        found = {prefix: self.start_if_free(known, prefix) for prefix in prefixes}
+        for prefix, start in found.items():
+            if start is None:
+                return False
+            is_new |= execution.start_of(prefix) != start
+            execution.starts[prefix] = start
+            execution.context.started(prefix, start)
+        return is_new
+
+    def start_if_free(self, known: Known, prefix: str) -> str | None:
+        """Return the start of the queue of a resource that is free ("": none), else None."""
+        others, queue = (known.found[one] for one in self._window(prefix))
+        stored = [k.parse_place(kv.key) for kv in others.kvs]
+        if queue.count or len(stored) < others.count or any(one.line != "a" for one in stored):
+            return None
+        return max((one.rank for one in stored), default="")
+
     def sole_holder(self, known: Known, prefix: str) -> _Holder | None:
-        """Return the claim that holds the lock in another process, if nothing else is stored."""
-        kvs, count = known.found[_window(prefix)]
-        if count != 1 or (place := k.parse_place(kvs[0].key)).line != "h":
+        """Return the claim that holds the lock in another process, if no other claim is stored."""
+        others, queue = (known.found[one] for one in self._window(prefix))
+        kvs = [kv for kv in others.kvs if not kv.key.startswith(f"{prefix}a")]
+        if queue.count or len(others.kvs) < others.count or len(kvs) != 1:
+            return None
+        place = k.parse_place(kvs[0].key)
+        if place.line != "h":
             return None
         if self._execution.own.get(place.session) is not None:
             return None
@@ -255,15 +291,19 @@ class _Entry(_Transaction):
         """Join a queue of about `waiting` claims; tell a sole holder that ours is the first."""
         own, keys, context = self._own, self._keys, self._execution.context
         session, owner, claim = k.session_key(own.id), self._record.owned, self._claim(command)
-        key = k.line_key(prefix, "w", claim.rank, claim.session, claim.n)
+        key = k.waiting_key(prefix, claim.rank, claim.session, own.slot_of(claim.n))
         value = k.packed_claim(claim, owner, 0, 0)
-        puts = [keys.put(key, value, owner.lease)]
+        puts = [
+            keys.put(key, value, owner.lease),
+            keys.delete(*k.starts_from(prefix, claim.rank)),
+        ]
         # To read a range in reverse, etcd fetches all of it: in a long queue, read only the claims
         # that entered just before.
         is_long = waiting > LONG
+        start = self._execution.start_of(prefix)
         near = rank_of(entered_of(claim.rank) - NEAR_MS, 0) if is_long else ""
-        before = Range(f"{prefix}w\x1f{near}", key, 1, True)
-        holders, window = Range(prefix, f"{prefix}w", 2), _window(prefix)
+        before = Range(k.queue_from(prefix, max(near, start))[0], key, 1, True)
+        holders = Range(f"{prefix}c", f"{prefix}w", 2)
         ahead, events = keys.reads([holders, before]), self._events("waiting", claim, owner)
         compares = [
             keys.unchanged(session, own.mod),
@@ -279,7 +319,7 @@ class _Entry(_Transaction):
             written.append(k.word_key(theirs.session, theirs.n))
             compares += [
                 keys.unchanged(holder.kv.key, holder.kv.mod),
-                keys.nothing_since(prefix, k.end_of(prefix), holder.revision),
+                *k.nothing_new(keys, prefix, start, k.end_of(prefix), holder.revision),
                 keys.present(compared[-1]),
             ]
             puts.append(keys.put(written[-1], k.packed_word(word, 0, 0), holder.owner.lease))
@@ -287,10 +327,10 @@ class _Entry(_Transaction):
         def writes(slot: Slot) -> list[str]:
             return [*ahead, *puts, *self._log(events, slot)]
 
-        reads = [Range(k.EPOCH_KEY), Range(session), window]
+        reads = [Range(k.EPOCH_KEY), Range(session), *self._window(prefix)]
         scopes = written, compared
         sent = await self._enter(claim, compares, writes, reads, scopes)
-        if isinstance(sent, Known) and not sent.found[window].count:
+        if isinstance(sent, Known) and self.start_if_free(sent, prefix) is not None:
             context.busy.pop(prefix, None)
         if not isinstance(sent, Committed):
             return sent
@@ -326,6 +366,7 @@ class _Heir(NamedTuple):
     """The next claim in the queue."""
 
     key: str
+    slot: str
     mod: int
     claim: Claim
     """Its state after the grant."""
@@ -339,14 +380,16 @@ def _first_heir(heirs: Found, now_ms: int) -> _Heir | None:
     if not heirs.kvs:
         return None
     kv, *behind = heirs.kvs
-    claim, owner = k.claim_from(k.parse_place(kv.key), kv)
+    place = k.parse_place(kv.key)
+    claim, owner = k.claim_from(place, kv)
     if (
         len(claim.places) > 1 or claim.places[0].mode != EXCLUSIVE or claim.block > 1
         or claim.max_hold_ms or claim.window_ms or claim.lock_delay_ms
     ):  # fmt: skip
         return None
     claim.state, claim.token, claim.granted_ms = HOLDING, RELATIVE, now_ms
-    return _Heir(kv.key, kv.mod, claim, owner, Found(behind, len(behind) + 1) if behind else None)
+    known = Found(behind, len(behind) + 1) if behind else None
+    return _Heir(kv.key, place.slot, kv.mod, claim, owner, known)
 
 
 class _Exit(_Transaction):
@@ -355,34 +398,39 @@ class _Exit(_Transaction):
     async def leave(self, claim: Claim, heir: _Heir | None) -> Attempt:
         own, keys, mine, place = self._own, self._keys, self._own.claims[claim.n], claim.places[0]
         prefix = k.resource_prefix(place.kind, place.name)
-        key = k.holder_key(prefix, place.mode, claim.rank, own.id, claim.n)
+        key = k.holder_key(prefix, place.mode, own.id, mine.slot)
         heirs = mine.heirs.kvs if mine.heirs is not None else []
         end = f"{heirs[-1].key}\x00" if heirs else k.end_of(prefix)
+        start, mark = self._execution.start_of(prefix), ""
         compares = [
             keys.unchanged(key, mine.mod),
-            keys.nothing_since(f"{prefix}c", end, mine.heirs_mod),
+            *k.nothing_new(keys, prefix, start, end, mine.heirs_mod),
         ]
-        deletes, written, compared = [keys.delete(key)], [prefix], [k.EPOCH_KEY]
+        changes, written, compared = [keys.delete(key)], [prefix], [k.EPOCH_KEY]
         events = self._events("released", claim, self._record.owned)
         if mine.has_word:
             written.append(k.word_key(own.id, claim.n))
-            deletes.append(keys.delete(written[-1]))
+            changes.append(keys.delete(written[-1]))
         if heir is not None:
             theirs = k.session_key(heir.claim.session)
             compares += [keys.unchanged(heir.key, heir.mod), keys.present(theirs)]
             compares.append(self._same_base())
-            deletes.append(keys.delete(heir.key))
+            changes.append(keys.delete(heir.key))
+            if heir.claim.rank > start and self._execution.context.marks_start():
+                mark = heir.claim.rank
+                changes.append(keys.delete(*(k.start_key(prefix, one) for one in (start, mark))))
+                changes.append(keys.put(k.start_key(prefix, mark), "", heir.owner.lease))
             written.append(k.word_key(heir.claim.session, heir.claim.n))
             compared.append(theirs)
             events += self._events("granted", heir.claim, heir.owner)
 
         def writes(slot: Slot) -> list[str]:
             grant = self._grant(heir, prefix, slot) if heir is not None else []
-            return [*deletes, *grant, *self._log(events, slot)]
+            return [*changes, *grant, *self._log(events, slot)]
 
-        window = _window(prefix)
         tokens = 0 if heir is None else 1
-        sent = await self._send(compares, writes, [window], (written, compared), tokens)
+        reads = self._window(prefix)
+        sent = await self._send(compares, writes, reads, (written, compared), tokens)
         if isinstance(sent, Known):
             return self._assumed(sent) if sent.get(key) is not None else None
         if sent is None:
@@ -391,6 +439,8 @@ class _Exit(_Transaction):
         own.left(claim.n)
         if heir is None:
             self._execution.context.busy.pop(prefix, None)
+        if mark:
+            self._execution.context.started(prefix, mark)
         wakes = self._granted(heir, sent) if heir is not None else []
         return Outcome(c.Done(), wakes)
 
@@ -399,14 +449,13 @@ class _Exit(_Transaction):
         session = k.session_key(self._own.id)
         record = encode(list(self._record))
         known.kvs[session] = Kv(session, record, self._own.mod, self._record.lease)
-        if self._execution.context.base_kv is not None:
-            known.kvs[k.EPOCH_KEY] = self._execution.context.base_kv
+        known.kvs[k.EPOCH_KEY] = self._base_kv
         return known
 
     def _grant(self, heir: _Heir, prefix: str, slot: Slot) -> list[str]:
         """Return the writes that grant the heir, with a word for it if its session is not ours."""
-        keys, epoch, (_, _, claim, owner, behind) = self._keys, self._base.epoch, heir
-        key = k.holder_key(prefix, EXCLUSIVE, claim.rank, claim.session, claim.n)
+        keys, epoch, (_, slot_name, _, claim, owner, behind) = self._keys, self._base.epoch, heir
+        key = k.holder_key(prefix, EXCLUSIVE, claim.session, slot_name)
         value = k.packed_claim(claim, owner, epoch, slot.tokens)
         puts = [keys.put(key, value, owner.lease)]
         theirs = self._execution.own.get(claim.session)
@@ -421,7 +470,7 @@ class _Exit(_Transaction):
         claim.token = sent.token(self._base.epoch)
         theirs = context.own.get(claim.session)
         if theirs is not None:
-            theirs.note(claim, sent.answer.revision, heir.behind)
+            theirs.note(claim, heir.slot, sent.answer.revision, heir.behind)
         wakes = [Wake(heir.owner.inbox, claim.session, claim.n, WAKE_GRANTED, claim.token)]
         context.own.deliver(wakes)
         return wakes

@@ -29,13 +29,13 @@ from lockfast.stores.derived.stored import resolved
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed
-from lockfast.stores.etcd.errors import LeaseGoneError
+from lockfast.stores.etcd.errors import LeaseGoneError, SessionMovedError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
-from lockfast.stores.etcd.layout import Base
+from lockfast.stores.etcd.layout import Base, KnownBase
 from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
 from lockfast.stores.etcd.requests import Known, Kv, Range
-from lockfast.stores.etcd.view import WINDOW, Missing, View
+from lockfast.stores.etcd.view import WINDOW, Missing, View, others_of, queue_of
 
 MOVES: Final = 20
 """The most claims that one transaction grants; the next transaction continues."""
@@ -114,13 +114,15 @@ class Step:
                 is_whole = not (view.wants or view.unlocated)
             except Missing:
                 is_whole = False
+            if self._session is not None and not self._session.was_opened:
+                raise SessionMovedError
             if not is_whole:
                 self._wants.update(dict.fromkeys(sorted(view.wants)))
                 for of in view.unlocated:
                     self._located[of] = await self._execution.locate(*of)
                 known = None
                 continue
-            plan = make_plan(view, wakes, self._own, self._keys, self._command)
+            plan = make_plan(view, wakes, self._execution.context, self._keys, self._command)
             if plan.is_empty:
                 self._note(plan, reply)
                 return Outcome(reply, wakes)
@@ -151,10 +153,10 @@ class Step:
                 yield Range(k.alive_key(session))
         numbers = command.waiting if isinstance(command, c.Renew) else [getattr(command, "n", 0)]
         places: list[Any] = list(getattr(command, "places", ()))[:SEVERAL_MAX]
-        for claim in (own.claims[n].claim for n in numbers if own and n in own.claims):
+        for claim in (own.claims[n] for n in numbers if own and n in own.claims):
             places += claim.places
             if not isinstance(command, c.Enter):
-                yield Range(next(key for _, key in k.keys_of(claim)))
+                yield Range(claim.keys()[0])
         if isinstance(command, c.Inspect | c.Resize):
             places.append(command)
         for place in places:
@@ -164,7 +166,9 @@ class Step:
             prefix = k.resource_prefix(*place)
             if isinstance(command, c.Inspect):
                 self._windows[prefix] = command.waiting_max + 32
-            yield Range(prefix, k.end_of(prefix), self._windows.get(prefix, WINDOW))
+            start = self._execution.start_of(prefix)
+            yield others_of(prefix, start)
+            yield queue_of(prefix, start, self._windows.get(prefix, WINDOW))
 
     def _is_exact(self) -> bool:
         """Return whether the reply includes the renewal counts of the claims ahead."""
@@ -177,8 +181,8 @@ class Step:
         instant, context = self._execution.instant, self._execution.context
         kv = known.get(k.EPOCH_KEY)
         base = k.base_from(self._keys.label, kv)
-        if base is not None:
-            context.base, context.base_kv = base, kv
+        if base is not None and kv is not None:
+            context.base = KnownBase(base, kv)
         else:
             base = Base(max(0, instant.wall_us - k.STRIDE * known.revision))
         view = View(
@@ -186,6 +190,7 @@ class Step:
             n=getattr(self._command, "n", 0),
         )  # fmt: skip
         view.windows, view.located = self._windows, self._located
+        view.starts = self._execution.starts
         return view
 
     # ── deciding ─────────────────────────────────────────────────────────────────────
@@ -228,7 +233,7 @@ class Step:
             kvs: list[Kv] = []
             for place in self._places:
                 lines = view.resource(*place)
-                tail = tail_of(lines.prefix)
+                tail = Range(*k.queue_from(lines.prefix, lines.start), TAIL_READ, True)
                 if tail in view.known.found:
                     kvs += view.known.found[tail].kvs
                 elif lines.is_whole or not command.queue:
@@ -260,7 +265,8 @@ class Step:
         # A new claim is in doubt until the reply arrives.
         entered, doubted = self._entered(plan.view), None
         if own is not None and entered is not None:
-            doubted = own.doubt(entered.n, OwnClaim.entering(entered))
+            slot = plan.view.slot_of((own.id, entered.n))
+            doubted = own.doubt(entered.n, OwnClaim.entering(entered, slot))
         try:
             committed = await execution.gateway.txn(proposal, execution.until_ms)
         except (LeaseGoneError, StoreUnavailableError) as error:
@@ -295,9 +301,12 @@ class Step:
                 own.left(n)
             else:
                 claim.token = resolved(claim.token, token_at)
-                own.note(claim, revision, plan.heirs.get((session, n)))
+                slot = view.slot_of((session, n))
+                own.note(claim, slot, revision, plan.heirs.get((session, n)))
         for lines in view.lines.values():
             waiting = view.row(lines).waiting
+            starts = [*lines.stored_starts, plan.starts.get(lines.prefix, "")]
+            context.started(lines.prefix, max(starts))
             if waiting or lines.before.waiting:
                 context.met(lines.prefix, waiting)
             elif not view.row(lines).holders:
@@ -322,7 +331,7 @@ class Step:
             if session != own.id or known is None or n in own.doubted or at is None:
                 continue
             if after is not None and after == before and known.mod < at.mod:
-                own.note(after, at.mod)
+                own.note(after, view.slot_of((session, n)), at.mod)
         if isinstance(command, c.Leave):
             own.saw(command.n)
             if not isinstance(reply, c.Ended):
@@ -336,7 +345,3 @@ class Step:
 async def settle(execution: Execution, places: Iterable[c.Place]) -> Outcome:
     """Grant whatever can be granted at these resources."""
     return await steps.settle(places, lambda command: Step(execution, command))
-
-
-def tail_of(prefix: str) -> Range:
-    return Range(f"{prefix}w\x1f", f"{prefix}w ", TAIL_READ, True)

@@ -23,10 +23,22 @@ from lockfast.stores.etcd.layout import Base, Owner
 from lockfast.stores.etcd.owned import Location, OwnSessions
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
 
-WINDOW: Final = 6
-"""How many keys of a resource to read first: a holder, its heir, and the heir's heirs."""
+OTHERS_READ: Final = 8
+"""How many keys of a resource to read first, apart from waiting claims."""
+WINDOW: Final = 5
+"""How many waiting claims to read first: the heir of a holder, and the heir's heirs."""
 HOLDERS_READ: Final = 17
 """Holders to read per mode, if they do not fit the window; the table asks for 16."""
+
+
+def others_of(prefix: str, start: str) -> Range:
+    """Return the range to read for everything at a resource except its queue."""
+    return Range(k.start_key(prefix, start), f"{prefix}w", OTHERS_READ)
+
+
+def queue_of(prefix: str, start: str, limit: int = WINDOW) -> Range:
+    """Return the range to read for the head of a queue."""
+    return Range(*k.queue_from(prefix, start), limit)
 
 
 class Missing(Exception):  # not an error: the step reads more
@@ -49,6 +61,10 @@ class Lines:
         self.limit_is_stored = False
         self.stale_delays: list[str] = []
         """Keys of lock_delays whose holders are gone."""
+        self.start = ""
+        """Where the ranges over the queue begin; see `layout`."""
+        self.stored_starts: list[str] = []
+        """The ranks of the starts that were read, in order."""
         self.relied_end = f"{self.prefix}w"
         """The table's decision relied on all keys before this one."""
 
@@ -68,8 +84,8 @@ class View(DerivedRows[Owner]):
     """The row port for one run of the table."""
 
     __slots__ = (
-        "_arrival", "_exact", "_n", "_own", "base", "known", "kv_of", "lines", "located",
-        "looked_up", "unlocated", "wants", "windows",
+        "_arrival", "_at", "_exact", "_n", "_own", "base", "known", "kv_of", "lines", "located",
+        "looked_up", "slots", "starts", "unlocated", "wants", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -81,14 +97,18 @@ class View(DerivedRows[Owner]):
         self.base = base
         self.wants: set[Range] = set()
         self.windows: dict[str, int] = {}
+        self.starts: dict[str, str] = {}
         self.located: dict[ClaimId, Location | None] = {}
         self.unlocated: set[ClaimId] = set()
         """Claims of other processes whose places are unknown."""
         self.kv_of: dict[ClaimId, Kv] = {}
         """One key of each claim that was read."""
+        self.slots: dict[ClaimId, str] = {}
         self.looked_up: set[ClaimId] = set()
         """Claims that were looked up by number and not found in a queue."""
         self.lines: dict[Name, Lines] = {}
+        self._at: dict[str, Claim] = {}
+        """The claims that were read, by their keys."""
         self._own = own
         self._exact = exact
         self._arrival = arrival
@@ -139,7 +159,8 @@ class View(DerivedRows[Owner]):
                 self._read_more(lines, limit)
         if len(found) == limit:
             claim = super().get(r.claim_key(*r.parse_ref(found[-1][1])))
-            key = k.line_key(lines.prefix, "w", claim.rank, claim.session, claim.n)
+            slot = self.slot_of((claim.session, claim.n))
+            key = k.waiting_key(lines.prefix, claim.rank, claim.session, slot)
             lines.relied_end = max(lines.relied_end, f"{key}\x00")
         else:
             lines.relied_end = k.end_of(lines.prefix)
@@ -148,8 +169,7 @@ class View(DerivedRows[Owner]):
     def _read_more(self, lines: Lines, limit: int) -> None:
         window = self.windows.get(lines.prefix, WINDOW)
         self.windows[lines.prefix] = 4 * max(window, min(limit, 1000))
-        self.wants.add(self.window_of(lines.prefix))
-        raise Missing
+        self._need([self.queue_of(lines.prefix)])
 
     def _scan_beside(
         self, lines: Lines, start: str, stop: str, limit: int, reverse: bool
@@ -162,6 +182,7 @@ class View(DerivedRows[Owner]):
             return found
         prefix, stored = r.line_prefix("w", lines.kind, lines.name), f"{lines.prefix}w\x1f"
         low = start.replace(prefix, stored, 1).replace("\x00", " ")
+        low = max(low, k.queue_from(lines.prefix, lines.start)[0])
         high = stop.replace(prefix, stored, 1) if stop.startswith(prefix) else f"{stored[:-1]} "
         (there,) = self._need([Range(low, high, limit + 2, reverse)])
         rows = dict(super().scan(start, stop, FAR_MS))
@@ -184,6 +205,9 @@ class View(DerivedRows[Owner]):
         kv = known.get(key)
         if kv is not None:
             record: k.Record = k.read(k.Record, kv)
+            if own is not None and record.home != own.home:
+                own.leave_home()
+                own = None
             self.owners[session] = record.owned
             if self._exact and not known.has(alive):
                 self.wants.add(Range(alive))
@@ -217,7 +241,7 @@ class View(DerivedRows[Owner]):
                 raise Missing
             location = own.location(n)
         word = Range(k.word_key(session, n))
-        candidates = location.candidates(session, n) if location is not None else []
+        candidates = location.candidates(session) if location is not None else []
         for one in candidates:
             kv = known.get(one.start)
             if kv is not None:
@@ -237,12 +261,23 @@ class View(DerivedRows[Owner]):
 
     def _claim_at(self, kv: Kv) -> Claim:
         """Return the claim stored at a key, as read."""
-        key = k.parse_place(kv.key)
-        found = self.before.get((key.session, key.n))
+        found = self._at.get(kv.key)
         if found is None:
-            self.kv_of[key.session, key.n] = kv
-            found = self.add_claim(*k.claim_from(key, kv))
+            key = k.parse_place(kv.key)
+            claim, owner = k.claim_from(key, kv)
+            of = (claim.session, claim.n)
+            self.kv_of.setdefault(of, kv)
+            self.slots[of] = key.slot
+            found = self._at[kv.key] = self.add_claim(claim, owner)
         return found
+
+    def slot_of(self, of: ClaimId) -> str:
+        """Return the slot of a claim that was read, or that our own session enters."""
+        if of not in self.slots:
+            own = self._own.get(of[0])
+            assert own is not None, f"claim {of} was not read"
+            self.slots[of] = own.slot_of(of[1])
+        return self.slots[of]
 
     # ── resources ────────────────────────────────────────────────────────────────────
 
@@ -256,27 +291,29 @@ class View(DerivedRows[Owner]):
     def row(self, lines: Lines) -> ResourceRow:
         return self.resource_row(lines.kind, lines.name)
 
-    def window_of(self, prefix: str) -> Range:
-        """Return the range to read for a resource."""
-        return Range(prefix, k.end_of(prefix), self.windows.get(prefix, WINDOW))
+    def queue_of(self, prefix: str) -> Range:
+        """Return the range to read for the head of a queue."""
+        return queue_of(prefix, self.starts.get(prefix, ""), self.windows.get(prefix, WINDOW))
 
-    def _crowd_of(self, prefix: str, modes: list[str]) -> list[Range]:
-        """Return the ranges to read if the first keys are all holders or reservations."""
+    def _read_crowd(self, prefix: str, modes: list[str]) -> list[Found]:
+        """Read a resource whose keys do not fit the window."""
+        parts = self._need(self._crowd_of(prefix, modes, HOLDERS_READ))
+        if any(k.parse_place(kv.key).line == "d" for kv in parts[0].kvs):
+            # A lock_delay has begun if its holder is gone, so all holders must be known.
+            parts = self._need(self._crowd_of(prefix, modes, 0))
+        return parts
+
+    @staticmethod
+    def _crowd_of(prefix: str, modes: list[str], limit: int) -> list[Range]:
         held = [
             Range(
                 f"{prefix}h\x1f{mode}\x1f",
                 f"{prefix}h\x1f{mode} ",
-                0 if mode == PERMIT else HOLDERS_READ,
+                0 if mode == PERMIT else limit,
             )
             for mode in modes
         ]
-        head = Range(f"{prefix}w\x1f", f"{prefix}w ", self.windows.get(prefix, WINDOW))
-        return [
-            Range(f"{prefix}c", f"{prefix}h"),
-            *held,
-            Range(f"{prefix}v\x1f", f"{prefix}v "),
-            head,
-        ]
+        return [Range(f"{prefix}c", f"{prefix}h"), *held, Range(f"{prefix}v\x1f", f"{prefix}v ")]
 
     def _need(self, ranges: list[Range]) -> list[Found]:
         missing = [one for one in ranges if one not in self.known.found]
@@ -288,21 +325,24 @@ class View(DerivedRows[Owner]):
     def _read_resource(self, kind: str, name: str) -> Lines:
         lines = Lines(kind, name)
         prefix, row = lines.prefix, ResourceRow(kind, name)
-        (found,) = self._need([self.window_of(prefix)])
-        kvs, waiting = found.kvs, f"{prefix}w\x1f"
-        others = [kv for kv in kvs if not kv.key.startswith(waiting)]
-        lines.stored_waiting = found.count - len(others)
-        if len(others) == len(kvs) < found.count:
+        lines.start = start = self.starts.get(prefix, "")
+        found, queue = self._need([others_of(prefix, start), self.queue_of(prefix)])
+        starts = [kv for kv in found.kvs if kv.key.startswith(f"{prefix}a\x1f")]
+        if start and not starts:
+            self.starts[prefix] = ""  # it has vanished: claims may wait before it
+            return self._read_resource(kind, name)
+        lines.stored_starts = [k.parse_place(kv.key).rank for kv in starts]
+        lines.waiting_kvs, lines.stored_waiting = queue
+        others = found.kvs[len(starts) :]
+        if len(found.kvs) < found.count:
             modes = sorted(MODES_OF_KIND[kind])
-            parts = self._need(self._crowd_of(prefix, modes))
-            others = [kv for part in parts[:-1] for kv in part.kvs]
-            kvs, lines.stored_waiting = parts[-1].kvs, parts[-1].count
-            for mode, part in zip(modes, parts[1:-2], strict=True):
+            parts = self._read_crowd(prefix, modes)
+            others = [kv for part in parts for kv in part.kvs]
+            for mode, part in zip(modes, parts[1:-1], strict=True):
                 beyond = part.count - len(part.kvs)
                 if beyond:
                     row.held[mode] = beyond
                     row.holders += beyond
-        lines.waiting_kvs = [kv for kv in kvs if kv.key.startswith(waiting)]
         lines.is_plain = all(kv.key.startswith(f"{prefix}h\x1f") for kv in others)
         self._fill_line(lines, row)
         self._fill(lines, row, others)
@@ -322,7 +362,7 @@ class View(DerivedRows[Owner]):
         """Add everything except the waiting claims."""
         now_ms = self.instant.now_ms
         delays: list[tuple[k.PlaceKey, Kv]] = []
-        held: set[ClaimId] = set()
+        held: set[tuple[str, str]] = set()
         limit = stored_limit = closed_limit = 0
         for kv in others:
             key = k.parse_place(kv.key)
@@ -339,12 +379,12 @@ class View(DerivedRows[Owner]):
                 place = self.add_place(row, claim)
                 limit = limit or place.limit
                 if key.line == "h":
-                    held.add((claim.session, claim.n))
+                    held.add((key.session, key.slot))
                     self._note_bound(claim)
         in_use = row.holders or row.waiting or row.reservations
         row.limit = (in_use and (stored_limit or limit or row.limit)) or closed_limit
         for key, kv in delays:
-            if (key.session, key.n) not in held:
+            if (key.session, key.slot) not in held:
                 # Its holder's session ended with its lease: the delay begins now.
                 lines.stale_delays.append(kv.key)
                 span_ms, limit = k.read(k.Closing, kv)

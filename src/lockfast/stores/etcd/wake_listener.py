@@ -2,7 +2,8 @@
 
 A client that grants or revokes a claim of another process writes a `Word` under that session's
 lease in the same transaction. The watch resumes from the last revision it has seen, so an
-interruption loses nothing; after a compaction, everything is read again.
+interruption loses nothing; after a compaction, everything is read again. A member that does not
+confirm a watch in time is avoided, and the watch is opened at another one.
 
 A claim that has waited for ARM_AFTER_MS is armed: its queue is settled once, and then the watch
 also covers the claim ahead or, for the first in the queue, the holders and what keeps the resource
@@ -83,6 +84,9 @@ class EtcdWakeListener:
         self._ended = False
         self._retry_at_ms = 0
         self._retry_ms = RETRY_FIRST_MS
+        self._unconfirmed = 0
+        """How many ranges of the open watch the member has not confirmed yet."""
+        self._confirm_by_ms = 0
 
     async def listen(self, timeout_ms: int | None) -> Sequence[Wake]:
         wakes: list[Wake] = []
@@ -104,7 +108,13 @@ class EtcdWakeListener:
                 self._take(message, wakes)
         except (StoreError, TokenRefusedError):
             self._fail()
+        if self._is_unconfirmed() and self._network.now_ms() >= self._confirm_by_ms:
+            self._gateway.transport.avoid_member()
+            self._fail()
         return wakes
+
+    def _is_unconfirmed(self) -> bool:
+        return self._unconfirmed > 0 and self._watcher.is_open()
 
     def _wait_ms(self, timeout_ms: int | None) -> int | None:
         """Return how long to listen: until the keeper's next duty or our own next attempt."""
@@ -113,6 +123,8 @@ class EtcdWakeListener:
             due_ms = [at_ms for at_ms in self._waiting.values() if at_ms]
         if not self._watcher.is_open():
             due_ms.append(self._retry_at_ms)
+        if self._is_unconfirmed():
+            due_ms.append(self._confirm_by_ms)
         # After a failure nothing is attempted before `_retry_at_ms`, however long it has been due.
         waits = [max(at_ms, self._retry_at_ms) - now_ms for at_ms in due_ms]
         if timeout_ms is not None:
@@ -130,7 +142,7 @@ class EtcdWakeListener:
         until_ms = self._gateway.until_ms(REQUEST_MS)
         own = self._own.id
         if not self._seen:
-            words = Range(self.inbox, k.end_of(self.inbox))
+            words = Range(k.word_key(own, self._own.words_from), k.end_of(self.inbox))
             execution = Execution(self._gateway, self._context, until_ms)
             known = await execution.read([Range(k.watching_key(own)), words])
             self._hears_log = known.get(k.watching_key(own)) is not None
@@ -151,7 +163,8 @@ class EtcdWakeListener:
             requests += [self._watch(*one, deletions_only=True) for one in armed.keys]
         token = await self._gateway.token(until_ms)
         await self._watcher.open(requests, REQUEST_MS, token)
-        self._retry_ms = RETRY_FIRST_MS
+        self._unconfirmed = len(requests)
+        self._confirm_by_ms = self._network.now_ms() + REQUEST_MS
 
     def _watch(self, start: str, stop: str = "", *, deletions_only: bool = False) -> Json:
         # Repeat the last revision: its events may have been split over several messages.
@@ -204,10 +217,10 @@ class EtcdWakeListener:
         execution = Execution(self._gateway, self._context, self._gateway.until_ms(REQUEST_MS))
         await settle(execution, [c.Place(*at, "")])
         prefix = k.resource_prefix(*at)
-        mine = k.line_key(prefix, "w", claim.rank, self._own.id, n)
+        mine = k.waiting_key(prefix, claim.rank, self._own.id, claim.slot)
         ranges = [
             Range(mine),
-            Range(f"{prefix}w\x1f", mine, 1, True),
+            Range(k.queue_from(prefix, execution.start_of(prefix))[0], mine, 1, True),
             Range(f"{prefix}h\x1f", f"{prefix}h ", HOLDERS_READ),
         ]
         known = await execution.read(ranges)
@@ -249,6 +262,9 @@ class EtcdWakeListener:
                 if "auth" in reason or "permission" in reason:
                     self._gateway.cluster.token = ""
                 raise StoreError(self._keys.label, f"ended a watch ({reason})")
+            if result.get("created"):
+                self._unconfirmed -= 1
+                self._retry_ms = RETRY_FIRST_MS
             for event in result.get("events", ()):
                 kv = self._keys.kv(event["kv"])
                 self._change(kv, event.get("type") == "DELETE", wakes)

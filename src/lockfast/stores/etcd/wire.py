@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
-from lockfast.errors import StoreError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.derived.endings import ending_of
 from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.etcd import journal, shortcuts
+from lockfast.stores.etcd.errors import SessionMovedError
 from lockfast.stores.etcd.execution import Context, Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.reading import Reader
@@ -42,16 +43,21 @@ class EtcdWire:
     ) -> Outcome:
         """Execute a command at a given instant; used for comparison with the lock table."""
         execution = Execution(self.gateway, self.context, until_ms, instant)
+        label = self.gateway.cluster.label
         try:
             if isinstance(command, c.Enter):
                 return await _enter(execution, command)
             if isinstance(command, c.Leave):
                 return await _leave(execution, command)
             return await _other(execution, command)
+        except SessionMovedError:
+            # The client may have withdrawn this claim at the new home already.
+            if isinstance(command, c.Enter) or execution.is_over():
+                what = "another server has become the home of the session"
+                raise StoreUnavailableError(label, what, "retry") from None
+            return await self.step(command, until_ms, instant)
         except UnreadableError as error:
-            raise StoreError(
-                self.gateway.cluster.label, f"cannot be read: {error}", "run `lockfast doctor`"
-            ) from None
+            raise StoreError(label, f"cannot be read: {error}", "run `lockfast doctor`") from None
 
     def close(self) -> None:
         self._on_close(self)
@@ -65,10 +71,17 @@ async def _enter(execution: Execution, command: c.Enter) -> Outcome:
         if not isinstance(opened, c.Done):
             return Outcome(opened)
         command = command._replace(open=None)
-    if command.lock_delay_ms:
-        execution.own.begin(command.session).uses_lock_delay = True
-    done = await shortcuts.enter(execution, command)
-    return done if isinstance(done, Outcome) else await _run(execution, command, done)
+    elif execution.own.get(command.session) is None:
+        await Sessions(execution).adopt(command.session)
+    own = execution.own.get(command.session)
+    if own is not None and command.lock_delay_ms:
+        own.uses_lock_delay = True
+    try:
+        done = await shortcuts.enter(execution, command)
+        return done if isinstance(done, Outcome) else await _run(execution, command, done)
+    finally:
+        if own is not None:
+            own.free_slot(command.n)
 
 
 async def _leave(execution: Execution, command: c.Leave) -> Outcome:
