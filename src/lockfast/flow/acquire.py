@@ -275,9 +275,11 @@ async def _wait(core: Core, holding: Holding, timeout_ms: int | None, until_ms: 
     signal = holding.changed = runtime.signal()
     try:
         while True:
-            if holding.phase is HELD:
+            # Read the phase once: another thread may change it between two reads.
+            phase = holding.phase
+            if phase is HELD:
                 return True
-            if holding.phase is not WAITING:
+            if phase is not WAITING:
                 return _enter_again(session, holding)
             left_ms = None if until_ms is None else until_ms - runtime.now_ms()
             if left_ms is not None and left_ms <= 0:
