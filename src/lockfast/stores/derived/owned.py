@@ -4,6 +4,9 @@ Only the process that opened a session sends commands for it, so it knows which 
 used, and need not store that. It also remembers where its claims are, to release them without a
 search. Every write checks what it uses of this: a wrong entry costs a request, never a lock.
 
+A session is forgotten when it has not been renewed for ten minutes longer than its TTL. By then
+it has expired, and no request from its time can still be under way.
+
 An enter is *in doubt* from before it is sent until its reply arrives. If the reply is lost, the
 next command for that claim number first determines whether the enter was executed.
 """
@@ -13,12 +16,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lockfast.core import numbers
 from lockfast.core.commands import Reply, Wake
+from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Deliver, Signal
+from lockfast.stores.derived.machine import Machine
+
+TIDY_EVERY_MS: Final = 60_000
 
 ClaimT = TypeVar("ClaimT")
 
@@ -42,10 +49,20 @@ class OwnSession(Generic[ClaimT]):
     """The callback for wakes, once a wake listener exists."""
     proved_up_to: int = 0
     """Where the next keep-alive resumes checking that the claims exist."""
+    used_ms: int = 0
+    """When it was created here or last renewed."""
 
     @property
     def was_opened(self) -> bool:
         raise NotImplementedError
+
+    @property
+    def ttl_ms(self) -> int:
+        """The session's TTL; 0 if it was not opened here."""
+        raise NotImplementedError
+
+    def forgotten(self) -> None:
+        """Give up what belongs to the session, because its store object forgets it."""
 
     def is_used(self, n: int) -> bool:
         """Return whether a command about this claim number was, or may have been, executed."""
@@ -123,14 +140,15 @@ class OwnSessions(Generic[SessionT]):
     def __init__(
         self,
         make_session: Callable[[str, AbstractContextManager[Any]], SessionT],
-        mutex: AbstractContextManager[Any],
-        salt: int,
+        machine: Machine,
         salt_bits: int,
     ) -> None:
         self._make_session = make_session
-        self._mutex = mutex
+        self._machine = machine
+        self._mutex = machine.mutex()
         self._sessions: dict[str, SessionT] = {}
-        self._salt = salt
+        self._tidy_at_ms = 0
+        self._salt = machine.random_bits(salt_bits)
         self._salt_bits = salt_bits
         self._arrival = 0
 
@@ -144,9 +162,27 @@ class OwnSessions(Generic[SessionT]):
     def begin(self, session: str) -> SessionT:
         with self._mutex:
             found = self._sessions.get(session)
-            if found is None:
-                found = self._sessions[session] = self._make_session(session, self._mutex)
-            return found
+            if found is not None:
+                return found
+            found = self._sessions[session] = self._make_session(session, self._mutex)
+            now_ms = found.used_ms = self._machine.now_ms()
+            expired: list[SessionT] = []
+            if now_ms >= self._tidy_at_ms:
+                self._tidy_at_ms = now_ms + TIDY_EVERY_MS
+                expired = [
+                    one
+                    for one in self._sessions.values()
+                    if one.used_ms + one.ttl_ms + ENDED_KEPT_MS < now_ms
+                ]
+            for one in expired:
+                del self._sessions[one.id]
+        for one in expired:
+            one.forgotten()
+        return found
+
+    def renewed(self, session: SessionT) -> None:
+        """Record a keep-alive."""
+        session.used_ms = self._machine.now_ms()
 
     def forget(self, session: str) -> None:
         with self._mutex:

@@ -122,6 +122,10 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         """Whether this store object is the session's home."""
         return self.record is not None
 
+    @property
+    def ttl_ms(self) -> int:
+        return self.record.ttl_ms if self.record is not None else 0
+
     def leave_home(self) -> None:
         """Forget the claims of a session that has another home now."""
         with self.mutex:
@@ -205,8 +209,7 @@ class OwnSessions(owned.OwnSessions[OwnSession]):
         def make_session(session: str, mutex: AbstractContextManager[Any]) -> OwnSession:
             return OwnSession(session, mutex, home=home)
 
-        salt = machine.random_bits(ARRIVAL_BITS)
-        super().__init__(make_session, machine.mutex(), salt, ARRIVAL_BITS)
+        super().__init__(make_session, machine, ARRIVAL_BITS)
 
     def get(self, session: str) -> OwnSession | None:
         """Return a session whose home is this store object."""

@@ -160,6 +160,7 @@ class Sessions:
             if not await self._keep_alive(own.record.lease):
                 own.ended = True
             else:
+                self._own.renewed(own)
                 await self._prove(own)
         step = Step(self._execution, command)
         outcome = await step.run()

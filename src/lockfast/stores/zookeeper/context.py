@@ -224,8 +224,24 @@ async def make_namespace(requests: Requests) -> None:
 
 async def read_session(requests: Requests, session: str, instant: Instant) -> Session | None:
     """Return a session of any process as its nodes show it; None if there is none."""
+    return (await read_sessions(requests, [session], instant))[0]
+
+
+async def read_sessions(
+    requests: Requests, sessions: Sequence[str], instant: Instant
+) -> list[Session | None]:
     paths = requests.context.paths
-    node, alive = await requests.call(Get(paths.session(session)), Get(paths.alive_of(session)))
+    reads: list[Request] = []
+    for session in sessions:
+        reads += [Get(paths.session(session)), Get(paths.alive_of(session))]
+    answers = await requests.call(*reads)
+    return [
+        _session_from(session, answers[2 * i], answers[2 * i + 1], instant)
+        for i, session in enumerate(sessions)
+    ]
+
+
+def _session_from(session: str, node: Answer, alive: Answer, instant: Instant) -> Session | None:
     if node.error:
         return None
     record = k.record_from(node.data)

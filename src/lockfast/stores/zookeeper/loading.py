@@ -12,7 +12,7 @@ from lockfast.stores.derived.steps import Settle
 from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Requests, remember
+from lockfast.stores.zookeeper.context import Context, Requests, remember
 from lockfast.stores.zookeeper.layout import Base, Entry
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import Answer, Children, Get, Request, Set, Sync
@@ -76,10 +76,7 @@ class Loader:
             node, below = answers[2 * i : 2 * i + 2]
             while is_replaced(node, below):
                 node, below = await self._requests.call(Get(one.path), Children(one.path))
-            if node.stat is not None and not below.error:
-                one.exists, one.version = True, node.stat.version
-                one.children = frozenset(below.children)
-                one.document = k.document_from(self._context.label, node.data, node.stat)
+            show(self._context.label, one, node, below)
             if isinstance(self._command, c.Enter) and one.document.buckets and not fresh:
                 # An outdated read would not show who has joined: this claim could overtake them.
                 await self.load(names, fresh=True)
@@ -130,10 +127,8 @@ class Loader:
             taken = k.taken_from(answer.data)
             if taken is not None:
                 one.taken[of] = (taken, node)
-        for of, entry in list(entries.items()):
-            is_over = self._is_over(of[0]) and not isinstance(self._command, Purge)
-            if entry.node not in alive or is_over:
-                one.dead.append(entries.pop(of))
+        is_purged = isinstance(self._command, Purge)
+        part(one, lambda e: e.node in alive and (is_purged or not self._is_over(e.claim.session)))
 
     def _is_over(self, session: str) -> bool:
         """Return whether a session is known to have ended."""
@@ -201,6 +196,39 @@ def numbers_in(command: Steppable, own: OwnSession | None) -> list[int]:
     if isinstance(command, c.Claims):
         return list(own.claims) if own is not None else []
     return [getattr(command, "n", 0)]
+
+
+def show(label: str, one: Loaded, node: Answer, below: Answer) -> None:
+    """Let a resource be as reads of its document and of the names below it show it."""
+    if node.stat is not None and not below.error:
+        one.exists, one.version = True, node.stat.version
+        one.children = frozenset(below.children)
+        one.document = k.document_from(label, node.data, node.stat)
+
+
+def part(one: Loaded, is_alive: Callable[[Entry], bool]) -> None:
+    """Separate live entries of a document from dead ones."""
+    entries = one.document.entries
+    for of, entry in list(entries.items()):
+        if not is_alive(entry):
+            one.dead.append(entries.pop(of))
+
+
+def keep_for_release(context: Context, name: Name, node: Answer, below: Answer) -> None:
+    """Keep what was read of a resource, for the release of a claim that holds it.
+
+    Entries whose nodes are in buckets count as alive, because these were not read. That suffices:
+    the multi requires the node of each claim that it grants.
+    """
+    if is_replaced(node, below):
+        return
+    one = Loaded(*name, context.paths.resource(*name))
+    show(context.label, one, node, below)
+    part(one, lambda entry: bool(entry.bucket) or entry.node in one.children)
+    context.met(one)
+    known = context.known.get(name)
+    if known is None or known.version < one.version:
+        remember(context.known, name, one)
 
 
 def is_replaced(node: Answer, below: Answer) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import REVOKED, WAKE_ENDED, Place, Wake
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session, copied
 from lockfast.stores.derived import owned
 from lockfast.stores.derived.machine import Machine
@@ -50,6 +51,13 @@ class OwnSession(owned.OwnSession[OwnClaim]):
     @property
     def was_opened(self) -> bool:
         return self.row is not None or bool(self.ended)
+
+    @property
+    def ttl_ms(self) -> int:
+        return self.row.ttl_ms if self.row is not None else 0
+
+    def forgotten(self) -> None:
+        self.abandon(EXPIRED)
 
     def session_row(self) -> Session:
         """Return the lock table's row of this session, which was opened."""
@@ -123,7 +131,7 @@ class OwnSessions(owned.OwnSessions[OwnSession]):
     """The sessions of one store object. Thread-safe."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(OwnSession, machine.mutex(), machine.random_bits(SALT_BITS), SALT_BITS)
+        super().__init__(OwnSession, machine, SALT_BITS)
 
     def get(self, session: str) -> OwnSession | None:
         """Return a session that was opened by this store object."""

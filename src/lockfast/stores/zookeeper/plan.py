@@ -31,7 +31,7 @@ from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
 from lockfast.stores.zookeeper.view import Loaded, Missing, View
 
-CONTENDED: Final = 2
+CONTENDED: Final = 20
 """After so many conflicts, a claim that joins a queue opens a bucket, where others can follow
 without conflicts, even if the window is not full."""
 

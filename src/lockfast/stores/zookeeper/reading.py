@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from lockfast.core import commands as c
 from lockfast.core.memory_rows import MemoryRows
@@ -10,10 +11,13 @@ from lockfast.core.reading import Reading
 from lockfast.core.rows import Session
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Requests, read_session
-from lockfast.stores.zookeeper.loading import load_all
+from lockfast.stores.zookeeper.context import Requests, read_sessions
+from lockfast.stores.zookeeper.loading import Loader, load_all
 from lockfast.stores.zookeeper.steps import Step, settle
 from lockfast.stores.zookeeper.transport import Children, Get, Sync
+
+WAITING_SHOWN: Final = 16
+"""How many waiting claims a listing shows of each resource."""
 
 
 class Reader:
@@ -26,11 +30,8 @@ class Reader:
         _, found = await self._requests.call(Sync(self._paths.root), Children(self._paths.sessions))
         ids = sorted(k.session_of(node) for node in found.children)
         ids = [one for one in ids if one > command.after][: command.limit + 1]
-        rows: list[Session] = []
-        for session in ids:
-            row = await read_session(self._requests, session, self._instant)
-            if row is not None:
-                rows.append(row)
+        read = await read_sessions(self._requests, ids, self._instant)
+        rows = [row for row in read if row is not None]
         rows += await self._ended(command.after, {row.id for row in rows})
         rows.sort(key=lambda row: row.id)
         ended = {row.id for row in rows if row.ended}
@@ -75,10 +76,20 @@ class Reader:
             if kind == command.kind and name.startswith(command.prefix) and name > command.after
         ]
         views: list[c.ResourceView] = []
-        for name in fitting:
-            if len(views) > command.limit:
-                break
-            step = Step(self._requests, c.Inspect(command.kind, name, 16))
+        while fitting and len(views) <= command.limit:
+            missing = command.limit + 1 - len(views)
+            views += await self._views(command.kind, fitting[:missing])
+            del fitting[:missing]
+        return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)
+
+    async def _views(self, kind: str, names: list[str]) -> list[c.ResourceView]:
+        """Return these resources, read together, without those that are not in use any more."""
+        loader = Loader(self._requests, c.Inspect(kind, "", WAITING_SHOWN))
+        await loader.load([(kind, name) for name in names], fresh=True)
+        views: list[c.ResourceView] = []
+        for name in names:
+            inspect = c.Inspect(kind, name, WAITING_SHOWN)
+            step = Step(self._requests, inspect, loader.loaded[kind, name])
             reply = (await step.run()).reply
             assert isinstance(reply, c.ResourceView)
             if reply.holder_count or reply.waiting_count or reply.closed_ms:
@@ -86,5 +97,5 @@ class Reader:
             elif step.is_closed and not self._instant.by_server:
                 views.append(reply)  # for comparison: the table shows it until a step opens it
             elif step.is_closed:
-                await settle(self._requests, [c.Place(command.kind, name, "")])
-        return c.ListingReply(tuple(views[: command.limit]), len(views) > command.limit)
+                await settle(self._requests, [c.Place(kind, name, "")])
+        return views

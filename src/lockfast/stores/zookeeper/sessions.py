@@ -131,6 +131,7 @@ async def renew(requests: Requests, own: OwnSession, command: c.Renew) -> Outcom
         row = await read_session(requests, own.id, now)
         own.abandon(row.ended or EXPIRED if row is not None else EXPIRED, row.by if row else "")
         return Outcome(c.Ended(own.ended, own.by))
+    context.own.renewed(own)
     own.row.renewals += 1
     own.row.deadline_ms = now.now_ms + own.row.ttl_ms
     own.forget_below(command.lowest)

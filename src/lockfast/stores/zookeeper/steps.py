@@ -53,6 +53,9 @@ from lockfast.stores.zookeeper.view import Loaded, Missing, View
 
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
+WRITTEN_MS: Final = 20
+"""How long a resource that others use is assumed to be as our own step wrote it: a worker that
+releases a lock often asks for it again at once."""
 TAKES_TURN: Final = (c.Enter, c.Leave, c.Convert)
 """Commands that usually change a document, so they take their turn before they read it."""
 OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
@@ -62,7 +65,8 @@ OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
 class Step:
     """The execution of one command."""
 
-    def __init__(self, requests: Requests, command: Steppable) -> None:
+    def __init__(self, requests: Requests, command: Steppable, given: Loaded | None = None) -> None:
+        """`given`: the resource that the command concerns, if it was read just now."""
         self._requests = requests
         self._context = context = requests.context
         self._paths = context.paths
@@ -79,6 +83,7 @@ class Step:
         """Whether resources are assumed to be as they were before the step began."""
         self._loader = Loader(requests, command)
         self._loaded = self._loader.loaded
+        self._given = given
         self._sealed: set[str] = set()
         """Buckets that were found to be closed."""
         self._conflicts = Conflicts(
@@ -178,6 +183,9 @@ class Step:
         """Assume the state that the command will find, or read it."""
         if self._context.base is None:
             await read_base(self._requests)
+        if self._given is not None:
+            self._loader.assume(self._given)
+            return
         command, own = self._command, self._session
         names = self._names()
         if isinstance(command, c.Look | c.Claims) and own is None:
@@ -214,17 +222,20 @@ class Step:
     def _assumes(self, names: Sequence[Name]) -> bool:
         """Let a new claim enter resources as our last steps read or left them, or else free ones.
 
-        Return False if they have to be read. Others change a resource that they use, and they join
-        buckets, which no version shows: then only a read that was sent after the claim arrived
-        tells which claims it must follow. One read serves several claims that arrived before it.
+        Return False if they have to be read. Others change a resource that they use (but hardly
+        since we have written it just now), and they join buckets, which no version shows: then only
+        a read that was sent after the claim arrived tells which claims it must follow. One read
+        serves several claims that arrived before it.
         """
         command, context, own = self._command, self._context, self._session
         if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
             return False
         assumed: list[Loaded] = []
+        now_ms = context.network.now_ms()
         for name in names:
             one = context.known.get(name) or self._loader.absent(name)
-            is_private = not (self._conflicts.count or name in context.busy or one.document.buckets)
+            is_used = name in context.busy and one.written_ms + WRITTEN_MS < now_ms
+            is_private = not (self._conflicts.count or is_used or one.document.buckets)
             is_current = one.as_of > self._since and one.joined < context.sizes.joins_per_read
             if not is_private and not is_current:
                 return False
@@ -405,8 +416,8 @@ class Step:
     def _remember(self, view: View, plan: Plan) -> None:
         """Keep the state that our next step may assume."""
         for name, after in plan.after.items():
-            mine = any(self._own.get(of[0]) is not None for of in after.document.entries)
-            if after.exists and mine:
+            if after.exists:
+                after.written_ms = self._context.network.now_ms()
                 remember(self._context.known, name, after)
             else:
                 self._context.known.pop(name, None)

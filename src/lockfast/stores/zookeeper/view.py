@@ -81,6 +81,8 @@ class Loaded:
     as_of: int = 0
     """Claims with a lower arrival number arrived before this was read; 0 if the last bucket was not
     read."""
+    written_ms: int = 0
+    """When our own step wrote this."""
 
     def copy(self) -> Loaded:
         document = Document(
@@ -90,7 +92,7 @@ class Loaded:
         return Loaded(
             self.kind, self.name, self.path, self.exists, self.version, self.children, document,
             list(self.dead), dict(self.taken), last=self.last, last_count=self.last_count,
-            joined=self.joined, as_of=self.as_of,
+            joined=self.joined, as_of=self.as_of, written_ms=self.written_ms,
         )  # fmt: skip
 
 

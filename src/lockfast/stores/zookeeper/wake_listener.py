@@ -2,9 +2,11 @@
 
 A session always watches its bell, which is set by every step that grants one of its claims or wants
 one to be looked at, and its session node, which changes when the session is ended. A waiting claim
-also watches the sessions directly ahead of it, which can vanish without any step. When the first
-claim joins the queue of a sole holder, it rings the holder's bell, and the holder reads the
-document that its release will change.
+also watches the sessions directly ahead of it, which can vanish without any step.
+
+The document that a release will change is read beforehand, so that the release is one write: with
+the bell while a claim waits, because the ring usually grants it; and when the first claim joins the
+queue of a sole holder and rings its bell.
 
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
@@ -17,7 +19,7 @@ claims with an immediate keep-alive.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lockfast.core.commands import (
@@ -26,21 +28,30 @@ from lockfast.core.commands import (
     WAKE_LOOK,
     WAKE_WANTED,
     Blocker,
-    Look,
     Wake,
 )
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.derived.stored import UnreadableError
+from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Context, Requests, remember
+from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.links import Links
-from lockfast.stores.zookeeper.loading import Loader
+from lockfast.stores.zookeeper.loading import keep_for_release
 from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.transport import Answer, Exists, Get, LinkLostError, Request
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Children,
+    Exists,
+    Get,
+    LinkLostError,
+    Request,
+)
 
 REQUEST_MS: Final = 2000
 RETRY_MS: Final = 200
+READ_MAX: Final = 4
+"""The most documents that are read together with the bell."""
 OPENED_MS: Final = 100
 """A session that this store object has not opened by then belongs to another one: its nodes are
 watched on the common link."""
@@ -121,29 +132,40 @@ class ZooKeeperWakeListener:
                 self._links.listeners.add(self._on_event)
                 link = await self._links.common(network.keeper, until_ms)
             requests = Requests(self._context, link, network.keeper, until_ms)
-            *answers, bell = await requests.call(*asked, Get(self._bell))
+            # A bell usually rings for a grant, and the release will need the document.
+            names = self._names(self._waiting) if self._bell in wanted else []
+            answers = await requests.call(*asked, Get(self._bell), *self._reads(names))
         except (StoreError, LinkLostError):
             with self._mutex:
                 self._armed.difference_update(wanted)
             return False
-        for path, answer in zip(wanted, answers, strict=True):
+        bell = answers[len(wanted)]
+        # Before the grant is delivered: the caller may release at once.
+        self._keep(names, answers[len(wanted) + 1 :])
+        for path, answer in zip(wanted, answers, strict=False):
             self._take(path, bell if path == self._bell else answer, wakes)
-        with contextlib.suppress(StoreError, LinkLostError, UnreadableError):
-            while self._joined:
-                await self._read_queue(requests, self._joined.pop())
+        if self._joined:
+            names = self._names(self._joined)
+            self._joined.clear()
+            with contextlib.suppress(StoreError, LinkLostError):
+                self._keep(names, await requests.call(*self._reads(names)))
         return True
 
-    async def _read_queue(self, requests: Requests, n: int) -> None:
-        """Read the document of a lock that our claim holds, for its release."""
-        claim = self._own.claims.get(n)
-        if claim is None:
-            return
-        name = claim.places[0][:2]
-        loader = Loader(requests, Look(self._own.id, n))
-        await loader.load([name])
-        found, known = loader.loaded[name], self._context.known.get(name)
-        if known is not None and known.version < found.version:
-            remember(self._context.known, name, found)
+    def _names(self, numbers: Iterable[int]) -> list[Name]:
+        """Return the resources of these claims; none if there are many."""
+        with self._mutex:
+            claims = [claim for n in numbers if (claim := self._own.claims.get(n)) is not None]
+        names = {place[:2]: None for claim in claims for place in claim.places}
+        return list(names) if len(names) <= READ_MAX else []
+
+    def _reads(self, names: Sequence[Name]) -> list[Request]:
+        paths = [self._context.paths.resource(*name) for name in names]
+        return [request for path in paths for request in (Get(path), Children(path))]
+
+    def _keep(self, names: Sequence[Name], answers: Sequence[Answer]) -> None:
+        for i, name in enumerate(names):
+            with contextlib.suppress(UnreadableError):
+                keep_for_release(self._context, name, answers[2 * i], answers[2 * i + 1])
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
         """Process the state of a node at the moment its watch was set."""
