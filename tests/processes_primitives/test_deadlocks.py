@@ -8,7 +8,7 @@ from tests.processes.crew import Child, Crew
 from tests.processes_primitives import roles
 
 DEADLOCK_AFTER_S = 1.0
-ROUNDS = 10_000
+ROUNDS = 3_000
 """Of all processes together."""
 
 

@@ -103,6 +103,7 @@ def test_a_store_that_answered_is_busy_and_not_unavailable() -> None:
     run(holder.enter(1))
     run(other.enter(1))
     run(other.leave(1))
+    server.now_us += 1000 * TIMEOUT_MS  # so that it must read what it has written
 
     def delay(request: Request) -> None:
         server.now_us += 1000 * TIMEOUT_MS

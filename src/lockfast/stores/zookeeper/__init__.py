@@ -30,7 +30,7 @@ What each multi checks, and why that suffices:
 Dead entries are not checked: a holder that is gone only makes room.
 
 **Optimistic commands.** Because every multi checks what it relies on, an enter or a leave assumes
-that the document is as the last step of this process left it, and an enter that there is none if it
+that the document is as this process last wrote or read it, and an enter that there is none if it
 left none. So taking a free lock, releasing it and handing it over cost one write each. If the
 assumption is wrong, the step reads the current state. A reply without a write, such as that to a
 claim that does not wait, never rests on an assumption.
@@ -71,10 +71,11 @@ claims. The first of them reads in its turn. Each ends its turn before it joins,
 the document as it is. So a crowd of claims costs one write each, and few reads.
 
 **Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
-its claims; the bell's content includes the token. The first claim that joins a queue rings the bell
-of a sole holder, which then reads the document, so that its release hands over in one write. A
-waiting client also watches the sessions directly ahead, which may vanish without any step, and then
-settles the queue (`wake_listener.py`).
+its claims; the bell's content includes the token. The flight that reads the bell also reads the
+document of the lock that was waited for, so that the release hands over in one write. For the same
+reason the first claim that joins a queue rings the bell of a sole holder. A waiting client also
+watches the sessions directly ahead, which may vanish without any step, and then settles the queue
+(`wake_listener.py`).
 
 **Requests of one link keep their order**, even across reconnections: once a session has moved,
 ZooKeeper refuses what arrives from an old connection. So the next read on the same link shows

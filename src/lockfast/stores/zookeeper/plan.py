@@ -19,7 +19,6 @@ only makes room, and the claims waiting for it watch its session.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, Wake
 from lockfast.core.rows import Claim
@@ -30,10 +29,6 @@ from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
 from lockfast.stores.zookeeper.view import Loaded, Missing, View
-
-CONTENDED: Final = 20
-"""After so many conflicts, a claim that joins a queue opens a bucket, where others can follow
-without conflicts, even if the window is not full."""
 
 
 @dataclass
@@ -71,9 +66,7 @@ class _Ops:
 
 
 class Planner:
-    def __init__(
-        self, view: View, context: Context, arrival: int, sealed: set[str], conflicts: int
-    ) -> None:
+    def __init__(self, view: View, context: Context, arrival: int, sealed: set[str]) -> None:
         """`sealed`: buckets that were found to be closed, whatever the document says."""
         assert context.base is not None
         self._view = view
@@ -84,7 +77,6 @@ class Planner:
         self._unique = f"{arrival:x}"
         self._sizes = context.sizes
         self._sealed = sealed
-        self._is_contended = conflicts >= CONTENDED
         self._plan = Plan(self._base, claims=view.claims())
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
@@ -240,7 +232,7 @@ class Planner:
                 return None
         else:
             waiting = [e for e in document.entries.values() if e.claim.state == WAITING]
-            is_short = len(waiting) <= self._sizes.window_max and not self._is_contended
+            is_short = len(waiting) <= self._sizes.window_max
             if is_short or any(e.claim.rank > rank for e in waiting):
                 return None
         opened = Bucket(self._unique, rank)

@@ -129,9 +129,7 @@ class Step:
             assert self._context.base is not None
             if self._context.base[0].is_outgrown(self._context.zxid):
                 await raise_base(self._requests)
-            planner = Planner(
-                view, self._context, self._arrival, self._sealed, self._conflicts.count
-            )
+            planner = Planner(view, self._context, self._arrival, self._sealed)
             tidies = isinstance(self._command, Settle | Purge | c.Enter | c.Leave)
             try:
                 plan = planner.plan(self._acting(), wakes, tidies=tidies)
