@@ -12,6 +12,7 @@ from lockfast.core.commands import (
     REVOKED,
     WAKE_FREE,
     WAKE_GRANTED,
+    WAKE_LOOK,
     WAKE_WANTED,
     ClaimView,
     Command,
@@ -201,8 +202,11 @@ class Session(SessionClaims):
             view = views.get(n)
             if view is None:
                 self.lost(holding, NO_RECORD)
-            elif view.state == HOLDING:
+            elif view.state == HOLDING and not holding.ask.max_hold_ms:
                 self.granted(holding, Granted(view.token, view.for_ms), sent_ms)
+            elif view.state == HOLDING:
+                # Only a look tells how long ago it was granted; this view may be off.
+                self._deliver(Wake("", self.id, n, WAKE_LOOK))
             elif view.state == REVOKED:
                 self.lost(holding, view.reason, view.by)
                 self._leave_later(n)

@@ -69,9 +69,19 @@ class OwnSession(Generic[ClaimT]):
         with self.mutex:
             return n in self.claims or numbers.is_seen(self, n)
 
-    def doubt(self, n: int, claim: ClaimT) -> ClaimT:
-        """Record, before an enter is sent, that it may be executed."""
+    def finish(self, n: int) -> None:
+        """Record, before a claim is released, that no further enter may use its number.
+
+        An enter that is in doubt by now is found and removed by the release.
+        """
         with self.mutex:
+            numbers.see(self, n)
+
+    def doubt(self, n: int, claim: ClaimT) -> ClaimT | None:
+        """Record, before an enter is sent, that it may be executed; None if it must not be sent."""
+        with self.mutex:
+            if numbers.is_seen(self, n):
+                return None
             self.doubted.add(n)
             self.claims[n] = claim
             return claim

@@ -65,8 +65,10 @@ way, or vanishes before. A member that dies takes nothing with it: requests go t
 watches resume from the revision they had reached.
 
 **Time.** Only leases decide when something ends: sessions, closings (`once`, `lock_delay`) and
-`max_hold` each have a lease of their length, rounded up to whole seconds. A claim's rank is its
-client's wall clock, but no earlier than the claims in the queue (`derived/steps.py`, `lag_ms`).
+`max_hold` each have a lease of their length, rounded up to whole seconds. That of a `max_hold`
+begins anew when the holder learns of its grant, since no clock tells it how long ago that was. A
+claim's rank is its client's wall clock, but no earlier than the claims in the queue
+(`derived/steps.py`, `lag_ms`).
 
 **One acquire**, file by file: `wire` dispatches the command, `shortcuts` builds its transaction
 with the keys of `layout` and the JSON of `requests`, `batches` puts transactions of several

@@ -17,7 +17,7 @@ from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import KnownBase
 from lockfast.stores.etcd.owned import Location, OwnSessions
-from lockfast.stores.etcd.requests import GRANT, TIME_TO_LIVE, Answer, Known, Kv, Range
+from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, TIME_TO_LIVE, Answer, Known, Kv, Range
 from lockfast.stores.etcd.transport import Json
 
 READS_MAX: Final = 100
@@ -189,6 +189,11 @@ class Execution:
             return []
         except (TypeError, ValueError) as error:
             raise self.keys.malformed(error) from None
+
+    async def keep_alive(self, lease: int) -> bool:
+        """Let a lease last for its whole TTL from now on; return False if it has expired."""
+        reply = await self.call(KEEP_ALIVE, ID=str(lease))
+        return self.keys.number(reply, "TTL") > 0
 
     async def locate(self, session: str, n: int) -> Location | None:
         """Find a claim of any process among the keys of its session's lease.

@@ -25,7 +25,7 @@ from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.reading import Reader
-from lockfast.stores.etcd.requests import KEEP_ALIVE, REVOKE, Kv, Range
+from lockfast.stores.etcd.requests import REVOKE, Kv, Range
 from lockfast.stores.etcd.steps import Step, settle
 
 REMEMBERED_S: Final = 1200
@@ -157,7 +157,7 @@ class Sessions:
             await self.adopt(command.session)
         own = self._own.get(command.session)
         if own is not None and own.record is not None:
-            if not await self._keep_alive(own.record.lease):
+            if not await self._execution.keep_alive(own.record.lease):
                 own.ended = True
             else:
                 self._own.renewed(own)
@@ -168,10 +168,6 @@ class Sessions:
         if own is not None and own.has_words and command.lowest:
             await self._drop_words(own, command.lowest)
         return outcome
-
-    async def _keep_alive(self, lease: int) -> bool:
-        reply = await self._execution.call(KEEP_ALIVE, ID=str(lease))
-        return self._keys.number(reply, "TTL") > 0
 
     async def _prove(self, own: OwnSession) -> None:
         """Check that the keys of our claims exist, a limited number per call."""

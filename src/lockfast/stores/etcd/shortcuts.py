@@ -186,6 +186,8 @@ class _Entry(_Transaction):
     ) -> Committed | Known | None:
         """Send an enter; the claim is in doubt until the reply arrives."""
         doubted = self._own.doubt(claim.n, OwnClaim.entering(claim, self._own.slot_of(claim.n)))
+        if doubted is None:
+            return None  # it has been released: the general path refuses it
         try:
             sent = await self._send(compares, writes, reads, scopes, tokens)
         except StoreUnavailableError:

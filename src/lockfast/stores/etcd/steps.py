@@ -88,6 +88,9 @@ class Step:
         self._lag_ms: int | None = None
         """Set once the tail of the queue has been read, and then fixed, so that ranges do not
         change."""
+        self._bounded: dict[int, tuple[int, int]] = {}
+        """Claims of the session that were granted before, with a max_hold: the lease that is as
+        long, and the max_hold in milliseconds."""
         self.unsettled: list[c.Place] = []
         """Resources where more can be granted than fits into one transaction."""
 
@@ -97,9 +100,10 @@ class Step:
         Raises StoreUnavailableError only if the command was certainly not executed.
         """
         try:
-            return await self._run()
+            outcome = await self._run()
         finally:
             self._conflicts.over()
+        return outcome._replace(reply=await self._dated(outcome.reply))
 
     async def _run(self) -> Outcome:
         known = self._known
@@ -123,6 +127,7 @@ class Step:
                 known = None
                 continue
             plan = make_plan(view, wakes, self._execution.context, self._keys, self._command)
+            self._note_bounds(view)
             if plan.is_empty:
                 self._note(plan, reply)
                 return Outcome(reply, wakes)
@@ -139,6 +144,38 @@ class Step:
                 return self._committed(plan, reply, committed)
             if await self._conflicts.another():
                 known = None
+
+    def _note_bounds(self, view: View) -> None:
+        session = getattr(self._command, "session", "")
+        for (of, n), claim in view.before.items():
+            if of == session and claim is not None and claim.until_ms and view.instant.by_server:
+                kv = view.known.get(k.bound_key(of, n))
+                if kv is not None:
+                    self._bounded[n] = (kv.lease, claim.max_hold_ms)
+
+    async def _dated(self, reply: Reply) -> Reply:
+        """Return a reply that says since when the holder of a claim may count its max_hold.
+
+        Clocks of clients differ, so none can tell how long ago another one granted the claim. The
+        holder counts from this reply instead, and so does etcd: the lease that bounds the claim
+        begins anew.
+        """
+        if isinstance(reply, c.Granted):
+            return await self._begin_hold(getattr(self._command, "n", 0), reply)
+        if isinstance(reply, c.Renewed) and self._bounded:
+            looks = [
+                (n, await self._begin_hold(n, one) if isinstance(one, c.Granted) else one)
+                for n, one in reply.looks
+            ]
+            return reply._replace(looks=tuple(looks))
+        return reply
+
+    async def _begin_hold(self, n: int, granted: c.Granted) -> c.Granted:
+        if n not in self._bounded:
+            return granted
+        lease, max_hold_ms = self._bounded[n]
+        is_in_time = await self._execution.keep_alive(lease)
+        return granted._replace(for_ms=0 if is_in_time else max_hold_ms)
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
@@ -267,6 +304,8 @@ class Step:
         if own is not None and entered is not None:
             slot = plan.view.slot_of((own.id, entered.n))
             doubted = own.doubt(entered.n, OwnClaim.entering(entered, slot))
+            if doubted is None:
+                return None, None  # it has been released: the next attempt is refused
         try:
             committed = await execution.gateway.txn(proposal, execution.until_ms)
         except (LeaseGoneError, StoreUnavailableError) as error:

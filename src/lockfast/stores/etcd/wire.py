@@ -11,7 +11,7 @@ from lockfast.stores.derived.endings import ending_of
 from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.etcd import journal, shortcuts
-from lockfast.stores.etcd.errors import SessionMovedError
+from lockfast.stores.etcd.errors import DuplicateKeyError, SessionMovedError
 from lockfast.stores.etcd.execution import Context, Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.reading import Reader
@@ -58,6 +58,8 @@ class EtcdWire:
             return await self.step(command, until_ms, instant)
         except UnreadableError as error:
             raise StoreError(label, f"cannot be read: {error}", "run `lockfast doctor`") from None
+        except DuplicateKeyError as error:
+            raise StoreError(label, f"refused a transaction: {error}") from None
 
     def close(self) -> None:
         self._on_close(self)
@@ -85,6 +87,9 @@ async def _enter(execution: Execution, command: c.Enter) -> Outcome:
 
 
 async def _leave(execution: Execution, command: c.Leave) -> Outcome:
+    own = execution.own.get(command.session)
+    if own is not None:
+        own.finish(command.n)
     await execution.resolve_doubt(command.session, command.n)
     done = await shortcuts.leave(execution, command)
     return done if isinstance(done, Outcome) else await _run(execution, command, done)
