@@ -8,6 +8,7 @@ in the queue, but one that does not wait entered by its own clock, on etcd as we
 from __future__ import annotations
 
 from lockfast.core import commands as c
+from lockfast.stores.zookeeper.clock import LeadersClock
 from tests.zookeeper.model import ModelServer
 from tests.zookeeper.test_long_lines import Client
 
@@ -20,7 +21,7 @@ def test_a_reader_that_does_not_wait_does_not_pass_a_waiting_writer() -> None:
     server = ModelServer()
     reader, writer, slow = (Client(server, name) for name in ("reader", "writer", "slow"))
     assert isinstance(slow.enter(places=lock("other", "exclusive")), c.Granted)
-    slow.store.context.offset_ms -= 60_000
+    slow.store.context.clock = LeadersClock(-60_000)
     assert isinstance(reader.enter(places=lock("a", "shared")), c.Granted)
     assert isinstance(writer.enter(places=lock("a", "exclusive")), c.Queued)
     tried = slow.enter(2, places=lock("a", "shared"), queue=False, open=None)

@@ -36,7 +36,7 @@ def test_a_fit_ensemble(trio: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[s
     assert found["members"]["found"] == "3 voting"
     assert found["session timeouts"]["found"] == "0.4 to 1200 s"
     assert "1 session, 1 resource of ours" in found["nodes"]["found"]
-    assert found["namespace"]["found"].endswith("/lockfast/examined: schema 1")
+    assert found["namespace"]["found"].endswith("/lockfast/examined: schema 2")
 
 
 def test_it_leaves_nothing_behind(

@@ -10,7 +10,8 @@ import pytest
 from lockfast.core import commands as c
 from lockfast.runtimes.threads import run
 from lockfast.stores.zookeeper import ZooKeeperStore
-from lockfast.stores.zookeeper.transport import Children, Multi, Request, Set
+from lockfast.stores.zookeeper.clock import LeadersClock
+from lockfast.stores.zookeeper.transport import Children, Get, Multi, Request
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
 from tests.zookeeper.model import ModelNetwork, ModelServer
 
@@ -107,11 +108,11 @@ def test_a_hand_over_reads_no_more_in_a_longer_line(count: int) -> None:
     assert per_grant < 16_000
 
 
-@pytest.mark.parametrize("moment", [Set, Children, Multi])
+@pytest.mark.parametrize("moment", [Children, Get, Multi])
 def test_a_claim_that_joins_while_its_bucket_is_read_is_not_passed_over(
     moment: type[Request],
 ) -> None:
-    """A release seals the bucket, reads it and moves its claims; another claim joins in between."""
+    """A release reads a bucket and moves its claims; another claim joins in between."""
     server = ModelServer()
     clients = [Client(server, f"s{i:03}") for i in range(14)]
     late = Client(server, "late")
@@ -130,19 +131,19 @@ def moves_a_bucket(
     server: ModelServer, holder: Client, moment: type[Request], late: Client
 ) -> bool:
     """Release the lock; if that needs a bucket, another claim joins before the given request."""
-    is_sealing = False
+    is_moving = False
 
     def join(request: Request) -> None:
-        nonlocal is_sealing
-        is_sealing |= isinstance(request, Set) and "/q" in request.path
-        if is_sealing and isinstance(request, moment):
+        nonlocal is_moving
+        is_moving |= isinstance(request, Children) and "/q" in request.path
+        if is_moving and isinstance(request, moment):
             server.before = None
             assert isinstance(late.enter(), c.Queued)
 
     server.before = join
     assert holder.leave() == c.Done()
     server.before = None
-    return is_sealing
+    return is_moving
 
 
 def test_many_that_give_up_do_not_touch_the_document() -> None:
@@ -188,13 +189,81 @@ def test_a_claim_follows_all_that_joined_before_it_arrived() -> None:
     for n in range(1, 21):
         slow.enter(n)
     fast.send(c.Open(fast.id, OPEN_MS, "owner"))
-    fast.store.context.offset_ms += 1000
+    fast.store.context.clock = LeadersClock(1000)
     assert isinstance(fast.enter(1), c.Queued)
     assert isinstance(slow.enter(21), c.Queued)
     for n in range(1, 21):
         slow.leave(n)
     assert isinstance(fast.look(1), c.Granted)
     assert isinstance(slow.look(21), c.Queued)
+
+
+def test_an_ended_session_leaves_its_buckets() -> None:
+    server = ModelServer()
+    here, there = Client(server, "here"), Client(server, "there")
+    assert isinstance(here.enter(1), c.Granted)
+    for n in range(1, 5):
+        there.enter(n)
+        here.enter(n + 1)
+    here.send(c.RevokeSession("there", "here", "test"))
+    reply = here.send(c.Inspect("lock", "a", 16))
+    assert isinstance(reply, c.ResourceView)
+    assert [claim.session for claim in reply.waiting] == ["here"] * 4
+    assert reply.waiting_count == 4
+
+
+def test_claims_of_several_priorities_wait_in_the_order_of_their_ranks() -> None:
+    server = ModelServer()
+    clients = [Client(server, f"s{i:03}") for i in range(40)]
+    clients[0].enter()
+    expected = []
+    for i, client in enumerate(clients[1:]):
+        head_start_ms = (i % 4) * 1000
+        server.now_us += 300_000
+        assert isinstance(client.enter(priority=i % 4, head_start_ms=head_start_ms), c.Queued)
+        expected.append((300 * i - head_start_ms, client.id))
+    holder, by_id = clients[0], {client.id: client for client in clients}
+    for _, following in sorted(expected):
+        holder.leave()
+        holder = by_id[following]
+        assert isinstance(holder.look(), c.Granted), following
+
+
+def test_a_bucket_that_the_server_has_deleted_is_replaced() -> None:
+    """The server deletes containers whose last child is gone; a client may not have noticed."""
+    server = ModelServer()
+    holder, first, late = (Client(server, session) for session in ("holder", "first", "late"))
+    assert isinstance(holder.enter(), c.Granted)
+    assert isinstance(first.enter(1), c.Queued)
+    assert isinstance(late.enter(1), c.Queued)
+    assert late.leave(1) == c.Done()
+    server.state.reap_containers()
+    assert not any("/q" in path for path in server.state.nodes)
+    assert isinstance(late.enter(2), c.Queued)
+    holder.leave()
+    assert isinstance(first.look(1), c.Granted)
+    first.leave(1)
+    assert isinstance(late.look(2), c.Granted)
+
+
+def test_a_claim_whose_join_is_in_doubt_is_found_by_its_name() -> None:
+    """The client did not hear the sequence number of its node."""
+    server = ModelServer()
+    holder, first, doubtful = (Client(server, one) for one in ("holder", "first", "doubtful"))
+    assert isinstance(holder.enter(), c.Granted)
+    assert isinstance(first.enter(), c.Queued)
+    assert isinstance(doubtful.enter(1), c.Queued)
+    own = doubtful.store.context.own.get(doubtful.id)
+    assert own is not None
+    claim = own.claims[1]
+    claim.node = claim.node.rpartition(".")[0] + "."
+    own.doubted.add(1)
+    assert isinstance(doubtful.enter(1), c.Queued)
+    queue = [path for path in server.state.nodes if "/q" in path and ".doubtful.1." in path]
+    assert len(queue) == 1, "it did not join twice"
+    assert queue[0].endswith(own.claims[1].node)
+    assert doubtful.leave(1) == c.Done()
+    assert not any(".doubtful.1." in path for path in server.state.nodes)
 
 
 def test_a_claim_that_does_not_wait_is_not_refused_from_memory() -> None:

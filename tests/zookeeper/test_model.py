@@ -102,7 +102,9 @@ def _operation(rng: random.Random, root: str) -> t.Operation:
     path, version = f"{root}/{rng.choice(NAMES)}", rng.choice((-1, -1, 0, 1))
     kind = rng.random()
     if kind < 0.45:
-        return t.Create(path, rng.randbytes(3), ephemeral=rng.random() < 0.3)
+        return t.Create(
+            path, rng.randbytes(3), ephemeral=rng.random() < 0.3, sequence=rng.random() < 0.2
+        )
     if kind < 0.6:
         return t.Delete(path, version)
     if kind < 0.85:

@@ -19,9 +19,10 @@ from lockfast.core.reasons import EXPIRED
 from lockfast.core.table import ENDED_KEPT_MS, Limits, Table
 from lockfast.runtimes.threads import run
 from lockfast.stores.derived.endings import Ending, ending_of
-from lockfast.stores.derived.steps import SEVERAL_MAX, Instant, Outcome
+from lockfast.stores.derived.steps import LIMITS, SEVERAL_MAX, Instant, Outcome
 from lockfast.stores.zookeeper import ZooKeeperStore, sessions
 from lockfast.stores.zookeeper.context import Requests, raise_base
+from lockfast.stores.zookeeper.layout import Sizes
 from lockfast.stores.zookeeper.loading import load_all
 from lockfast.stores.zookeeper.steps import settle
 from lockfast.stores.zookeeper.transport import Network
@@ -30,13 +31,20 @@ from tests.zookeeper.model import ModelNetwork
 
 STEPS = 100
 SEEDS_OF_MODEL = range(200, 216)
+IN_DOCUMENT = Sizes(direct_max=LIMITS.waiting_max)
+"""All claims wait in the document: the store then knows which claims are directly ahead."""
+IN_BUCKETS = (Sizes(), Sizes(1, 2, 2))
+"""A claim that joins a bucket does not read which claims are ahead of it there."""
 
 
 class StoreSteps:
     """The store behind `apply`, with a clock that the test sets."""
 
-    def __init__(self, network: Network, root: str = "/lockfast/default") -> None:
-        self._store = ZooKeeperStore("zookeeper://model", root, network)
+    def __init__(
+        self, network: Network, root: str = "/lockfast/default", sizes: Sizes = IN_DOCUMENT
+    ) -> None:
+        self._store = ZooKeeperStore("zookeeper://model", root, network, sizes)
+        self._hides_ahead = sizes is not IN_DOCUMENT
         wire = self._store.caller_wire()
         assert isinstance(wire, ZooKeeperWire)
         self._wire = wire
@@ -79,6 +87,8 @@ class StoreSteps:
             if isinstance(reply, c.Done) and reply.found:
                 self._note_end(before[command.session], ending, now_ms)
         self._log(outcome)
+        if self._hides_ahead:
+            reply = without_ahead(reply)
         return self._known(reply), [*wakes, *outcome.wakes, *self._of_the_log(logged)]
 
     def _of_the_log(self, logged: int) -> list[c.Wake]:
@@ -190,7 +200,7 @@ class StoreSteps:
             found = [everybody[one] for one in sorted(everybody) if one > command.after]
             return c.SessionsReply(tuple(found[: command.limit]), len(found) > command.limit)
         reply: c.Reply = self._known(outcome.reply)
-        return reply
+        return without_ahead(reply) if self._hides_ahead else reply
 
     def close(self) -> None:
         self._store.close()
@@ -200,9 +210,40 @@ def reference() -> Table:
     return Table(MemoryRows(), Limits(places_max=SEVERAL_MAX))
 
 
+def without_ahead(reply: Any) -> Any:
+    """Return a reply without the claims ahead of a waiting one."""
+    if isinstance(reply, c.Queued):
+        return c.Queued((), 0)
+    if isinstance(reply, c.Busy):
+        return c.Busy(())
+    if isinstance(reply, c.Renewed):
+        return reply._replace(looks=tuple((n, without_ahead(one)) for n, one in reply.looks))
+    return reply
+
+
+class TableWithoutAhead(Table):
+    """The reference, if the store does not know which claims are directly ahead."""
+
+    def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
+        reply, wakes = super().apply(command, now_ms, wall_us)
+        return without_ahead(reply), [wake for wake in wakes if wake.what != c.WAKE_LOOK]
+
+
 @pytest.mark.parametrize("seed", SEEDS_OF_MODEL)
 def test_store_and_table_agree_on_the_model(seed: int) -> None:
     outcome = compare(lambda: StoreSteps(ModelNetwork()), reference, seed, STEPS)
+    assert len(outcome.script) == STEPS
+
+
+@pytest.mark.parametrize("sizes", IN_BUCKETS)
+@pytest.mark.parametrize("seed", SEEDS_OF_MODEL)
+def test_store_and_table_agree_if_claims_wait_in_buckets(seed: int, sizes: Sizes) -> None:
+    outcome = compare(
+        lambda: StoreSteps(ModelNetwork(), sizes=sizes),
+        lambda: TableWithoutAhead(MemoryRows(), Limits(places_max=SEVERAL_MAX)),
+        seed,
+        STEPS,
+    )
     assert len(outcome.script) == STEPS
 
 

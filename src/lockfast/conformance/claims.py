@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lockfast.conformance.callers import expect
+from lockfast.conformance.callers import Caller, expect
 from lockfast.conformance.harness import Contract, Stage, story
 from lockfast.core import commands as c
 
@@ -17,6 +17,7 @@ SPAN_MS = 400
 """A span whose end is waited for."""
 LONG_MS = 60_000
 """A span that does not end during a test, however slow the machine is."""
+LOOKS_MAX = 8
 
 
 class GrantStories(Contract):
@@ -293,6 +294,20 @@ class IdempotenceStories(Contract):
         await writer.holds(1)
 
 
+async def look_until(stage: Stage, caller: Caller, kind: type[c.Reply]) -> c.Reply:
+    """Look at claim 1 until the reply is of this kind; return the last reply.
+
+    A client that judges the end of a max_hold by an estimate of the store's clock may be late.
+    """
+    reply: c.Reply = await caller.look(1)
+    for _ in range(LOOKS_MAX):
+        if isinstance(reply, kind):
+            break
+        await stage.pass_ms(SPAN_MS // 8)
+        reply = await caller.look(1)
+    return reply
+
+
 class BoundStories(Contract):
     @story("queue")
     async def test_max_hold_ends_a_claim_though_its_session_lives(self, stage: Stage) -> None:
@@ -300,10 +315,12 @@ class BoundStories(Contract):
         await stuck.hold(1, A, max_hold_ms=SPAN_MS)
         await stuck.hold(2, B)
         queued = await other.queue(1, A)
-        assert queued.look_ms <= SPAN_MS
+        # A client may only have an estimate of the clock that ends the claim.
+        assert 0 < queued.look_ms < 2 * SPAN_MS
         await stage.pass_ms(SPAN_MS)
         await stuck.renewed()
         await other.renewed(1)
+        await look_until(stage, other, c.Granted)
         await other.holds(1)
         assert expect(await stuck.look(1), c.Gone).reason
         await stuck.holds(2)
@@ -320,7 +337,7 @@ class BoundStories(Contract):
         await other.holds(1)
         await stage.pass_ms(SPAN_MS)
         await holder.renewed()
-        expect(await other.look(1), c.Gone)
+        expect(await look_until(stage, other, c.Gone), c.Gone)
 
     @story("queue")
     async def test_a_closed_lock_is_granted_to_nobody(self, stage: Stage) -> None:

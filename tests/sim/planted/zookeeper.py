@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace as replaced
+from typing import Any
 
 from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout, sessions
-from lockfast.stores.zookeeper.layout import Base, Document
+from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Queued
 from lockfast.stores.zookeeper.loading import Loader
 from lockfast.stores.zookeeper.plan import Planner
 from lockfast.stores.zookeeper.transport import Operation, Set
@@ -73,3 +75,45 @@ def _(stack: ExitStack) -> None:
         return replaced(right(self, one), closed_ms=0)
 
     replace(stack, Planner, "_document", wrong)
+
+
+@bug(
+    "zookeeper: a bucket does not record which claims were moved",
+    promise="liveness",
+    store="zookeeper",
+)
+def _(stack: ExitStack) -> None:
+    right = layout.packed
+
+    def wrong(document: Document, base: Base, now_ms: int, closed_for_ms: int) -> list[Any]:
+        buckets = [bucket._replace(moved=-1) for bucket in document.buckets]
+        return right(replaced(document, buckets=buckets), base, now_ms, closed_for_ms)
+
+    replace(stack, layout, "packed", wrong)
+
+
+@bug(
+    "zookeeper: a lock is released without a look at its buckets",
+    promise="liveness",
+    store="zookeeper",
+)
+def _(stack: ExitStack) -> None:
+    right = Loader._read_buckets
+
+    async def wrong(self: Loader, one: Loaded) -> None:
+        await right(self, one)
+        one.counts = {bucket.node: 0 for bucket in one.document.buckets}
+
+    replace(stack, Loader, "_read_buckets", wrong)
+
+
+@bug(
+    "zookeeper: a full bucket does not list its last claims", promise="liveness", store="zookeeper"
+)
+def _(stack: ExitStack) -> None:
+    right = layout.queued_in
+
+    def wrong(bucket: Bucket, nodes: Iterable[str]) -> list[Queued]:
+        return right(bucket, nodes)[:2]
+
+    replace(stack, layout, "queued_in", wrong)

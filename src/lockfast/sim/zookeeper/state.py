@@ -24,7 +24,8 @@ class Node:
     is_container: bool = False
     version: int = 0
     children: set[str] = field(default_factory=set)
-    had_children: bool = False
+    created: int = 0
+    """How many children were created."""
 
     def stat(self) -> Stat:
         return Stat(self.mzxid, self.mtime_ms, self.version, len(self.children), self.czxid)
@@ -32,7 +33,7 @@ class Node:
     def copy(self) -> Node:
         return Node(
             self.data, self.czxid, self.mzxid, self.mtime_ms, self.owner, self.is_container,
-            self.version, set(self.children), self.had_children,
+            self.version, set(self.children), self.created,
         )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ class State:
         """Delete containers whose children are all gone, as the leader does now and then."""
         for path in sorted(self.nodes, reverse=True):
             node = self.nodes[path]
-            if node.is_container and node.had_children and not node.children:
+            if node.is_container and node.created and not node.children:
                 self.zxid += 1
                 self._remove(path)
 
@@ -113,9 +114,13 @@ class State:
         self._undo = {}
         stats: list[Stat | None] = []
         changed: list[str] = []
+        numbered: list[str] = []
         try:
-            for operation in operations:
+            for asked in operations:
+                operation = self._numbered(asked)
                 stats.append(self._operate(session, operation, now_ms))
+                if operation is not asked:
+                    numbered.append(operation.path.rpartition("/")[2])
                 if not isinstance(operation, t.Check):
                     changed.append(operation.path)
         except _Failed as failed:
@@ -127,7 +132,15 @@ class State:
             return Answer(failed.error, failed=len(stats))
         for path in changed:
             self._fire(path)
-        return Answer("", stats=tuple(stats))
+        return Answer("", stats=tuple(stats), numbered=tuple(numbered))
+
+    def _numbered(self, operation: t.Operation) -> t.Operation:
+        """Return an operation with the sequence number that the server appends to its path."""
+        if not isinstance(operation, t.Create) or not operation.sequence:
+            return operation
+        parent = self.nodes.get(_parent(operation.path))
+        number = parent.created if parent is not None else 0
+        return operation._replace(path=f"{operation.path}{number:010}")
 
     def _operate(self, session: int, operation: t.Operation, now_ms: int) -> Stat | None:
         path = operation.path
@@ -169,7 +182,7 @@ class State:
         self._keep(_parent(path))
         parent = self.nodes[_parent(path)]
         parent.children.add(path.rpartition("/")[2])
-        parent.had_children = True
+        parent.created += 1
         owner = session if operation.ephemeral else 0
         self.nodes[path] = Node(
             operation.data, self.zxid, self.zxid, now_ms, owner, operation.container

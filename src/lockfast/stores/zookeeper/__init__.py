@@ -30,52 +30,51 @@ What each multi checks, and why that suffices:
 Dead entries are not checked: a holder that is gone only makes room.
 
 **Optimistic commands.** Because every multi checks what it relies on, an enter or a leave assumes
-that the document is as this process last wrote or read it, and an enter that there is none if it
-left none. So taking a free lock, releasing it and handing it over cost one write each. If the
-assumption is wrong, the step reads the current state. A reply without a write, such as that to a
-claim that does not wait, never rests on an assumption.
+that the document is as this process last knew it, and an enter that there is none if it left none.
+So taking a free lock, releasing it and handing it over cost one write each. If the assumption is
+wrong, the step reads the current state. A reply without a write, such as that to a claim that does
+not wait, never rests on an assumption.
 
 **Turns.** The callers of one client change a document one after the other (`derived/turns.py`), so
 each of them finds it as the one before left it and they do not conflict.
 
-**Long queues.** A document has a *window*, the first waiting claims. Further claims wait in
-*buckets*: containers whose children are the claims, named by their ranks. The document lists the
-buckets, each with the rank where it starts. A claim that joins a bucket creates its node and checks
-that the bucket is open (data version 0); it does not touch the document, so it conflicts neither
-with other claims that join nor with a hand-over. A claim that gives up in a bucket deletes its node
-and only checks that the document is unchanged. Four rules make this safe:
+**Queues.** The first claim that waits enters the document. Further claims wait in *buckets*:
+containers below the resource, listed in the document. A claim joins a bucket by creating a
+sequential node in it, and only checks that the bucket is open (data version 0). So it conflicts
+neither with other claims that join nor with a hand-over, needs no read if its client has known of
+the bucket lately, and the server decides the order of arrival. When the document has no waiting
+claim left, the step that hands over the lock reads the names in the bucket and moves its first
+claims, a *window*, into the document. They keep their nodes; the document records the highest
+sequence number that was moved. Four rules make this safe:
 
-  - *A bucket is listed as long as it is open.* The multi that creates it lists it, and the multi
-    that removes it from the list was planned after it was sealed.
-  - *A claim in a bucket never has a lower rank than the bucket's start*, which is fixed when the
-    bucket is opened and only rises with the claims that are moved. So a claim in the window that
-    is ahead of all starts can be granted without reading a bucket: nobody who joined one can be
-    ahead of it. Claims with a lower rank, those with priority, enter the document.
-  - *A bucket is sealed before it is read for a decision.* Sealing sets the node, so no claim can
-    join any more; what is read afterwards is everything. The first claims, as many as the window
-    holds, move into the document in the multi that grants. They keep their nodes.
-  - *The window is refilled before the queue counts as empty*: the table sees a bucket as at least
-    one waiting claim. So the step that releases a lock finds every claim that has joined.
+  - *A bucket is listed as long as claims can join it.* The multi that creates it lists it. It is
+    removed from the list either with its node, which cannot be deleted while a claim is in it, or
+    when all its claims were moved after it was sealed. Setting the node seals it.
+  - *A claim in a bucket never has a lower rank than the bucket's start.* All claims in a bucket
+    have the same head start (one bucket per priority), and a reader raises the rank of each to that
+    of the claims that joined before it: the clocks of their clients may differ. So a claim in the
+    document that is ahead of all starts can be granted without reading a bucket.
+  - *Claims that join later have higher numbers*, so what was read of a bucket stays its head.
+  - *A bucket is read before the queue counts as empty*: the table sees one that was not read as at
+    least one waiting claim. A lock becomes free together with its open buckets, or seals them. So
+    the step that releases it finds every claim that has joined.
 
-A claim that finds its bucket sealed reads the document again and joins the next bucket, which the
-step that sealed the last one opens. If that step dies before its multi, the bucket is listed but
-sealed: claims that join open another one, and the next hand-over moves what is in it. A hand-over
-reads the document, the names in one or two buckets and one window of claims, and sixty bytes for
-each further bucket of 64 claims.
+A bucket that is full is sealed by the claim that opens the next one; a client reads how many claims
+are there before it sends the first, and again after every sixteenth. A claim that finds its bucket
+sealed or deleted reads the document again. A claim that gives up in a bucket deletes its node and
+checks that the document is unchanged, since a grant would have changed it. A hand-over reads at
+most the names in one or two buckets and one window of claims, however long the queue is.
 
-A claim draws a higher rank than the names in the last bucket, so arrival order is kept. It needs a
-read of the document and these names that was sent after it arrived (`Loaded.as_of`), because no
-version shows who has joined. One read serves sixteen claims of the client that had arrived by
-then, and no more, so that a bucket is not overfilled by clients that do not see each other's
-claims. The first of them reads in its turn. Each ends its turn before it joins, since that leaves
-the document as it is. So a crowd of claims costs one write each, and few reads.
+A client that retains a lock between uses must hear that others want it. A grant to such a claim
+seals the open buckets, so whoever joins has read the document and rings the holder's bell.
 
 **Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
-its claims; the bell's content includes the token. The flight that reads the bell also reads the
-document of the lock that was waited for, so that the release hands over in one write. For the same
-reason the first claim that joins a queue rings the bell of a sole holder. A waiting client also
-watches the sessions directly ahead, which may vanish without any step, and then settles the queue
-(`wake_listener.py`).
+its claims. The bell's content includes the token and the document as this step has written it, so
+one read suffices to hold the lock and to release it in one write. For the same reason a claim that
+joins by changing the document rings the bell of a sole holder. A waiting client also watches the
+sessions directly ahead, which may vanish without any step, and then settles the queue
+(`wake_listener.py`). A claim in a bucket may not know the claim directly ahead; it finds out when
+it looks at its queue, with every keep-alive.
 
 **Requests of one link keep their order**, even across reconnections: once a session has moved,
 ZooKeeper refuses what arrives from an old connection. So the next read on the same link shows
@@ -85,9 +84,9 @@ whether a request without an answer was executed, and nothing can arrive late.
 kazoo's pings are disabled, or a client whose keeper is stuck would hold its locks forever. A
 keep-alive is a write, because a member that is cut off from the leader still answers reads. The
 session timeout is a third longer than the TTL (`sessions.link_timeout_ms`). Ranks, closings and
-`max_hold` use the leader's clock, as estimated from the last write of this process; a claim never
-enters ahead of those it can see in the queue. The estimate is never ahead of that clock, and a
-closing counts from the write that stores it, so it never ends early.
+`max_hold` use the leader's clock, of which a client knows bounds from its own writes (`clock.py`).
+A grant and a closing are dated by the write that stores them, and others judge their end by the
+lower bound, so neither ends early.
 
 **Tokens** are `base + zxid`, where the zxid's two halves are packed into fewer bits
 (`layout.Base`): they increase across an election and a roll-over of the low half. Opening a session

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lockfast.core.commands import Place
@@ -14,6 +15,7 @@ from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.turns import Turn, Turns
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
+from lockfast.stores.zookeeper.clock import LeadersClock
 from lockfast.stores.zookeeper.layout import Base, Paths, Sizes
 from lockfast.stores.zookeeper.owned import OwnSessions
 from lockfast.stores.zookeeper.transport import (
@@ -40,10 +42,20 @@ KNOWN_MAX: Final = 4096
 READS_MAX: Final = 500
 LAG_US: Final = 1_000_000
 """Raise the base of tokens when it lags this far behind the wall clock."""
-OFFSET_KEPT_MS: Final = 10_000
-"""How long an estimate of the leader's clock is kept although later answers show less: clocks
-drift apart by about a millisecond in this time."""
 CONFLICTS: Final = (NO_NODE, NODE_EXISTS, BAD_VERSION, NOT_EMPTY)
+
+
+@dataclass
+class Crowd:
+    """How many claims are in a bucket."""
+
+    counted: int = 0
+    """As last read."""
+    sent: int = 0
+    """Claims that this client has sent there since."""
+
+    def is_full(self, sizes: Sizes) -> bool:
+        return self.counted + self.sent >= sizes.bucket_max
 
 
 class Context:
@@ -60,16 +72,14 @@ class Context:
         self.zxid = 0
         """The zxid of the last answer to a write. Not the highest: if an ensemble loses its data,
         zxids begin again."""
-        self.offset_ms = network.wall_us() // 1000 - network.now_ms()
-        """How far the leader's clock is ahead of our monotonic clock; an estimate until the first
-        write."""
-        self._offset_at_ms = 0
-        """When that was found."""
+        self.clock = LeadersClock(network.wall_us() // 1000 - network.now_ms())
         self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
-        """Resources as our own last step left them, or as an enter has read them since."""
+        """Resources as our own last step left them, or as we have read or heard since."""
         self.busy: OrderedDict[Name, None] = OrderedDict()
         """Resources where claims of other processes were found."""
+        self.crowds: OrderedDict[str, Crowd] = OrderedDict()
+        """The buckets that claims of this client join."""
         self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
         """Where claims of other processes were found, to locate them by number."""
 
@@ -79,23 +89,13 @@ class Context:
         self.turns = Turns(self.network)
 
     def instant(self) -> Instant:
-        return Instant(self.network.now_ms() + self.offset_ms, self.network.wall_us())
+        return Instant(self.clock.at_least_ms(self.network.now_ms()), self.network.wall_us())
 
-    def heard(self, stat: Stat) -> None:
-        """Record the server's clock and zxid from the answer to a write.
-
-        The leader's clock has moved on since the write, perhaps by long if this process was
-        stopped. So of recent answers the one that shows the latest time is right.
-        """
-        now_ms = self.network.now_ms()
-        offset_ms = stat.mtime_ms - now_ms
-        is_outdated = (
-            not self.has_heard
-            or stat.mzxid >> 32 != self.zxid >> 32  # another leader has another clock
-            or now_ms - self._offset_at_ms > OFFSET_KEPT_MS
-        )
-        if is_outdated or offset_ms >= self.offset_ms:
-            self.offset_ms, self._offset_at_ms = offset_ms, now_ms
+    def heard(self, stat: Stat, sent_ms: int) -> None:
+        """Record the leader's clock and the zxid from the answer to a write sent at `sent_ms`."""
+        # Another leader has another clock.
+        is_first = not self.has_heard or stat.mzxid >> 32 != self.zxid >> 32
+        self.clock.heard(stat.mtime_ms, sent_ms, self.network.now_ms(), is_first=is_first)
         self.has_heard = True
         self.zxid = stat.mzxid
 
@@ -105,11 +105,13 @@ class Context:
                 remember(self.seen, of, entry.claim.places)
                 remember(self.busy, (one.kind, one.name), None)
 
-    def joins_buckets(self, names: Iterable[Name]) -> None:
-        """Count a claim that is about to join the last bucket."""
-        for one in map(self.known.get, names):
-            if one is not None:
-                one.joined += 1
+    def crowd(self, bucket: str) -> Crowd:
+        """Return what is known of the claims in a bucket."""
+        found = self.crowds.get(bucket)
+        if found is None:
+            found = Crowd()
+            remember(self.crowds, bucket, found)
+        return found
 
 
 def remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -143,6 +145,7 @@ class Requests:
         self._given = given
         self._takes_turns = takes_turns
         self._was_answered = False
+        self._sent_ms = 0
 
     def turn(self, names: Sequence[Name], *, goes_first: bool) -> Turn | None:
         """Return the turn of a caller's step at the first of its resources."""
@@ -166,6 +169,7 @@ class Requests:
             # A store that has answered works: the time was spent on waiting for other steps.
             error = StoreBusyError if self._was_answered else StoreUnavailableError
             raise error(self.context.label, "there was no time left to ask it")
+        self._sent_ms = self.context.network.now_ms()
         return self.link.submit(requests)
 
     async def finish(self, flight: Flight) -> Sequence[Answer]:
@@ -184,7 +188,7 @@ class Requests:
                 raise StoreUnavailableError(self.context.label, f"answered {answer.error}")
             for stat in answer.stats:
                 if stat is not None:
-                    self.context.heard(stat)
+                    self.context.heard(stat, self._sent_ms)
         return found
 
 

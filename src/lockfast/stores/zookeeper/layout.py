@@ -11,24 +11,27 @@
     <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by the client that grants or
                                   revokes the claim; a revocation is in its content
     <root>/n/…/!<unique>          the resource is closed (as its document says); persistent
-    <root>/n/…/q<k>               a bucket, one part of a long queue; a container. Its data version
-                                  is 0 while claims can join it
-    <root>/n/…/q<k>/<rank>.<session>.<n>   a claim that waits there (its entry); ephemeral
+    <root>/n/…/q<k>               a bucket, one part of a queue; a container. Its data version is 0
+                                  while claims can join it
+    <root>/n/…/q<k>/<rank>.<session>.<n>.<number>   a claim that waits there (its entry); ephemeral
 
 A document has everything about a resource except which claims are alive: an entry counts only
 while its node exists. Tokens allocated by the write that produced the document are stored relative
-to that write's zxid, which a reader of the document sees as its `mzxid`, and the end of a closing
-relative to the leader's clock at that write, `mtime`.
+to that write's zxid, which a reader of the document sees as its `mzxid`. The end of a closing, and
+the time of a grant, are relative to the leader's clock at the write, `mtime`: the estimate that the
+granting client had of this clock lags behind it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Wake
-from lockfast.core.rows import Claim
+from lockfast.core.rows import Claim, arrival_of, entered_of, rank_of
 from lockfast.errors import StoreError, StoreMisconfiguredError
 from lockfast.stores.derived.stored import (
     RELATIVE,
@@ -42,13 +45,15 @@ from lockfast.stores.derived.stored import (
 )
 from lockfast.stores.zookeeper.transport import Stat
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 STRIDE: Final = 32
 """Tokens per write."""
 STEP: Final = 1 << 20
 """The initial number of writes per ZooKeeper epoch; doubled before it is reached."""
 SLACK: Final = 1 << 18
 LOW: Final = (1 << 32) - 1
+RANK: Final = 32
+"""The length of a rank (`core.rows.rank_of`), to which a bucket appends a number."""
 JOINED: Final = "joined"
 """What a bell says to a sole holder when the first claim has joined its queue."""
 
@@ -90,6 +95,7 @@ class Paths:
         return f"{self.resources}/{kind}:{_escaped(name)}"
 
 
+@lru_cache(maxsize=4096)
 def _escaped(text: str) -> str:
     return quote(text, safe=" !$&'()*+,;=@")
 
@@ -110,23 +116,51 @@ def tomb_of(node: str) -> tuple[int, str]:
     return int(at_ms) if at_ms.isdigit() else 0, unquote(session)
 
 
-def rank_in_bucket(rank: str, session: str, n: int) -> str:
-    """Return the rank of a claim that waits in a bucket; it is also the name of its node.
-
-    Claims that join a bucket do not see each other and may draw the same rank, so it is extended
-    by what is unique.
-    """
-    return f"{rank}.{place_node(session, n)}"
-
-
-def claim_of(rank: str) -> tuple[str, int]:
-    """Return the claim with this rank in a bucket."""
-    session, _, n = rank.partition(".")[2].rpartition(".")
-    return unquote(session), int(n)
-
-
 def place_node(session: str, n: int) -> str:
     return f"{_escaped(session)}.{n}"
+
+
+class Queued(NamedTuple):
+    """A claim that waits in a bucket, as the name of its node shows it."""
+
+    number: int
+    """The sequence number, which the server gave to the node."""
+    node: str
+    session: str
+    n: int
+    rank: str
+    """Its own rank, but not lower than those of the claims that joined the bucket before."""
+
+    @property
+    def start(self) -> str:
+        """The lowest rank of this claim and of those that joined later."""
+        return self.rank.rpartition(".")[0]
+
+
+def bucket_prefix(claim: Claim) -> str:
+    """Return the name of a claim's node in a bucket, without the sequence number."""
+    return f"{claim.rank}.{place_node(claim.session, claim.n)}."
+
+
+def queued_in(bucket: Bucket, nodes: Iterable[str]) -> list[Queued]:
+    """Return the claims with these nodes in a bucket in the order in which they joined it."""
+    parsed: list[Queued] = []
+    for node in nodes:
+        rank, *session, n, number = node.split(".")
+        if len(rank) == RANK and n.isdigit() and number.isdigit():
+            parsed.append(Queued(int(number), node, unquote(".".join(session)), int(n), rank))
+    found: list[Queued] = []
+    highest = bucket.start[:RANK]
+    for one in sorted(parsed):
+        highest = max(highest, one.rank)
+        # The number decides between claims of one rank; no two claims have the same rank.
+        found.append(one._replace(rank=f"{highest}.{one.number:010}.{bucket.node}"))
+    return found
+
+
+def following(rank: str) -> str:
+    """Return the first rank behind all those that a bucket derives from this one."""
+    return rank_of(entered_of(rank), arrival_of(rank) + 1)
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────
@@ -238,41 +272,47 @@ class Entry(NamedTuple):
 
     claim: Claim
     owner: Owner
-    bucket: str = ""
-    """The bucket of a long queue that contains its node; "" if it is directly below the resource.
-    """
+    queued: str = ""
+    """Bucket and name of its node, if the claim joined a bucket; "" if the node is directly below
+    the resource."""
 
     @property
     def node(self) -> str:
-        if self.bucket:
-            return f"q{self.bucket}/{self.claim.rank}"
-        return place_node(self.claim.session, self.claim.n)
+        """The path of its node, below the resource."""
+        return self.queued or place_node(self.claim.session, self.claim.n)
+
+    @property
+    def bucket(self) -> str:
+        """The node of the bucket that contains its node, or ""."""
+        return self.queued.partition("/")[0]
 
 
 class Bucket(NamedTuple):
-    """One part of a long queue, as its document lists it."""
+    """One part of a queue, as its document lists it."""
 
-    name: str
+    node: str
     """Never reused, so that a node in it proves that the resource is still the same."""
     start: str
     """The claims in it that are not in the document have this rank or a higher one."""
+    head_start_ms: int
+    """That of all claims in it, so that they join it in the order of their ranks."""
+    moved: int = -1
+    """The claims up to this sequence number were moved into the document."""
     is_sealed: bool = False
-    """No claim can join it, because its first claims were moved into the document."""
-
-    @property
-    def node(self) -> str:
-        return f"q{self.name}"
+    """No claim can join it, because it was full."""
 
 
 class Sizes(NamedTuple):
-    """How a long queue is divided."""
+    """How a queue is divided."""
 
     window_max: int = 8
-    """Waiting claims in a document; further claims wait in buckets."""
+    """Claims that are moved from a bucket into the document at once."""
     bucket_max: int = 64
     """Claims in a bucket before the next one is opened; concurrent claims can exceed it."""
     joins_per_read: int = 16
     """Claims that a client sends to a bucket before it reads again how many are there."""
+    direct_max: int = 1
+    """Waiting claims in a document before the first bucket is opened."""
 
 
 @dataclass
@@ -285,75 +325,123 @@ class Document:
     marker: str = ""
     """The name of the node that keeps a closed resource from being deleted."""
     buckets: list[Bucket] = field(default_factory=list)
-    """Where claims wait behind those in the document, in order."""
+    """Where further claims wait, in the order in which they were opened."""
 
 
-def packed_claim(entry: Entry) -> list[Any]:
-    claim, owner, bucket = entry
+def packed_claim(entry: Entry, now_ms: int = -1) -> list[Any]:
+    """Encode a claim; `now_ms` is the instant of the step, if its write dates grants."""
+    claim, owner, queued = entry
     token: Any = claim.token
     if claim.token >= RELATIVE:
         token = [claim.token - RELATIVE]
-    key = [claim.session, claim.n, int(claim.state == HOLDING), claim.rank]
-    return [*key, *packed_entry(claim), token, *packed_grant(claim), list(owner), bucket]
+    grant = packed_grant(claim)
+    if is_granted_at(claim, now_ms):
+        grant[:2] = [0], [claim.max_hold_ms]
+    key = [claim.session, claim.n, int(claim.state == HOLDING), claim.rank, *packed_entry(claim)]
+    return [*key, token, *grant, list(owner), queued]
 
 
-def entry_from(values: Any, base: Base, zxid: int) -> Entry:
+def is_granted_at(claim: Claim, now_ms: int) -> bool:
+    """Return whether a step at this instant grants a claim, so that its write dates the grant."""
+    return claim.token >= RELATIVE and claim.granted_ms == now_ms
+
+
+def granted_times(max_hold_ms: int, stat: Stat) -> tuple[int, int]:
+    """Return when a write granted a claim, and when its max_hold has elapsed (0: never).
+
+    The write is dated in whole milliseconds, hence the one that is added.
+    """
+    return stat.mtime_ms, stat.mtime_ms + max_hold_ms + 1 if max_hold_ms else 0
+
+
+def entry_from(values: Any, base: Base, stat: Stat) -> Entry:
+    """Decode a claim; `stat` is that of a node which the write that stored it has set."""
     try:
         session, n, holds, rank, *entry, token = list(values)[:9]
-        *grant, owner, bucket = list(values)[9:]
-        number = base.token(zxid, int(token[0])) if isinstance(token, list) else int(token)
+        *grant, owner, queued = list(values)[9:]
+        if isinstance(grant[1], list):
+            grant[:2] = granted_times(int(grant[1][0]), stat)
+        number = base.token(stat.mzxid, int(token[0])) if isinstance(token, list) else int(token)
         state = HOLDING if holds else WAITING
         claim = claim_from(str(session), int(n), state, str(rank), entry, number, grant)
         of = Owner(int(owner[0]), str(owner[1]), str(owner[2]), str(owner[3]))
-        return Entry(claim, of, str(bucket))
+        return Entry(claim, of, str(queued))
     except (TypeError, ValueError, IndexError) as error:
         raise UnreadableError(f"a claim is not readable ({error})") from None
 
 
-def packed(document: Document, base: Base, closed_for_ms: int = 0) -> bytes:
-    """Encode a document; `closed_for_ms` is for how long this write closes the resource."""
-    entries = [packed_claim(entry) for entry in document.entries.values()]
-    buckets = [[one.name, one.start, int(one.is_sealed)] for one in document.buckets]
+def packed(document: Document, base: Base, now_ms: int, closed_for_ms: int) -> list[Any]:
+    """Encode a document.
+
+    `now_ms`: the instant of the step, or -1 if its write does not date grants;
+    `closed_for_ms`: for how long this write closes the resource.
+    """
+    entries = [packed_claim(entry, now_ms) for entry in document.entries.values()]
+    buckets = [[*one[:-1], int(one.is_sealed)] for one in document.buckets]
     closed = [closed_for_ms] if closed_for_ms else document.closed_ms
     rest = [document.limit, closed, document.marker, buckets]
-    return data_of([list(base), rest, entries])
+    return [list(base), rest, entries]
 
 
-def document_from(label: str, data: bytes, stat: Stat) -> Document:
-    if not data:
-        return Document()  # created but not written yet; no step leaves a node like this
+def document_from(label: str, values: Any, stat: Stat) -> Document:
+    """Decode a document; `stat` is that of a node which its write has set."""
     try:
-        base_values, (limit, closed, marker, buckets), entries = decode(data)
+        base_values, (limit, closed, marker, buckets), entries = values
         closed_ms = stat.mtime_ms + closed[0] if isinstance(closed, list) else closed
         base = base_from(label, base_values)
         document = Document(
-            {}, int(limit), int(closed_ms), str(marker),
-            [Bucket(str(name), str(start), bool(sealed)) for name, start, sealed in buckets],
-        )  # fmt: skip
+            {}, int(limit), int(closed_ms), str(marker), [_bucket(*one) for one in buckets]
+        )
     except (TypeError, ValueError, IndexError) as error:
         raise UnreadableError(f"a resource is not readable ({error})") from None
-    for values in entries:
-        entry = entry_from(values, base, stat.mzxid)
+    for one in entries:
+        entry = entry_from(one, base, stat)
         document.entries[entry.claim.session, entry.claim.n] = entry
     return document
 
 
-def packed_rings(rings: list[Wake], base: Base) -> bytes:
-    """Encode the content of a bell: the claims it rings for, the reasons, and tokens granted."""
+def _bucket(node: Any, start: Any, head_start_ms: Any, moved: Any, is_sealed: Any) -> Bucket:
+    return Bucket(str(node), str(start), int(head_start_ms), int(moved), bool(is_sealed))
+
+
+class Ring(NamedTuple):
+    """What a bell says about one claim."""
+
+    n: int
+    what: str
+    token: int
+    """The token that was granted, or 0."""
+
+
+class Rung(NamedTuple):
+    """The content of a bell."""
+
+    rings: list[Ring]
+    documents: list[tuple[tuple[str, str], int, Document]]
+    """The documents that the write has set, each with its resource and its version."""
+
+
+def packed_rings(rings: list[Wake], base: Base, documents: list[list[Any]]) -> bytes:
+    """Encode the content of a bell; a document has kind, name, version and `packed` content."""
     told = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in rings]
-    return data_of([list(base), told])
+    return data_of([list(base), told, documents])
 
 
-def rings_from(label: str, data: bytes, zxid: int) -> list[tuple[int, str, int]]:
-    """Decode a bell: for each claim its number, the reason, and its token if granted, else 0."""
+def rings_from(label: str, data: bytes, stat: Stat) -> Rung:
+    """Decode a bell."""
     try:
-        base_values, told = decode(data)
+        base_values, told, documents = decode(data)
         base = base_from(label, base_values)
-        return [
-            (int(n), str(what), base.token(zxid, int(i)) if what == WAKE_GRANTED else 0)
+        rings = [
+            Ring(int(n), str(what), base.token(stat.mzxid, int(i)) if what == WAKE_GRANTED else 0)
             for n, what, i in told
         ]
-    except TypeError as error:
+        found = [
+            ((str(kind), str(name)), int(version), document_from(label, values, stat))
+            for kind, name, version, values in documents
+        ]
+        return Rung(rings, found)
+    except (TypeError, ValueError) as error:
         raise UnreadableError(f"a bell is not readable ({error})") from None
 
 
@@ -369,7 +457,7 @@ def taken_from(data: bytes) -> Claim | None:
         return None
     try:
         said = decode(data)
-        claim = entry_from(said["claim"], Base(0, 0), 0).claim
+        claim = entry_from(said["claim"], Base(0, 0), Stat(0, 0, 0)).claim
         claim.reason, claim.by = str(said["reason"]), str(said["by"])
     except (TypeError, KeyError) as error:
         raise UnreadableError(f"a claim that was taken away is not readable ({error})") from None

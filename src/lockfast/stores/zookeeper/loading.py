@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
 from lockfast.core.commands import Place
@@ -13,10 +13,13 @@ from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context, Requests, remember
-from lockfast.stores.zookeeper.layout import Base, Entry
+from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
 from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.transport import Answer, Children, Get, Request, Set, Sync
+from lockfast.stores.zookeeper.transport import Answer, Children, Get, Request, Stat, Sync
 from lockfast.stores.zookeeper.view import Loaded, Missing
+
+PURGED_MAX: Final = 100
+"""The most claims of an ended session that one step deletes from buckets."""
 
 
 class Purge(NamedTuple):
@@ -51,8 +54,6 @@ class Loader:
         """Where claims of other processes were found."""
         self.nodes: dict[ClaimId, str] = {}
         """The nodes of claims that were found anywhere."""
-        self._seals = isinstance(command, c.Enter | c.Leave | Settle | Purge)
-        """Whether a bucket is sealed before it is read, because the document will be written."""
 
     def assume(self, one: Loaded) -> None:
         """Take a resource to be as it was left, without reading it."""
@@ -77,10 +78,6 @@ class Loader:
             while is_replaced(node, below):
                 node, below = await self._requests.call(Get(one.path), Children(one.path))
             show(self._context.label, one, node, below)
-            if isinstance(self._command, c.Enter) and one.document.buckets and not fresh:
-                # An outdated read would not show who has joined: this claim could overtake them.
-                await self.load(names, fresh=True)
-                return
             try:
                 await self._part(one)
                 await self._read_buckets(one)
@@ -90,7 +87,7 @@ class Loader:
             self.loaded[name] = one
             self._context.met(one)
             if isinstance(self._command, c.Enter):
-                one.as_of = as_of
+                one.as_of, one.seen_ms = as_of, self._context.network.now_ms()
                 remember(self._context.known, name, one.copy())
 
     async def _read_buckets(self, one: Loaded) -> None:
@@ -99,30 +96,52 @@ class Loader:
         if not buckets:
             return
         if isinstance(command, c.Claims):
-            while buckets:
-                await refill(self._requests, one, self._is_over, seals=False)
-        elif isinstance(command, c.Inspect):
-            answers = await self._requests.call(
-                *(Children(f"{one.path}/{bucket.node}") for bucket in buckets)
-            )
-            for bucket, answer in zip(buckets, answers, strict=True):
-                one.counts[bucket.name] = sum(node >= bucket.start for node in answer.children)
+            while one.unread():
+                await refill(self._requests, one, self._is_over, whole=True)
+        elif isinstance(command, c.Inspect) or self._asks_whether_wanted(one):
+            await read_names(self._requests, one, *buckets)
+        elif isinstance(command, Purge):
+            await self._peek_at_ended(command.session, one)
         elif isinstance(command, c.Enter):
-            (answer,) = await self._requests.call(Children(f"{one.path}/{buckets[-1].node}"))
-            one.last = max([buckets[-1].start, *answer.children])
-            one.last_count = len(answer.children)
+            joined = one.bucket_for(command.head_start_ms)
+            if joined is not None:
+                (queued,) = await read_names(self._requests, one, joined)
+                one.last = queued[-1].rank if queued else joined.start
+                crowd = self._context.crowd(joined.node)
+                crowd.counted, crowd.sent = len(one.below.get(joined.node, ())), 0
+
+    def _asks_whether_wanted(self, one: Loaded) -> bool:
+        """Return whether the reply says that others wait for a claim that its client retains."""
+        command = self._command
+        if not isinstance(command, c.Look | c.Enter | c.Convert):
+            return False
+        entry = one.document.entries.get((command.session, command.n))
+        return entry is not None and entry.claim.block > 1
+
+    async def _peek_at_ended(self, session: str, one: Loaded) -> None:
+        """Read claims of an ended session from buckets, for the step to delete them.
+
+        The others of very many vanish with the session's link.
+        """
+        buckets = list(one.document.buckets)
+        for bucket, queued in zip(
+            buckets, await read_names(self._requests, one, *buckets), strict=True
+        ):
+            mine = [q for q in queued if q.session == session][: PURGED_MAX - len(one.peeked)]
+            for entry in await read_entries(self._requests, one, bucket, mine, lambda _: False):
+                one.peeked[session, entry.claim.n] = entry
 
     async def _part(self, one: Loaded) -> None:
         """Separate live entries from dead ones, and find revoked claims."""
         entries = one.document.entries
         buckets = sorted({entry.bucket for entry in entries.values() if entry.bucket})
         alive = set(one.children)
-        requests: list[Request] = [Children(f"{one.path}/q{bucket}") for bucket in buckets]
+        requests: list[Request] = [Children(f"{one.path}/{bucket}") for bucket in buckets]
         own = self._not_found(one)
         requests += [Get(f"{one.path}/{node}") for node in own.values()]
         answers = await self._requests.call(*requests) if requests else ()
         for bucket, answer in zip(buckets, answers, strict=False):
-            alive |= {f"q{bucket}/{node}" for node in answer.children}
+            alive |= {f"{bucket}/{node}" for node in answer.children}
         for (of, node), answer in zip(own.items(), answers[len(buckets) :], strict=True):
             taken = k.taken_from(answer.data)
             if taken is not None:
@@ -157,9 +176,6 @@ class Loader:
     async def read_on(self, missing: Missing) -> None:
         if missing.resource is not None:
             await self.load([missing.resource])
-        if missing.seal is not None:
-            self._seals = True
-            await self.load([missing.seal])
         if missing.refill is not None:
             try:
                 await self._read_bucket(missing, self.loaded[missing.refill])
@@ -169,12 +185,19 @@ class Loader:
             await self._locate(missing.claim)
 
     async def _read_bucket(self, missing: Missing, one: Loaded) -> None:
-        requests, of = self._requests, missing.of
-        peeks = isinstance(self._command, c.Look | c.Leave)
-        if of is not None and peeks and of not in one.peeked:
-            await peek(requests, one, missing.bucket, of, self._is_over)
+        requests, of, command = self._requests, missing.of, self._command
+        peeks = isinstance(command, c.Look | c.Leave | c.Revoke | c.Break)
+        if missing.beside:
+            await peek(requests, one, missing.bucket, self._is_over, beside=missing.beside)
+        elif of is not None and peeks and of not in one.peeked:
+            wanted = {of}
+            if isinstance(command, c.Break):
+                wanted.update((witness.session, witness.n) for witness in command.witnesses)
+            await peek(requests, one, missing.bucket, self._is_over, wanted)
+            if of not in one.peeked:
+                one.missed.add(of)
         else:
-            await refill(requests, one, self._is_over, missing.bucket, of, seals=self._seals)
+            await refill(requests, one, self._is_over, missing.bucket, of)
 
     async def _locate(self, of: ClaimId) -> None:
         """Find a claim of another process: where it was last seen, or else anywhere."""
@@ -185,10 +208,11 @@ class Loader:
             if of in self.loaded[places[0][:2]].document.entries:
                 return
         self.locations[of] = ()
+        # Record all that are found: a command may be about many claims.
         for one in await load_all(self._requests):
-            if of in one.document.entries:
-                self.locations[of] = one.document.entries[of].claim.places
-                self.nodes[of] = one.document.entries[of].node
+            for key, entry in one.document.entries.items():
+                self.locations[key] = entry.claim.places
+                self.nodes[key] = entry.node
 
 
 def numbers_in(command: Steppable, own: OwnSession | None) -> list[int]:
@@ -203,7 +227,12 @@ def show(label: str, one: Loaded, node: Answer, below: Answer) -> None:
     if node.stat is not None and not below.error:
         one.exists, one.version = True, node.stat.version
         one.children = frozenset(below.children)
-        one.document = k.document_from(label, node.data, node.stat)
+        # Without data it was created but not written yet; no step leaves a node like this.
+        if node.data:
+            one.document = k.document_from(label, decode(node.data), node.stat)
+        # The server deletes containers whose last child is gone, whether they are listed or not.
+        buckets = one.document.buckets
+        one.document.buckets = [bucket for bucket in buckets if bucket.node in one.children]
 
 
 def part(one: Loaded, is_alive: Callable[[Entry], bool]) -> None:
@@ -214,21 +243,21 @@ def part(one: Loaded, is_alive: Callable[[Entry], bool]) -> None:
             one.dead.append(entries.pop(of))
 
 
-def keep_for_release(context: Context, name: Name, node: Answer, below: Answer) -> None:
-    """Keep what was read of a resource, for the release of a claim that holds it.
+def keep(context: Context, name: Name, version: int, document: Document) -> None:
+    """Keep a document that another process has written and sent, for our next step.
 
-    Entries whose nodes are in buckets count as alive, because these were not read. That suffices:
-    the multi requires the node of each claim that it grants.
+    Its entries count as alive. That suffices: a multi requires the node of each claim it grants.
     """
-    if is_replaced(node, below):
-        return
-    one = Loaded(*name, context.paths.resource(*name))
-    show(context.label, one, node, below)
-    part(one, lambda entry: bool(entry.bucket) or entry.node in one.children)
-    context.met(one)
     known = context.known.get(name)
-    if known is None or known.version < one.version:
-        remember(context.known, name, one)
+    if known is not None and known.version >= version:
+        return
+    nodes = [entry.node.partition("/")[0] for entry in document.entries.values()]
+    nodes += [bucket.node for bucket in document.buckets]
+    children = frozenset([*nodes, document.marker] if document.marker else nodes)
+    one = Loaded(*name, context.paths.resource(*name), True, version, children, document)
+    one.seen_ms = context.network.now_ms()
+    context.met(one)
+    remember(context.known, name, one)
 
 
 def is_replaced(node: Answer, below: Answer) -> bool:
@@ -253,91 +282,116 @@ def is_consistent(loaded: dict[Name, Loaded]) -> bool:
     return True
 
 
+async def read_names(requests: Requests, one: Loaded, *buckets: Bucket) -> list[list[k.Queued]]:
+    """Return the claims that wait in each of these buckets and are not in the document.
+
+    The names are no older than this request: an outdated list would lack claims that have joined.
+    """
+    paths = [f"{one.path}/{bucket.node}" for bucket in buckets]
+    _, *answers = await requests.call(Sync(one.path), *map(Children, paths))
+    found: list[list[k.Queued]] = []
+    for bucket, answer in zip(buckets, answers, strict=True):
+        queued = [q for q in k.queued_in(bucket, answer.children) if q.number > bucket.moved]
+        if not answer.error:
+            one.below[bucket.node] = frozenset(answer.children)
+        one.counts[bucket.node] = len(queued)
+        found.append(queued)
+    return found
+
+
 async def refill(
     requests: Requests,
     one: Loaded,
     is_over: Callable[[str], bool],
-    name: str = "",
+    node: str = "",
     of: ClaimId | None = None,
     *,
-    seals: bool,
+    whole: bool = False,
 ) -> None:
-    """Read the claims of a bucket into the document: of the named one, or of the next.
+    """Move the first claims of a bucket into the document: of the named one, or of the next.
 
-    With `seals`, first close the bucket to further claims, and read as many claims as the window
-    holds, or up to the claim `of`. Otherwise, read them all.
+    Move as many as the window holds, or up to the claim `of`, or all. Claims that join the bucket
+    after this have higher numbers.
     """
     buckets = one.document.buckets
-    bucket = next((b for b in buckets if b.name == name), min(buckets, key=lambda b: b.start))
-    last, path = buckets[-1], f"{one.path}/{bucket.node}"
-    is_sealed = bucket.is_sealed or seals
-    # Either way, what is read is not older than the seal.
-    first: Request = Set(path, b"") if seals and not bucket.is_sealed else Sync(path)
-    _, below = await requests.call(first, Children(path))
-    nodes = sorted(node for node in below.children if node >= bucket.start)
-    claims = [k.claim_of(node) for node in nodes]
-    count = len(nodes)
+    lowest = min(one.unread(), key=lambda bucket: bucket.start, default=None)
+    bucket = next((bucket for bucket in buckets if bucket.node == node), lowest)
+    assert bucket is not None, "there is a bucket to read"
+    (queued,) = await read_names(requests, one, bucket)
+    claims = [(q.session, q.n) for q in queued]
     if of is not None and of not in claims:
         one.missed.add(of)
-    if seals:
-        count = max(requests.context.sizes.window_max, claims.index(of) + 1 if of in claims else 0)
-    for found in await read_entries(requests, path, nodes[:count], is_over):
-        one.document.entries.setdefault((found.claim.session, found.claim.n), found)
-    stays = set(claims[count:])
-    one.peeked = {
-        key: e for key, e in one.peeked.items() if e.bucket != bucket.name or key in stays
-    }
+    count = max(requests.context.sizes.window_max, claims.index(of) + 1 if of in claims else 0)
+    moving, staying = (queued, []) if whole else (queued[:count], queued[count:])
+    for entry in await read_entries(requests, one, bucket, moving, is_over):
+        one.document.entries.setdefault((entry.claim.session, entry.claim.n), entry)
+    one.peeked = {key: e for key, e in one.peeked.items() if key not in one.document.entries}
+    one.counts[bucket.node] = len(staying)
     at = buckets.index(bucket)
-    rest = nodes[count : count + 1]
-    buckets[at : at + 1] = [bucket._replace(start=node, is_sealed=is_sealed) for node in rest]
-    one.is_refilled = True
-    one.open_reads |= not is_sealed
-    if seals and bucket == last:
-        one.next_start = nodes[-1] if nodes else ""
-    if is_sealed and not below.children and not below.error:
-        one.emptied.append(bucket.node)
+    if not staying and (bucket.is_sealed or bucket.node not in one.below):
+        del buckets[at]
+        one.is_refilled = True
+    elif moving:
+        first = staying[0] if staying else moving[-1]
+        buckets[at] = bucket._replace(start=first.start, moved=moving[-1].number)
+        one.is_refilled = True
 
 
 async def peek(
-    requests: Requests, one: Loaded, name: str, of: ClaimId, is_over: Callable[[str], bool]
+    requests: Requests,
+    one: Loaded,
+    node: str,
+    is_over: Callable[[str], bool],
+    wanted: Collection[ClaimId] = (),
+    beside: str = "",
 ) -> None:
-    """Read a claim from its bucket, with the claims next to it, and leave them there."""
-    bucket = next(b for b in one.document.buckets if b.name == name)
-    path = f"{one.path}/{bucket.node}"
-    (below,) = await requests.call(Children(path))
-    nodes = sorted(node for node in below.children if node >= bucket.start)
-    at = next((i for i, node in enumerate(nodes) if k.claim_of(node) == of), -1)
-    near = nodes[max(0, at - 1) : at + 2] if at >= 0 else []
-    found = {
-        (entry.claim.session, entry.claim.n): entry
-        for entry in await read_entries(requests, path, near, is_over)
-    }
-    if of not in found:
-        one.missed.add(of)
-    one.peeked.update({key: e for key, e in found.items() if key not in one.document.entries})
+    """Read claims of a bucket with those next to them, or those next to a rank.
+
+    They stay in the bucket.
+    """
+    bucket = next(bucket for bucket in one.document.buckets if bucket.node == node)
+    (queued,) = await read_names(requests, one, bucket)
+    if beside:
+        at = sum(q.rank < beside for q in queued)
+        near = queued[max(0, at - 1) : at + 1]
+    else:
+        found = [i for i, q in enumerate(queued) if (q.session, q.n) in wanted]
+        chosen = sorted({j for i in found for j in (i - 1, i, i + 1) if 0 <= j < len(queued)})
+        near = [queued[j] for j in chosen]
+    for entry in await read_entries(requests, one, bucket, near, is_over):
+        of = (entry.claim.session, entry.claim.n)
+        if of not in one.document.entries:
+            one.peeked[of] = entry
 
 
 async def read_entries(
-    requests: Requests, path: str, nodes: Sequence[str], is_over: Callable[[str], bool]
+    requests: Requests,
+    one: Loaded,
+    bucket: Bucket,
+    queued: Sequence[k.Queued],
+    is_over: Callable[[str], bool],
 ) -> list[Entry]:
     """Read claims that wait in a bucket, without those that were revoked or whose session ended.
 
     Raises Outdated if one of them was granted since the document was read.
     """
     entries: list[Entry] = []
-    for answer in await requests.call(*(Get(f"{path}/{node}") for node in nodes)) if nodes else ():
+    nodes = [f"{bucket.node}/{q.node}" for q in queued]
+    answers = await requests.call(*(Get(f"{one.path}/{node}") for node in nodes)) if nodes else ()
+    for q, node, answer in zip(queued, nodes, answers, strict=True):
         if not answer.error and not answer.data:
             raise Outdated
         if not answer.error and answer.data.startswith(b"["):
-            entry = k.entry_from(decode(answer.data), Base(0, 0), 0)
+            entry = k.entry_from(decode(answer.data), Base(0, 0), Stat(0, 0, 0))
+            entry.claim.rank = q.rank
             if not is_over(entry.claim.session):
-                entries.append(entry)
+                entries.append(entry._replace(queued=node))
     return entries
 
 
 async def load_all(requests: Requests) -> list[Loaded]:
     """Return every resource in use, with all its claims."""
     (found,) = await requests.call(Children(requests.context.paths.resources))
-    loader = Loader(requests, c.Claims(""))  # of no session: it reads all claims and seals nothing
+    loader = Loader(requests, c.Claims(""))  # of no session: it reads all claims
     await loader.load(sorted(k.resource_of(node) for node in found.children))
     return list(loader.loaded.values())

@@ -36,7 +36,7 @@ from lockfast.stores.zookeeper.transport import (
 )
 
 CREATE2, CREATE_CONTAINER, ERROR = 15, 19, -1
-EPHEMERAL, CONTAINER = 1, 4
+EPHEMERAL, SEQUENCE, CONTAINER = 1, 2, 4
 _ERRORS: Final = {
     kz.NoNodeError: t.NO_NODE,
     kz.NodeExistsError: t.NODE_EXISTS,
@@ -61,16 +61,18 @@ class _Multi(NamedTuple):
     def serialize(self) -> bytes:
         return bytes(wire.Transaction(self.operations).serialize())
 
-    @staticmethod
-    def deserialize(data: bytes, offset: int) -> list[Answer]:
+    def deserialize(self, data: bytes, offset: int) -> list[Answer]:
         """Decode one answer, in a list because kazoo expects the reply to a multi to be one."""
         stats: list[Stat | None] = []
+        numbered: list[str] = []
         codes: list[int] = []
         header, offset = wire.MultiHeader.deserialize(data, offset)
         while not header.done:
             stat = None
             if header.type in (wire.Create.type, CREATE2, CREATE_CONTAINER):
-                _, offset = wire.read_string(data, offset)
+                path, offset = wire.read_string(data, offset)
+                if getattr(self.operations[len(stats)], "flags", 0) & SEQUENCE:
+                    numbered.append(path.rpartition("/")[2])
                 if header.type != wire.Create.type:
                     offset += wire.stat_struct.size
             elif header.type == wire.SetData.type:
@@ -84,7 +86,7 @@ class _Multi(NamedTuple):
         for at, code in enumerate(codes):
             if code not in (0, kz.RuntimeInconsistency.code):
                 return [Answer(_CODES.get(code, t.OTHER), failed=at)]
-        return [Answer("", stats=tuple(stats))]
+        return [Answer("", stats=tuple(stats), numbered=tuple(numbered))]
 
 
 def _stat(stat: Any) -> Stat:
@@ -101,6 +103,9 @@ class KazooFlight:
 
     def answers(self, label: str, timeout_s: Callable[[], float]) -> list[Answer]:
         """Wait for all answers and return them; `timeout_s` returns the time left."""
+        if self.results:
+            # Answers arrive in order; wait for the last one, so that this thread wakes up once.
+            self.results[-1].wait(max(0.0, timeout_s()))
         found = []
         for result in self.results:
             try:
@@ -231,7 +236,7 @@ class KazooLink:
         if isinstance(operation, t.Create):
             if operation.container:
                 return _CreateContainer(operation.path, operation.data, self._acl, CONTAINER)
-            flags = EPHEMERAL if operation.ephemeral else 0
+            flags = EPHEMERAL * operation.ephemeral + SEQUENCE * operation.sequence
             return wire.Create(operation.path, operation.data, self._acl, flags)
         if isinstance(operation, t.Delete):
             return wire.Delete(operation.path, operation.version)

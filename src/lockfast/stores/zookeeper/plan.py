@@ -5,6 +5,7 @@ A plan checks everything the table's decision rests on:
   - of each resource, the version of its node, which every step there raises, except that claims
     join and leave buckets without it;
   - of a bucket that a claim joins, that it is open;
+  - of a bucket that is deleted, that no claim is in it;
   - that this is still the node that was read, not another one of the same name: some node below
     it that existed then still exists (a node with children cannot be deleted, and no name below a
     resource is used twice);
@@ -19,9 +20,10 @@ only makes room, and the claims waiting for it watch its session.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from lockfast.core.commands import HOLDING, REVOKED, WAITING, Wake
-from lockfast.core.rows import Claim
+from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, WAKE_WANTED, Wake
+from lockfast.core.rows import Claim, entered_of
 from lockfast.stores.derived.stored import RELATIVE
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
@@ -29,6 +31,9 @@ from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
 from lockfast.stores.zookeeper.view import Loaded, Missing, View
+
+SENT_MAX: Final = 8192
+"""The size of the documents that one bell brings, in bytes. One multi may ring many bells."""
 
 
 @dataclass
@@ -43,9 +48,14 @@ class Plan:
     claims: dict[ClaimId, Claim] = field(default_factory=dict)
     changed: set[ClaimId] = field(default_factory=set)
     nodes: dict[ClaimId, str] = field(default_factory=dict)
-    """For each claim, the node of its first place, below the resource."""
+    """For each new claim, the node of its first place, below the resource; in a bucket, without the
+    number that the server appends."""
+    joined: str = ""
+    """The bucket that the new claim joins without a change of the document."""
     closed: list[Name] = field(default_factory=list)
     """Resources that the write closes: until an instant of the leader's clock at the write."""
+    wakes: list[Wake] = field(default_factory=list)
+    """Wakes in addition to the table's."""
     tokens: int = 0
     """How many tokens the write allocates."""
     raised: tuple[Base, int] | None = None
@@ -75,13 +85,14 @@ class Planner:
         self._base, self._base_version = context.base
         self._now_ms = view.instant.now_ms
         self._unique = f"{arrival:x}"
-        self._sizes = context.sizes
+        self._context = context
         self._sealed = sealed
         self._plan = Plan(self._base, claims=view.claims())
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
-        self._bells: list[Operation] = []
         self._notices: list[Wake] = []
+        self._sent: dict[Name, list[Any]] = {}
+        """The documents that the write sets and that bells may bring."""
 
     def plan(self, acting: str, wakes: list[Wake], *, tidies: bool) -> Plan:
         """Return the multi to send; with `tidies`, also remove dead entries."""
@@ -102,7 +113,7 @@ class Planner:
             return plan
         for of in sorted(plan.changed):
             self._claim(of, before.get(of), plan.claims.get(of), documents)
-        self._wakes(wakes)
+        self._grants()
         operations: list[Operation] = []
         if acting:
             self._sessions[acting] = None
@@ -112,7 +123,7 @@ class Planner:
             operations.append(self._base_operation())
         for name, one in view.loaded.items():
             operations += self._resource(name, one, documents[name])
-        plan.operations = operations + self._bells
+        plan.operations = operations + self._bells(wakes)
         return plan
 
     def _base_operation(self) -> Operation:
@@ -135,8 +146,8 @@ class Planner:
                 continue
             if claim.state != REVOKED and any(p[:2] == (one.kind, one.name) for p in claim.places):
                 known = old.entries.get(of)
-                bucket = known.bucket if known is not None else ""
-                entries[of] = Entry(claim, self._view.owners[claim.session], bucket)
+                queued = known.queued if known is not None else ""
+                entries[of] = Entry(claim, self._view.owners[claim.session], queued)
         closed_ms = row.closed_ms if row.closed_ms > self._now_ms else 0
         return Document(entries, row.limit, closed_ms, old.marker, list(old.buckets))
 
@@ -184,64 +195,56 @@ class Planner:
     def _join(
         self, name: Name, document: Document, of: ClaimId, claim: Claim, *, is_first: bool
     ) -> None:
-        """Create the node of a new claim, in the document's window or in a bucket."""
+        """Create the node of a new claim: below the resource or, if others wait, in a bucket."""
         one, ops = self._view.loaded[name], self._ops[name]
         entry = document.entries[of]
-        bucket = None
-        if claim.state == WAITING and len(claim.places) == 1:
-            bucket = self._bucket_for(document, claim.rank, ops, one)
-        if bucket is None:
-            self._notify_holder(document, of)
-            ops.creates.append(Create(f"{one.path}/{entry.node}", b"", True))
-            data = b""
-        else:
+        node = entry.node
+        others = [other.claim for key, other in document.entries.items() if key != of]
+        waiting = sum(other.state == WAITING for other in others)
+        joins = bool(document.buckets) or waiting >= self._context.sizes.direct_max
+        if claim.state == WAITING and len(claim.places) == 1 and joins:
+            bucket = self._bucket_for(document, claim, ops, one)
             del document.entries[of]
-            claim.rank = k.rank_in_bucket(claim.rank, *of)
-            entry = entry._replace(bucket=bucket.name)
+            node = f"{bucket.node}/{k.bucket_prefix(claim)}"
             data = k.data_of(k.packed_claim(entry))
-            ops.creates.append(Create(f"{one.path}/{entry.node}", data, True))
-        if is_first:
-            self._plan.nodes[of] = entry.node
-
-    def _notify_holder(self, document: Document, of: ClaimId) -> None:
-        """Tell a sole holder that the first claim has joined, so that it reads the document.
-
-        Its release then finds the document as it assumes, and hands over in one write.
-        """
-        others = [entry.claim for key, entry in document.entries.items() if key != of]
-        if len(others) == 1 and others[0].state == HOLDING:
-            (holder,) = others
-            inbox = self._view.owners[holder.session].inbox
-            self._notices.append(Wake(inbox, holder.session, holder.n, k.JOINED))
-
-    def _bucket_for(self, document: Document, rank: str, ops: _Ops, one: Loaded) -> Bucket | None:
-        """Return the bucket of a long queue for a claim of this rank; None for the document."""
-        buckets = document.buckets
-        at = max((i for i, bucket in enumerate(buckets) if bucket.start <= rank), default=-1)
-        if buckets and at < 0:
-            return None
-        if buckets:
-            chosen = buckets[at]
-            is_closed = chosen.is_sealed or chosen.name in self._sealed
-            is_last = at == len(buckets) - 1
-            is_full = one.last_count + one.joined >= self._sizes.bucket_max
-            if not is_closed and not (is_last and is_full):
-                ops.checks.append(Check(f"{one.path}/{chosen.node}", 0))
-                return chosen
-            if not is_last:
-                return None
+            ops.creates.append(Create(f"{one.path}/{node}", data, ephemeral=True, sequence=True))
         else:
-            waiting = [e for e in document.entries.values() if e.claim.state == WAITING]
-            is_short = len(waiting) <= self._sizes.window_max
-            if is_short or any(e.claim.rank > rank for e in waiting):
-                return None
-        opened = Bucket(self._unique, rank)
-        buckets.append(opened)
+            ops.creates.append(Create(f"{one.path}/{node}", b"", ephemeral=True))
+        if claim.state == WAITING:
+            self._notify_holders([other for other in others if other.state == HOLDING])
+        if is_first:
+            self._plan.nodes[of] = node
+
+    def _notify_holders(self, holders: list[Claim]) -> None:
+        """Tell clients that retain the lock that others want it; the table does so only if the
+        queue was certainly empty. Send a changed document to a sole holder, so that its release
+        hands over in one write."""
+        for holder in holders:
+            inbox = self._view.owners[holder.session].inbox
+            if holder.block > 1:
+                self._plan.wakes.append(Wake(inbox, holder.session, holder.n, WAKE_WANTED))
+            if len(holders) == 1 and not self._plan.joined:
+                self._notices.append(Wake(inbox, holder.session, holder.n, k.JOINED))
+
+    def _bucket_for(self, document: Document, claim: Claim, ops: _Ops, one: Loaded) -> Bucket:
+        """Return the bucket that a claim joins: the open one, or another if that is full."""
+        head_start_ms = claim.entered_ms - entered_of(claim.rank)
+        bucket, start = one.bucket_for(head_start_ms), claim.rank
+        if bucket is not None and bucket.node not in self._sealed:
+            if not self._context.crowd(bucket.node).is_full(self._context.sizes):
+                ops.checks.append(Check(f"{one.path}/{bucket.node}", 0))
+                self._plan.joined = bucket.node
+                return bucket
+            self._seal(one, document, bucket, ops)
+            # Behind all claims in the full one, even if the clocks of their clients are ahead.
+            start = max(start, k.following(one.last or bucket.start))
+        opened = Bucket(f"q{self._unique}", start, head_start_ms)
+        document.buckets.append(opened)
         ops.creates.append(Create(f"{one.path}/{opened.node}", b"", container=True))
         return opened
 
-    def _wakes(self, wakes: list[Wake]) -> None:
-        """Set the nodes of granted claims, which proves that they exist, and ring their bells."""
+    def _grants(self) -> None:
+        """Set the nodes of granted claims, which proves that they exist."""
         granted = {
             of
             for of in self._plan.changed
@@ -249,17 +252,36 @@ class Planner:
             and of in self._plan.claims
             and self._plan.claims[of].token >= RELATIVE
         }
-        rings: dict[str, list[Wake]] = {}
         for of in sorted(granted):
             name = self._plan.claims[of].places[0][:2]
             self._set(name, self._view.loaded[name].document.entries[of].node, b"")
-        for wake in [*wakes, *self._notices]:
+
+    def _bells(self, wakes: list[Wake]) -> list[Operation]:
+        """Ring the bells of sessions in other processes.
+
+        A bell brings the document of each lock that was granted, or whose queue was joined, so that
+        the next step of its client need not read it.
+        """
+        rings: dict[str, list[Wake]] = {}
+        for wake in dict.fromkeys([*wakes, *self._plan.wakes, *self._notices]):
             mine = self._own.get(wake.session)
             if wake.n and (mine is None or mine.deliver is None):
                 rings.setdefault(wake.session, []).append(wake)
+        operations: list[Operation] = []
         for session, told in rings.items():
-            bell = self._paths.bell(session)
-            self._bells.append(Set(bell, k.packed_rings(told, self._base)))
+            names = {
+                place[:2]: None
+                for wake in told
+                if wake.what in (WAKE_GRANTED, k.JOINED)
+                for place in self._plan.claims[session, wake.n].places
+                if place[:2] in self._sent
+            }
+            documents = [
+                [*name, self._plan.after[name].version, self._sent[name]] for name in names
+            ]
+            data = k.packed_rings(told, self._base, documents)
+            operations.append(Set(self._paths.bell(session), data))
+        return operations
 
     def _set(self, name: Name, node: str, data: bytes) -> None:
         ops = self._ops[name]
@@ -282,9 +304,7 @@ class Planner:
             # At most nodes in buckets change.
             relied_on = self._relied_on(one) if ops.touched or not ops.creates else []
             return [*relied_on, *ops.checks, *ops.creates, *ops.deletes, *ops.sets]
-        if one.open_reads:
-            raise Missing(seal=name)
-        self._replace_buckets(one, document, ops)
+        self._remove_buckets(one, document, ops)
         created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
         left = {c for c in one.children | created if c not in ops.deleted and "/" not in c}
         after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
@@ -294,7 +314,11 @@ class Planner:
         if self._view.instant.by_server and document.closed_ms > one.document.closed_ms:
             closed_for_ms = document.closed_ms - self._now_ms
             self._plan.closed.append(name)
-        data = k.packed(document, self._base, closed_for_ms)
+        by_server = self._view.instant.by_server
+        values = k.packed(document, self._base, self._now_ms if by_server else -1, closed_for_ms)
+        data = k.data_of(values)
+        if len(data) * len(self._view.loaded) <= SENT_MAX:
+            self._sent[name] = values
         is_empty = not (document.entries or document.closed_ms or document.buckets)
         if not one.exists:
             if is_empty:
@@ -317,20 +341,35 @@ class Planner:
         operations = [*ops.checks, *ops.creates, *ops.deletes, *ops.sets]
         return [*operations, Set(path, data, one.version)]
 
-    def _replace_buckets(self, one: Loaded, document: Document, ops: _Ops) -> None:
-        """Delete sealed buckets that are empty; open a bucket after the last one was sealed.
+    def _remove_buckets(self, one: Loaded, document: Document, ops: _Ops) -> None:
+        """Delete buckets that have no node left: full ones, and all when the lock becomes free.
 
-        Otherwise all claims that join at this moment would compete for opening one.
+        That a bucket can be deleted proves that no claim has joined it since it was read.
         """
-        for node in one.emptied:
-            self._delete((one.kind, one.name), node)
-        if one.next_start and (not document.buckets or document.buckets[-1].is_sealed):
-            opened = Bucket(self._unique, one.next_start)
-            document.buckets.append(opened)
-            path = f"{one.path}/{opened.node}"
-            ops.creates.append(Create(path, b"", container=True))
-            # The server deletes only containers that have had children.
-            ops.creates += [Create(f"{path}/-"), Delete(f"{path}/-")]
+        holders = [e.claim for e in document.entries.values() if e.claim.state == HOLDING]
+        retains = any(holder.block > 1 and holder.token >= RELATIVE for holder in holders)
+        listed = {bucket.node: bucket for bucket in document.buckets}
+        for node, names in one.below.items():
+            is_open = node in listed and not listed[node].is_sealed
+            if one.counts[node] or (is_open and holders and not retains):
+                continue
+            if all(f"{node}/{claim}" in ops.deleted for claim in names):
+                self._delete((one.kind, one.name), node)
+                document.buckets = [bucket for bucket in document.buckets if bucket.node != node]
+            elif is_open:
+                # Nodes of revoked claims are left. Nobody would serve a claim that joins now.
+                self._seal(one, document, listed[node], ops)
+        if retains:
+            # Whoever joins has to see that the holder's client retains the lock.
+            for bucket in document.buckets:
+                self._seal(one, document, bucket, ops)
+
+    def _seal(self, one: Loaded, document: Document, bucket: Bucket, ops: _Ops) -> None:
+        """Let no further claim join a bucket."""
+        if not bucket.is_sealed:
+            at = document.buckets.index(bucket)
+            document.buckets[at] = bucket._replace(is_sealed=True)
+            ops.sets.append(Set(f"{one.path}/{bucket.node}", b"", 0))
 
     def _relied_on(self, one: Loaded) -> list[Operation]:
         """Check a resource that does not change but that the decision may rely on."""

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lockfast.core import commands as c
-from lockfast.core.commands import Place, Reply, Wake
+from lockfast.core.commands import HOLDING, Place, Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.numbers import is_seen
 from lockfast.core.reasons import ALREADY_RELEASED, EXPIRED
 from lockfast.core.rows import Claim, entered_of
 from lockfast.core.table import Table
@@ -48,14 +47,24 @@ from lockfast.stores.zookeeper.loading import (
 )
 from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession
 from lockfast.stores.zookeeper.plan import Plan, Planner
-from lockfast.stores.zookeeper.transport import Answer, Check, Exists, LinkLostError, Multi
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Check,
+    Children,
+    Exists,
+    LinkLostError,
+    Multi,
+)
 from lockfast.stores.zookeeper.view import Loaded, Missing, View
 
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
 WRITTEN_MS: Final = 20
-"""How long a resource that others use is assumed to be as our own step wrote it: a worker that
-releases a lock often asks for it again at once."""
+"""How long a resource that others use is assumed to be as we last knew it: a worker that releases a
+lock often asks for it again at once."""
+SEEN_MS: Final = 1000
+"""How long claims join a bucket without a look at the resource: its holder may have died since, and
+then nobody hands over the lock before a claim in the queue looks at it."""
 TAKES_TURN: Final = (c.Enter, c.Leave, c.Convert)
 """Commands that usually change a document, so they take their turn before they read it."""
 OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
@@ -146,10 +155,10 @@ class Step:
                 return Outcome(reply, wakes, view.logged)
             if not plan.after:
                 # The documents stay as they are, so our other steps need not wait for this one.
-                if isinstance(self._command, c.Enter):
-                    self._context.joins_buckets(self._loaded)
+                if plan.joined:
+                    self._context.crowd(plan.joined).sent += 1
                 self._conflicts.over()
-            outcome = await self._commit(view, plan, reply, wakes)
+            outcome = await self._commit(view, plan, reply, [*wakes, *plan.wakes])
             if outcome is not None:
                 return outcome
             await self._conflicts.another()
@@ -198,6 +207,8 @@ class Step:
                 ]
         # Before anything is read: a read does not show an enter that is sent after it.
         n = getattr(command, "n", 0)
+        if isinstance(command, c.Leave) and own is not None:
+            own.finish(n)
         self._met, is_doubted = own.known(n) if own is not None else (None, False)
         if self._assumes(names):
             return
@@ -218,12 +229,11 @@ class Step:
             await self._resolve_doubt(own, n, self._met)
 
     def _assumes(self, names: Sequence[Name]) -> bool:
-        """Let a new claim enter resources as our last steps read or left them, or else free ones.
+        """Let a new claim enter resources as we last knew them, or else free ones.
 
-        Return False if they have to be read. Others change a resource that they use (but hardly
-        since we have written it just now), and they join buckets, which no version shows: then only
-        a read that was sent after the claim arrived tells which claims it must follow. One read
-        serves several claims that arrived before it.
+        Return False if they have to be read, because others use them. To join a bucket, it is
+        enough to have known of it lately: the server numbers the claims that join, and refuses
+        those that come too late.
         """
         command, context, own = self._command, self._context, self._session
         if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
@@ -232,16 +242,24 @@ class Step:
         now_ms = context.network.now_ms()
         for name in names:
             one = context.known.get(name) or self._loader.absent(name)
-            is_used = name in context.busy and one.written_ms + WRITTEN_MS < now_ms
-            is_private = not (self._conflicts.count or is_used or one.document.buckets)
-            is_current = one.as_of > self._since and one.joined < context.sizes.joins_per_read
-            if not is_private and not is_current:
+            bucket = one.bucket_for(command.head_start_ms)
+            if bucket is not None and not self._may_join(bucket.node):
                 return False
+            if one.as_of <= self._since:
+                lately_ms = SEEN_MS if bucket is not None else WRITTEN_MS
+                is_used = name in context.busy and one.seen_ms + lately_ms < now_ms
+                if is_used or self._conflicts.count:
+                    return False
             assumed.append(one.copy())
         self._is_guess = any(one.as_of <= self._since for one in assumed)
         for one in assumed:
             self._loader.assume(one)
         return True
+
+    def _may_join(self, bucket: str) -> bool:
+        """Return whether another claim may join a bucket before we read its size again."""
+        crowd, sizes = self._context.crowd(bucket), self._context.sizes
+        return not crowd.is_full(sizes) and crowd.sent < sizes.joins_per_read
 
     async def _load(self) -> None:
         """Read again what the step has read or assumed."""
@@ -251,8 +269,15 @@ class Step:
     async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
         """Determine whether an enter without a reply was executed."""
         path = f"{self._paths.resource(*claim.places[0][:2])}/{claim.node}"
-        (node,) = await self._requests.call(Exists(path))
-        if node.stat is not None:
+        if "/" in claim.node:
+            above, _, prefix = path.rpartition("/")
+            (below,) = await self._requests.call(Children(above))
+            nodes = [node for node in below.children if node.startswith(prefix)]
+            claim.node = f"{claim.node.partition('/')[0]}/{nodes[0]}" if nodes else claim.node
+        else:
+            (node,) = await self._requests.call(Exists(path))
+            nodes = [claim.node] if node.stat is not None else []
+        if nodes:
             own.saw(n)
         else:
             own.undoubt(n, claim)
@@ -275,6 +300,7 @@ class Step:
         return View(
             self._loaded, self._own, self._loader.sessions, self._loader.locations,
             self._loader.nodes, self._instant, self._arrival,
+            exact=isinstance(self._command, c.Look | c.Leave | c.Revoke),
         )  # fmt: skip
 
     # ── deciding ─────────────────────────────────────────────────────────────────────
@@ -304,14 +330,29 @@ class Step:
         else:
             reply, wakes = table.apply(command, now_ms, wall_us)
         self.unsettled = [Place(row.kind, row.name, "") for row in table.unsettled]
-        return reply, wakes
+        return self._dated(view, reply), wakes
+
+    def _dated(self, view: View, reply: Reply) -> Reply:
+        """Return a reply that dates an earlier grant by the upper bound of the leader's clock.
+
+        The holder counts its max_hold from then.
+        """
+        if not isinstance(reply, c.Granted) or not self._instant.by_server:
+            return reply
+        of = (getattr(self._command, "session", ""), getattr(self._command, "n", 0))
+        before = view.before.get(of)
+        if before is None or before.state != HOLDING:
+            return reply
+        doubt_ms = self._context.clock.doubt_ms(self._context.network.now_ms())
+        return reply._replace(for_ms=reply.for_ms + doubt_ms)
 
     def _lag(self) -> int:
         """Return how far our clock lags behind the claims in the queues to join."""
         loaded = self._loaded.values()
         claims = [entry.claim for one in loaded for entry in one.document.entries.values()]
         others = [(claim.entered_ms, claim.rank) for claim in claims]
-        others += [(entered_of(one.last), one.last) for one in loaded if one.last]
+        buckets = [bucket for one in loaded for bucket in one.document.buckets]
+        others += [(entered_of(b.start) + b.head_start_ms, b.start) for b in buckets]
         return lag_ms(others, self._instant.now_ms, self._arrival)
 
     # ── committing ───────────────────────────────────────────────────────────────────
@@ -322,8 +363,7 @@ class Step:
         """Commit a plan; return the outcome, or None on conflict."""
         operations = tuple(plan.operations)
         for after in plan.after.values():
-            if not after.document.buckets:
-                after.as_of = self._own.next_arrival(0)
+            after.as_of = self._own.next_arrival(0)
         entered = self._entered(view, plan)
         try:
             if entered is None:
@@ -333,9 +373,8 @@ class Step:
                 # Atomically: a release of the claim either came first, which prevents the enter, or
                 # finds the claim in doubt and reads after the enter on the same link.
                 with own.mutex:
-                    if is_seen(own, n):
+                    if own.doubt(n, claim) is None:
                         return Outcome(c.Refused(c.WHY_FINISHED, ALREADY_RELEASED))
-                    own.doubt(n, claim)
                     flight = self._requests.submit([Multi(operations)])
             (answer,) = await self._requests.finish(flight)
         except (StoreUnavailableError, LinkLostError):
@@ -357,6 +396,9 @@ class Step:
         stat = next((stat for stat in answer.stats if stat is not None), None)
         if plan.raised is not None:
             self._context.base = plan.raised
+        for of, node in plan.nodes.items():
+            if "/" in node:
+                plan.nodes[of] = f"{node.partition('/')[0]}/{answer.numbered[0]}"
 
         def token_at(position: int) -> int:
             # Not the base of the context, which another thread may have read since.
@@ -366,7 +408,11 @@ class Step:
         for name in plan.closed:
             assert stat is not None
             plan.after[name].document.closed_ms += stat.mtime_ms - self._instant.now_ms
+        now_ms, _, by_server = self._instant
         for claim in plan.claims.values():
+            if by_server and k.is_granted_at(claim, now_ms):
+                assert stat is not None
+                claim.granted_ms, claim.until_ms = k.granted_times(claim.max_hold_ms, stat)
             claim.token = resolved(claim.token, token_at)
         outcome = Outcome(
             resolved(reply, token_at),
@@ -400,7 +446,7 @@ class Step:
             await self._read_session(k.session_of(path.rpartition("/")[2]))
         elif isinstance(failed, Check) and failed.version == 0:
             # Only joining a bucket checks a version 0 that is not a session's.
-            self._sealed.add(path.rpartition("/q")[2])
+            self._sealed.add(path.rpartition("/")[2])
 
     async def _read_session(self, session: str) -> None:
         row = await read_session(self._requests, session, self._instant)
@@ -415,7 +461,7 @@ class Step:
         """Keep the state that our next step may assume."""
         for name, after in plan.after.items():
             if after.exists:
-                after.written_ms = self._context.network.now_ms()
+                after.seen_ms = self._context.network.now_ms()
                 remember(self._context.known, name, after)
             else:
                 self._context.known.pop(name, None)

@@ -26,6 +26,9 @@ class Create(NamedTuple):
     ephemeral: bool = False
     container: bool = False
     """The server deletes the node some time after its last child."""
+    sequence: bool = False
+    """The server appends a number to the name: how many nodes were created below the parent before.
+    """
 
 
 class Delete(NamedTuple):
@@ -108,6 +111,8 @@ class Answer(NamedTuple):
     """For a multi: one per operation, set for `Set` only."""
     failed: int = -1
     """For a multi: the index of the operation that failed."""
+    numbered: tuple[str, ...] = ()
+    """For a multi: the names of the nodes that were created with a sequence number."""
 
 
 class LinkLostError(Exception):

@@ -15,7 +15,7 @@ from lockfast.core.commands import HOLDING, Place
 from lockfast.core.rows import Claim, ResourceRow, Session, copied
 from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.view import ClaimId, DerivedRows, Name
-from lockfast.stores.zookeeper.layout import Document, Entry, Owner
+from lockfast.stores.zookeeper.layout import Bucket, Document, Entry, Owner
 from lockfast.stores.zookeeper.owned import OwnSessions
 
 
@@ -30,16 +30,16 @@ class Missing(Exception):  # not an error: the step reads more
         refill: Name | None = None,
         bucket: str = "",
         of: ClaimId | None = None,
-        seal: Name | None = None,
+        beside: str = "",
     ) -> None:
         self.resource = resource
         self.claim = claim
         self.refill = refill
-        """A resource whose next bucket is needed, or the `bucket` that contains the claim `of`."""
+        """A resource whose next bucket is needed, or the `bucket` that contains the claim `of`, or
+        the claims next to the rank `beside`."""
         self.bucket = bucket
         self.of = of
-        self.seal = seal
-        """A resource that is to be written, although it was read from an open bucket."""
+        self.beside = beside
 
 
 @dataclass
@@ -60,29 +60,20 @@ class Loaded:
     """Claims that were revoked and not released yet, with their nodes."""
     is_refilled: bool = False
     """Claims of a bucket were read into the document."""
-    open_reads: bool = False
-    """Some of these were read from an open bucket, where others may have joined since."""
     peeked: dict[ClaimId, Entry] = field(default_factory=dict)
     """Claims that were read from a bucket and stay there."""
+    below: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The names of all nodes in a bucket, where they were read."""
     counts: dict[str, int] = field(default_factory=dict)
-    """How many claims wait in a bucket, where this was read."""
+    """How many claims of a bucket wait there and are not in the document, where this was read."""
     last: str = ""
-    """The highest rank in the last bucket, if its names were read."""
-    last_count: int = 0
-    """How many claims have nodes in the last bucket."""
-    joined: int = 0
-    """How many claims our client has sent there since."""
-    next_start: str = ""
-    """If the last bucket was sealed for this step: the rank from which its successor continues."""
-    emptied: list[str] = field(default_factory=list)
-    """Nodes of sealed buckets that have no claim left."""
+    """The highest rank in the bucket that a claim is to join, if its names were read."""
     missed: set[ClaimId] = field(default_factory=set)
     """Claims that are not in the bucket where they were searched for."""
     as_of: int = 0
-    """Claims with a lower arrival number arrived before this was read; 0 if the last bucket was not
-    read."""
-    written_ms: int = 0
-    """When our own step wrote this."""
+    """This was read or written after the claims with a lower arrival number had arrived."""
+    seen_ms: int = 0
+    """When this was read, written or heard of."""
 
     def copy(self) -> Loaded:
         document = Document(
@@ -91,15 +82,24 @@ class Loaded:
         )  # fmt: skip
         return Loaded(
             self.kind, self.name, self.path, self.exists, self.version, self.children, document,
-            list(self.dead), dict(self.taken), last=self.last, last_count=self.last_count,
-            joined=self.joined, as_of=self.as_of, written_ms=self.written_ms,
+            list(self.dead), dict(self.taken), last=self.last, as_of=self.as_of,
+            seen_ms=self.seen_ms,
         )  # fmt: skip
+
+    def bucket_for(self, head_start_ms: int) -> Bucket | None:
+        """Return the bucket that a claim with this head start may join."""
+        fitting = [b for b in self.document.buckets if b.head_start_ms == head_start_ms]
+        return fitting[-1] if fitting and not fitting[-1].is_sealed else None
+
+    def unread(self) -> list[Bucket]:
+        """Return the buckets in which claims wait, or may wait."""
+        return [one for one in self.document.buckets if self.counts.get(one.node, 1)]
 
 
 class View(DerivedRows[Owner]):
     """The row port for one run of the table."""
 
-    __slots__ = ("_arrival", "_known_sessions", "_locations", "_nodes", "_own", "loaded")
+    __slots__ = ("_arrival", "_known_sessions", "_locations", "_nodes", "_own", "exact", "loaded")
 
     def __init__(
         self,
@@ -110,9 +110,13 @@ class View(DerivedRows[Owner]):
         nodes: dict[ClaimId, str],
         instant: Instant,
         arrival: int,
+        *,
+        exact: bool,
     ) -> None:
+        """`exact`: whether the command is about the claims next to one in a queue."""
         super().__init__(instant)
         self.loaded = loaded
+        self.exact = exact
         self._own = own
         self._known_sessions = sessions
         self._locations = locations
@@ -134,7 +138,7 @@ class View(DerivedRows[Owner]):
                 self.put(r.due_key(claim.until_ms, claim.session, claim.n), "")
         # A bucket that was not read counts as one claim more than was peeked at, so the table
         # does not take the queue to be empty before the bucket has been read.
-        row.waiting += sum(one.counts.get(bucket.name, 1) for bucket in document.buckets)
+        row.waiting += sum(one.counts.get(bucket.node, 1) for bucket in document.buckets)
         for of, (taken, _) in one.taken.items():
             self.before[of] = taken
             self.put(r.claim_key(*of), copied(taken))
@@ -186,8 +190,8 @@ class View(DerivedRows[Owner]):
         if own is not None and n in own.claims:
             node = own.claims[n].node
         if node[:1] == "q" and places:
-            one, bucket = self.loaded[places[0][:2]], node[1:].partition("/")[0]
-            is_listed = any(known.name == bucket for known in one.document.buckets)
+            one, bucket = self.loaded[places[0][:2]], node.partition("/")[0]
+            is_listed = any(known.node == bucket for known in one.document.buckets)
             if is_listed and of not in one.missed:
                 raise Missing(refill=places[0][:2], bucket=bucket, of=of)
 
@@ -206,13 +210,31 @@ class View(DerivedRows[Owner]):
         self, start: str, stop: str, limit: int, reverse: bool = False
     ) -> list[tuple[str, Any]]:
         found = super().scan(start, stop, limit, reverse)
-        if start[0] == "w" and not reverse:
+        if start[0] == "w":
             _, kind, name, bound = start.split(r.SEPARATOR, 3)
-            buckets = self.loaded[kind, name].document.buckets
-            # From a rank on, the table only searches for a claim to send a hint to: one that is in
-            # a bucket may miss it, since it looks at its queue with every keep-alive.
-            if buckets and not bound:
+            one = self.loaded[kind, name]
+            buckets = one.unread()
+            if reverse or bound:
+                rank = stop.rpartition(r.SEPARATOR)[2] if reverse else bound
+                if self.exact:
+                    self._look_beside(one, rank, is_ahead=reverse, is_found=bool(found))
+            elif buckets:
                 known_up_to = start + min(bucket.start for bucket in buckets)
                 if len(found) < limit or found[-1][0] >= known_up_to:
                     raise Missing(refill=(kind, name))
         return found
+
+    def _look_beside(self, one: Loaded, rank: str, *, is_ahead: bool, is_found: bool) -> None:
+        """Raise Missing if a bucket that was not read may have the claim next to this rank.
+
+        Of the buckets of one priority it is enough to read one: the claims in another one are
+        farther away. A claim behind is searched for only if the document has none; it would get a
+        hint that it can do without, since it looks at its queue with every keep-alive.
+        """
+        known = {
+            bucket.head_start_ms for bucket in one.document.buckets if bucket.node in one.below
+        }
+        for bucket in one.unread():
+            may_have = bucket.start < rank if is_ahead else not is_found
+            if may_have and bucket.head_start_ms not in known:
+                raise Missing(refill=(one.kind, one.name), bucket=bucket.node, beside=rank)

@@ -4,9 +4,7 @@ A session always watches its bell, which is set by every step that grants one of
 one to be looked at, and its session node, which changes when the session is ended. A waiting claim
 also watches the sessions directly ahead of it, which can vanish without any step.
 
-The document that a release will change is read beforehand, so that the release is one write: with
-the bell while a claim waits, because the ring usually grants it; and when the first claim joins the
-queue of a sole holder and rings its bell.
+A bell brings the documents of the locks that it is about, so that their release is one write.
 
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
@@ -18,8 +16,7 @@ claims with an immediate keep-alive.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from lockfast.core.commands import (
@@ -32,16 +29,13 @@ from lockfast.core.commands import (
 )
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
-from lockfast.stores.derived.stored import UnreadableError
-from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.links import Links
-from lockfast.stores.zookeeper.loading import keep_for_release
+from lockfast.stores.zookeeper.loading import keep
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import (
     Answer,
-    Children,
     Exists,
     Get,
     LinkLostError,
@@ -50,8 +44,6 @@ from lockfast.stores.zookeeper.transport import (
 
 REQUEST_MS: Final = 2000
 RETRY_MS: Final = 200
-READ_MAX: Final = 4
-"""The most documents that are read together with the bell."""
 OPENED_MS: Final = 100
 """A session that this store object has not opened by then belongs to another one: its nodes are
 watched on the common link."""
@@ -77,8 +69,6 @@ class ZooKeeperWakeListener:
         """Session nodes of the claims ahead of ours, with the numbers of our claims."""
         self._waiting: set[int] = set()
         """The claims whose callers wait."""
-        self._joined: set[int] = set()
-        """Our claims that hold a lock whose queue was joined."""
         self._missed = False
         self._is_open = False
         """The session's node has been seen."""
@@ -122,8 +112,10 @@ class ZooKeeperWakeListener:
             return False
         if not wanted:
             return True
-        # Exists can watch a node that does not exist yet; read the bell after setting its watch.
-        asked: list[Request] = [Exists(path, True) for path in wanted]
+        # Exists can watch a node that does not exist yet; the bell's content is needed as well.
+        asked: list[Request] = [
+            Get(path, True) if path == self._bell else Exists(path, True) for path in wanted
+        ]
         network = self._network
         until_ms = network.now_ms() + REQUEST_MS
         try:
@@ -132,40 +124,15 @@ class ZooKeeperWakeListener:
                 self._links.listeners.add(self._on_event)
                 link = await self._links.common(network.keeper, until_ms)
             requests = Requests(self._context, link, network.keeper, until_ms)
-            # A bell usually rings for a grant, and the release will need the document.
-            names = self._names(self._waiting) if self._bell in wanted else []
-            answers = await requests.call(*asked, Get(self._bell), *self._reads(names))
+            answers = await requests.call(*asked)
         except (StoreError, LinkLostError):
             with self._mutex:
                 self._armed.difference_update(wanted)
             return False
-        bell = answers[len(wanted)]
-        # Before the grant is delivered: the caller may release at once.
-        self._keep(names, answers[len(wanted) + 1 :])
-        for path, answer in zip(wanted, answers, strict=False):
-            self._take(path, bell if path == self._bell else answer, wakes)
-        if self._joined:
-            names = self._names(self._joined)
-            self._joined.clear()
-            with contextlib.suppress(StoreError, LinkLostError):
-                self._keep(names, await requests.call(*self._reads(names)))
-        return True
-
-    def _names(self, numbers: Iterable[int]) -> list[Name]:
-        """Return the resources of these claims; none if there are many."""
+        for path, answer in zip(wanted, answers, strict=True):
+            self._take(path, answer, wakes)
         with self._mutex:
-            claims = [claim for n in numbers if (claim := self._own.claims.get(n)) is not None]
-        names = {place[:2]: None for claim in claims for place in claim.places}
-        return list(names) if len(names) <= READ_MAX else []
-
-    def _reads(self, names: Sequence[Name]) -> list[Request]:
-        paths = [self._context.paths.resource(*name) for name in names]
-        return [request for path in paths for request in (Get(path), Children(path))]
-
-    def _keep(self, names: Sequence[Name], answers: Sequence[Answer]) -> None:
-        for i, name in enumerate(names):
-            with contextlib.suppress(UnreadableError):
-                keep_for_release(self._context, name, answers[2 * i], answers[2 * i + 1])
+            return self._ended or self._bell in self._armed
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
         """Process the state of a node at the moment its watch was set."""
@@ -185,22 +152,27 @@ class ZooKeeperWakeListener:
 
     def _ring(self, answer: Answer, wakes: list[Wake]) -> None:
         stat, own = answer.stat, self._own
-        if stat is None or stat.version == self._rung:
+        if stat is None:
+            with self._mutex:
+                self._armed.discard(self._bell)  # Get does not watch a node that does not exist
+            return
+        if stat.version == self._rung:
             return
         was_one = stat.version == self._rung + 1
         self._rung = stat.version
         try:
-            rings = k.rings_from(self._context.label, answer.data, stat.mzxid)
+            rings, documents = k.rings_from(self._context.label, answer.data, stat)
         except ValueError:
-            rings, was_one = [], False
+            rings, documents, was_one = [], [], False
+        # Before a grant is delivered: the caller may release at once.
+        for name, version, document in documents:
+            keep(self._context, name, version, document)
         for n, what, token in rings:
             if what == WAKE_GRANTED:
                 own.granted(n, token)
-            if what == k.JOINED:
-                self._joined.add(n)
-            elif what in (WAKE_GRANTED, WAKE_WANTED):
+            if what in (WAKE_GRANTED, WAKE_WANTED):
                 self._deliver(Wake(self.inbox, own.id, n, what, token))
-            else:
+            elif what == WAKE_LOOK:
                 wakes.append(Wake(self.inbox, own.id, n, WAKE_LOOK))
         if not was_one:
             # A step of ours may have seen a grant; that does not tell the caller.
