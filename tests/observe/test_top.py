@@ -170,3 +170,24 @@ def test_names_cannot_control_the_terminal() -> None:
 
     with lockfast.connect("memory://", owner="[red]x") as client, client.lock("[bold]a[/bold]"):
         _drive(client, story, (80, 24))
+
+
+def test_messages_that_arrive_after_the_screen_was_taken_down(busy: lockfast.Client) -> None:
+    """A highlighted row, a key or fresh data may be handled while the program ends."""
+
+    async def run() -> None:
+        app = TopApp(busy, every_s=0.3)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await _shown(pilot, lambda: len(_names(app)) == 3)
+        assert not app.screen_stack
+        with app._context():  # as in a handler of the app
+            app.on_data_table_row_highlighted()
+            app.on_resize()
+            app.action_order("name")
+            app.action_filter()
+            app.action_leave_filter()
+            app.action_next_pane()
+            app.action_pause()
+            app._refresh_unless_paused()
+
+    asyncio.run(run())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.css.query import NoMatches
 from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Label, Static, TabbedContent, TabPane
 from textual.widgets.data_table import RowDoesNotExist
 
@@ -23,8 +21,6 @@ from lockfast.cli.live import model
 from lockfast.cli.live.feed import Feed
 from lockfast.errors import LockfastError
 from lockfast.flow.admin import LockInfo
-
-W = TypeVar("W", bound=Widget)
 
 
 class RevokeScreen(ModalScreen[str]):
@@ -91,37 +87,34 @@ class TopApp(App[None]):
         self._pattern = ""
         self._paused = False
         self._rows: dict[str, LockInfo] = {}
+        # Kept, not looked up: messages may still arrive while the screen is being taken down.
+        self._status = Static(id="status")
+        self._table: DataTable[Text] = DataTable(id="locks", cursor_type="row", zebra_stripes=True)
+        self._filter = Input(placeholder="part of a name", id="filter")
+        self._panes = TabbedContent(id="panes")
+        self._texts = {name: Static(id=f"{name}-text") for name in self.PANES}
 
     # ── layout ───────────────────────────────────────────────────────────────────────
 
     def compose(self) -> ComposeResult:
-        yield Static(id="status")
-        table: DataTable[Text] = DataTable(id="locks", cursor_type="row", zebra_stripes=True)
-        yield table
-        yield Input(placeholder="part of a name", id="filter")
-        with TabbedContent(id="panes"):
-            for name in self.PANES:
+        yield self._status
+        yield self._table
+        yield self._filter
+        with self._panes:
+            for name, text in self._texts.items():
                 with TabPane(name.capitalize(), id=name), VerticalScroll():
-                    yield Static(id=f"{name}-text")
+                    yield text
         yield Footer()
 
     def on_mount(self) -> None:
-        table = self._table()
         for title in model.HEADER:
-            table.add_column(title, key=title)
-        table.focus()
+            self._table.add_column(title, key=title)
+        self._table.focus()
         self._show()
         self._feed.start()
 
     def on_unmount(self) -> None:
         self._feed.stop()
-
-    def _find(self, selector: str, kind: type[W]) -> W:
-        """Return a widget of the main screen, whichever screen is shown above it."""
-        return self.screen_stack[0].query_one(selector, kind)
-
-    def _table(self) -> DataTable[Text]:
-        return self._find("#locks", DataTable)
 
     # ── data ─────────────────────────────────────────────────────────────────────────
 
@@ -131,20 +124,19 @@ class TopApp(App[None]):
 
     def _refresh_unless_paused(self) -> None:
         if not self._paused:
-            with suppress(NoMatches, IndexError):  # the screen is being taken down
-                self._show()
+            self._show()
 
     def _show(self) -> None:
         snapshot, tail = self._feed.snapshot, self._feed.tail
         status = model.status(snapshot, self._client.url, self._order, self._pattern, self._paused)
-        self._find("#status", Static).update(Text(safe_text(status), no_wrap=True))
+        self._status.update(Text(safe_text(status), no_wrap=True))
         contention = tail.contention(snapshot.at)
         self._fill(model.rows(snapshot.locks, contention, self._order, self._pattern))
         self._show_panes()
 
     def _fill(self, rows: list[model.Row]) -> None:
         """Replace the rows and keep the selection."""
-        table = self._table()
+        table = self._table
         chosen = self._chosen_key()
         table.clear()
         self._rows = {row.key: row.lock for row in rows}
@@ -159,7 +151,7 @@ class TopApp(App[None]):
                 table.move_cursor(row=table.get_row_index(chosen))
 
     def _chosen_key(self) -> str:
-        table = self._table()
+        table = self._table
         if not table.row_count:
             return ""
         key = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
@@ -178,7 +170,7 @@ class TopApp(App[None]):
 
     def _write(self, pane: str, lines: Iterable[str]) -> None:
         text = "\n".join(map(safe_text, lines))
-        self._find(f"#{pane}-text", Static).update(Text(text))
+        self._texts[pane].update(Text(text))
 
     def on_data_table_row_highlighted(self) -> None:
         self._show_panes()
@@ -197,20 +189,20 @@ class TopApp(App[None]):
         self._show()
 
     def action_next_pane(self) -> None:
-        panes = self._find("#panes", TabbedContent)
+        panes = self._panes
+        if not panes.is_attached:
+            return  # the screen was taken down
         at = self.PANES.index(panes.active) if panes.active in self.PANES else -1
         panes.active = self.PANES[(at + 1) % len(self.PANES)]
 
     def action_filter(self) -> None:
-        field = self._find("#filter", Input)
-        field.add_class("shown")
-        field.focus()
+        self._filter.add_class("shown")
+        self._filter.focus()
 
     def action_leave_filter(self) -> None:
-        field = self._find("#filter", Input)
-        field.value = ""
-        field.remove_class("shown")
-        self._table().focus()
+        self._filter.value = ""
+        self._filter.remove_class("shown")
+        self._table.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
@@ -220,7 +212,7 @@ class TopApp(App[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "filter":
             event.input.remove_class("shown")
-            self._table().focus()
+            self._table.focus()
 
     def action_revoke(self) -> None:
         lock = self._chosen()
