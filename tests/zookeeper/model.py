@@ -11,7 +11,15 @@ from typing import Any
 from lockfast.ports import Signal
 from lockfast.runtimes.threads import ThreadSignal
 from lockfast.sim.zookeeper.state import State
-from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, OnEvent, Request
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Flight,
+    Get,
+    LinkLostError,
+    OnAnswer,
+    OnEvent,
+    Request,
+)
 
 
 class ModelServer:
@@ -109,6 +117,10 @@ class ModelLink:
             server.writes += server.state.zxid > before
             server.bytes_read += len(answer.data) + sum(map(len, answer.children))
         return ModelFlight(answers)
+
+    def watch(self, path: str, on_answer: OnAnswer) -> None:
+        flight = self.submit([Get(path, True)])
+        on_answer(None if flight.is_lost else flight.answers[0])
 
     def is_lost(self) -> bool:
         return bool(self.session) and self.session not in self._server.state.sessions

@@ -22,7 +22,14 @@ from lockfast.sim.network import Network
 from lockfast.sim.runtime import MS, Host, SimSignal
 from lockfast.sim.zookeeper.state import State
 from lockfast.stores.zookeeper import transport as t
-from lockfast.stores.zookeeper.transport import Answer, Flight, LinkLostError, OnEvent, Request
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Flight,
+    LinkLostError,
+    OnAnswer,
+    OnEvent,
+    Request,
+)
 
 LABEL: Final = "zookeeper://simulated"
 BROKEN_US_MAX: Final = 60 * MS
@@ -127,11 +134,14 @@ class Ensemble:
 class SimFlight(SimSignal):
     """Requests under way."""
 
-    __slots__ = ("answers", "error", "requests")
+    __slots__ = ("answers", "error", "on_answer", "requests")
 
-    def __init__(self, host: Host, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, host: Host, requests: Sequence[Request], on_answer: OnAnswer | None = None
+    ) -> None:
         super().__init__(host)
         self.requests = requests
+        self.on_answer = on_answer
         self.answers: Sequence[Answer] = ()
         self.error: Exception | None = None
 
@@ -139,11 +149,15 @@ class SimFlight(SimSignal):
         if not self._is_set:
             self.answers = answers
             self.set()
+            if self.on_answer is not None:
+                self.on_answer(answers[0])
 
     def fail(self, error: Exception) -> None:
         if not self._is_set:
             self.error = error
             self.set()
+            if self.on_answer is not None:
+                self.on_answer(None)
 
     def unknown(self, what: str) -> Exception:
         if any(isinstance(one, t.Multi | t.Create | t.Delete | t.Set) for one in self.requests):
@@ -230,8 +244,13 @@ class SimLink:
         self._pending, self._queued = [], []
         self._on_lost()
 
+    def watch(self, path: str, on_answer: OnAnswer) -> None:
+        self._start(SimFlight(self._host, [t.Get(path, True)], on_answer))
+
     def submit(self, requests: Sequence[Request]) -> SimFlight:
-        flight = SimFlight(self._host, requests)
+        return self._start(SimFlight(self._host, requests))
+
+    def _start(self, flight: SimFlight) -> SimFlight:
         if self._is_lost:
             flight.fail(LinkLostError())
         elif self._is_connected:

@@ -26,10 +26,12 @@ from lockfast.runtimes.threads import ThreadSignal
 from lockfast.stores.derived.machine import ThisMachine
 from lockfast.stores.zookeeper import transport as t
 from lockfast.stores.zookeeper.address import Address
+from lockfast.stores.zookeeper.handler import DirectHandler
 from lockfast.stores.zookeeper.transport import (
     Answer,
     Flight,
     LinkLostError,
+    OnAnswer,
     OnEvent,
     Stat,
     Waiting,
@@ -176,6 +178,7 @@ class KazooLink:
             timeout=self._asked_ms / 1000,
             read_only=False,  # a server that is cut off from the others cannot grant locks
             connection_retry=retry,
+            handler=DirectHandler(),
             **self._address.client_options(),
         )
         self._acl = client.default_acl
@@ -217,6 +220,19 @@ class KazooLink:
             result.set_exception(kz.SessionExpiredError())
             return KazooFlight(self, [result], writes=False)
         return KazooFlight(self, [self._send(client, one) for one in requests], writes=writes)
+
+    def watch(self, path: str, on_answer: OnAnswer) -> None:
+        flight = self.submit([t.Get(path, True)])
+
+        def answered(_: Any) -> None:
+            try:
+                (answer,) = flight.answers(self._address.label, lambda: 0.0)
+            except (StoreError, LinkLostError):
+                on_answer(None)
+            else:
+                on_answer(answer)
+
+        flight.results[0].rawlink(answered)
 
     def _send(self, client: Any, request: t.Request) -> Any:
         if isinstance(request, t.Get):

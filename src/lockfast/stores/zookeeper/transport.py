@@ -125,6 +125,8 @@ class Flight(Protocol):
 
 OnEvent: TypeAlias = Callable[[str], None]
 """Called with the path of a watched node that changed, or with "" if all watches are lost."""
+OnAnswer: TypeAlias = Callable[[Answer | None], None]
+"""Called with the answer to a request, or with None if there is none."""
 
 
 class Link(Protocol):
@@ -141,6 +143,11 @@ class Link(Protocol):
 
     def submit(self, requests: Sequence[Request]) -> Flight:
         """Send requests in this order, without waiting."""
+        ...
+
+    def watch(self, path: str, on_answer: OnAnswer) -> None:
+        """Read a node and watch it, without waiting. `on_answer` is called on any thread and must
+        not block."""
         ...
 
     def is_lost(self) -> bool:

@@ -6,6 +6,10 @@ also watches the sessions directly ahead of it, which can vanish without any ste
 
 A bell brings the documents of the locks that it is about, so that their release is one write.
 
+When the bell rings, the callback reads it itself and delivers grants, so a grant does not wait for
+the keeper's thread. The keeper sets all other watches, and that of the bell at first and after a
+broken connection.
+
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
 change before that read is in its answer, a change after it fires the watch. If the bell was rung
 more than once since it was read, its content names only the claims of the last ring; then every
@@ -69,6 +73,8 @@ class ZooKeeperWakeListener:
         """Session nodes of the claims ahead of ours, with the numbers of our claims."""
         self._waiting: set[int] = set()
         """The claims whose callers wait."""
+        self._heard: list[Wake] = []
+        """Wakes for the keeper, from bells that were read by a callback."""
         self._missed = False
         self._is_open = False
         """The session's node has been seen."""
@@ -99,6 +105,7 @@ class ZooKeeperWakeListener:
         if is_elsewhere and self._network.now_ms() < self._created_ms + OPENED_MS:
             return False
         with self._mutex:
+            heard, self._heard = self._heard, []
             missed, self._missed = self._missed, False
             watched = [self._bell, self._session, *self._behind]
             wanted = [path for path in watched if path not in self._armed]
@@ -106,6 +113,7 @@ class ZooKeeperWakeListener:
             self._armed.update(wanted)
             if missed:
                 self._armed.difference_update(wanted)
+        wakes += heard
         if missed:
             # Return first: while the connection is broken, setting watches can take seconds.
             wakes.append(Wake(self.inbox, own.id, 0, WAKE_DISCONNECTED))
@@ -152,14 +160,14 @@ class ZooKeeperWakeListener:
 
     def _ring(self, answer: Answer, wakes: list[Wake]) -> None:
         stat, own = answer.stat, self._own
-        if stat is None:
-            with self._mutex:
+        with self._mutex:
+            if stat is None:
                 self._armed.discard(self._bell)  # Get does not watch a node that does not exist
-            return
-        if stat.version == self._rung:
-            return
-        was_one = stat.version == self._rung + 1
-        self._rung = stat.version
+                return
+            if stat.version <= self._rung:
+                return
+            was_one = stat.version == self._rung + 1
+            self._rung = stat.version
         try:
             rings, documents = k.rings_from(self._context.label, answer.data, stat)
         except ValueError:
@@ -187,6 +195,10 @@ class ZooKeeperWakeListener:
     # ── from other threads ───────────────────────────────────────────────────────────
 
     def _on_event(self, path: str) -> None:
+        link = self._own.link
+        if path == self._bell and link is not None:
+            link.watch(path, self._on_bell)
+            return
         with self._mutex:
             if path:
                 self._armed.discard(path)
@@ -194,6 +206,18 @@ class ZooKeeperWakeListener:
                 self._armed.clear()
                 self._missed = True
         self._signal.set()
+
+    def _on_bell(self, answer: Answer | None) -> None:
+        wakes: list[Wake] = []
+        if answer is not None and self._own.deliver is not None:
+            self._ring(answer, wakes)
+        with self._mutex:
+            if answer is None:
+                self._armed.discard(self._bell)
+            self._heard += wakes
+            is_due = bool(wakes) or self._bell not in self._armed
+        if is_due:
+            self._signal.set()
 
     def interrupt(self) -> None:
         self._signal.set()
