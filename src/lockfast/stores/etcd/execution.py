@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from lockfast.core.rows import Claim
+from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Signal
 from lockfast.stores.derived.machine import Machine
 from lockfast.stores.derived.steps import Instant
@@ -13,10 +15,11 @@ from lockfast.stores.derived.stored import encode
 from lockfast.stores.derived.turns import Turn, Turns
 from lockfast.stores.derived.view import Name
 from lockfast.stores.etcd import layout as k
+from lockfast.stores.etcd.batches import Committed, Proposal
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.layout import KnownBase
-from lockfast.stores.etcd.owned import Location, OwnSessions
+from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession, OwnSessions
 from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, TIME_TO_LIVE, Answer, Known, Kv, Range
 from lockfast.stores.etcd.transport import Json
 
@@ -167,6 +170,40 @@ class Execution:
     ) -> Answer:
         """Execute one transaction that allocates no token, in its own request."""
         return await self.gateway.commit(writes, compares, self.until_ms, reads)
+
+    async def propose(self, proposal: Proposal, reads: Sequence[Range]) -> Committed | Known | None:
+        """Execute one transaction, possibly in the same request as those of other callers.
+
+        If a comparison fails, return what it has read instead. Return None if it has read nothing,
+        or if a lease has expired.
+        """
+        try:
+            committed = await self.gateway.txn(proposal, self.until_ms)
+        except LeaseGoneError:
+            return None
+        if committed.answer.succeeded:
+            return committed
+        known = Known()
+        known.learn(reads, committed.answer)
+        return known if reads else None
+
+    async def propose_enter(
+        self, own: OwnSession, claim: Claim, proposal: Proposal, reads: Sequence[Range]
+    ) -> Committed | Known | None:
+        """Execute a transaction that enters a claim, which is in doubt until the reply arrives."""
+        doubted = own.doubt(claim.n, OwnClaim.entering(claim, own.slot_of(claim.n)))
+        if doubted is None:
+            return None  # it has been released: the next attempt is refused
+        try:
+            sent = await self.propose(proposal, reads)
+        except StoreUnavailableError:
+            own.undoubt(claim.n, doubted)
+            raise
+        if isinstance(sent, Committed):
+            own.saw(claim.n)
+        else:
+            own.undoubt(claim.n, doubted)
+        return sent
 
     async def call(self, path: str, **fields: Any) -> Json:
         return await self.gateway.call(path, encode(fields), self.until_ms)

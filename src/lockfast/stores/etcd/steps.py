@@ -15,7 +15,7 @@ from lockfast.core.commands import Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.rows import Claim
 from lockfast.core.table import Table
-from lockfast.errors import StoreError, StoreUnavailableError
+from lockfast.errors import StoreError
 from lockfast.stores.derived import steps
 from lockfast.stores.derived.steps import (
     LIMITS,
@@ -29,10 +29,10 @@ from lockfast.stores.derived.stored import resolved
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed
-from lockfast.stores.etcd.errors import LeaseGoneError, SessionMovedError
+from lockfast.stores.etcd.errors import SessionMovedError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base, KnownBase
-from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession
+from lockfast.stores.etcd.owned import Location, OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
 from lockfast.stores.etcd.requests import Known, Kv, Range
 from lockfast.stores.etcd.view import WINDOW, Missing, View, others_of, queue_of
@@ -132,7 +132,7 @@ class Step:
                 self._note(plan, reply)
                 return Outcome(reply, wakes)
             try:
-                committed, known = await self._commit(plan)
+                sent = await self._commit(plan)
             except TooLargeError:
                 if self._moves == 1:
                     raise StoreError(
@@ -140,10 +140,9 @@ class Step:
                     ) from None
                 self._moves //= 2
                 continue
-            if committed is not None:
-                return self._committed(plan, reply, committed)
-            if await self._conflicts.another():
-                known = None
+            if isinstance(sent, Committed):
+                return self._committed(plan, reply, sent)
+            known = None if await self._conflicts.another() else sent
 
     def _note_bounds(self, view: View) -> None:
         session = getattr(self._command, "session", "")
@@ -292,39 +291,16 @@ class Step:
 
     # ── committing ───────────────────────────────────────────────────────────────────
 
-    async def _commit(self, plan: Plan) -> tuple[Committed | None, Known | None]:
-        """Commit a plan; on conflict, return no commit and the ranges read again, if any."""
+    async def _commit(self, plan: Plan) -> Committed | Known | None:
+        """Commit a plan; on conflict, return the ranges read again, if any."""
         execution, own = self._execution, self._session
         lease_s = execution.context.lease_s
         leases = [await execution.grant_lease(lease_s(span_ms)) for span_ms in plan.spans]
         wanted = list(self._wants) if len(self._wants) <= READS_MAX else []
-        proposal = plan.proposal(self._keys, leases, wanted)
-        # A new claim is in doubt until the reply arrives.
-        entered, doubted = self._entered(plan.view), None
+        proposal, entered = plan.proposal(self._keys, leases, wanted), self._entered(plan.view)
         if own is not None and entered is not None:
-            slot = plan.view.slot_of((own.id, entered.n))
-            doubted = own.doubt(entered.n, OwnClaim.entering(entered, slot))
-            if doubted is None:
-                return None, None  # it has been released: the next attempt is refused
-        try:
-            committed = await execution.gateway.txn(proposal, execution.until_ms)
-        except (LeaseGoneError, StoreUnavailableError) as error:
-            if own is not None and doubted is not None:
-                own.undoubt(doubted.claim.n, doubted)
-            if isinstance(error, LeaseGoneError):
-                return None, None
-            raise
-        if committed.answer.succeeded:
-            if own is not None and doubted is not None:
-                own.saw(doubted.claim.n)
-            return committed, None
-        if own is not None and doubted is not None:
-            own.undoubt(doubted.claim.n, doubted)
-        if not wanted:
-            return None, None
-        known = Known()
-        known.learn(wanted, committed.answer)
-        return None, known
+            return await execution.propose_enter(own, entered, proposal, wanted)
+        return await execution.propose(proposal, wanted)
 
     def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
         view, revision, context = plan.view, committed.answer.revision, self._execution.context
