@@ -47,9 +47,9 @@ def test_a_user_gets_in_and_a_token_that_is_no_longer_good_is_renewed(
         first = client.lock("orders/42").acquire()
         store: Any = client._core.store
         assert isinstance(store, EtcdStore)
-        store.cluster.token = "a-token-of-yesterday"
+        store.context.token = "a-token-of-yesterday"
         first.release()
-        assert store.cluster.token != "a-token-of-yesterday"
+        assert store.context.token != "a-token-of-yesterday"
         again = client.lock("orders/42").acquire()
         assert again.token > first.token
         again.release()
@@ -71,10 +71,10 @@ def test_tokens_expire_while_a_lock_is_held_and_waited_for() -> None:
 
             thread = threading.Thread(target=wait)
             thread.start()
-            clusters = [cast(EtcdStore, client._core.store).cluster for client in (holder, waiter)]
-            first = [cluster.token for cluster in clusters]
+            known = [cast(EtcdStore, client._core.store).context for client in (holder, waiter)]
+            first = [context.token for context in known]
             until(
-                lambda: all(a.token != b for a, b in zip(clusters, first, strict=True)),
+                lambda: all(a.token != b for a, b in zip(known, first, strict=True)),
                 "both tokens were renewed",
             )
             held.check()

@@ -153,7 +153,7 @@ class StoreSteps:
         hints = self._hints()
         for ending in endings:
             self._ended_ms[ending.session] = now_ms
-        execution = Execution(self._gateway, self._store.context, self._until_ms(), instant)
+        execution = Execution(self._gateway, self._until_ms(), instant)
         sessions = Sessions(execution)
         return [*hints, *run(sessions.end(endings, places)).wakes, *self._hints()]
 

@@ -11,7 +11,7 @@ from base64 import b64decode
 import pytest
 
 from lockfast.core import commands as c
-from lockfast.stores.etcd.execution import MARKED_EVERY
+from lockfast.stores.etcd.context import MARKED_EVERY
 from lockfast.stores.etcd.transport import Json
 from tests.etcd.lines import Client
 from tests.etcd.model import ModelServer, parts_of

@@ -34,7 +34,7 @@ def test_the_token_is_newer_than_those_granted_since(monkeypatch: pytest.MonkeyP
     async def raise_meanwhile(self: Execution, prefix: str) -> AsyncIterator[None]:
         monkeypatch.undo()
         server.now_us += HOUR_US
-        await raise_epoch(Execution(self.gateway, self.context, self.gateway.until_ms(5000)))
+        await raise_epoch(Execution(self.gateway, self.gateway.until_ms(5000)))
         reply = rival.send(c.Enter("r", 1, OTHER))
         assert isinstance(reply, c.Granted)
         granted.append(reply.token)

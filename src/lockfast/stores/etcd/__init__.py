@@ -77,23 +77,16 @@ callers into one request, and `gateway` sends it.
 
 from __future__ import annotations
 
-from math import ceil
-
 from lockfast.ports import Capabilities, Deliver, WakeListener
 from lockfast.stores.derived.steps import SEVERAL_MAX
 from lockfast.stores.etcd.address import Address
-from lockfast.stores.etcd.execution import Context
-from lockfast.stores.etcd.gateway import Cluster, Gateway
+from lockfast.stores.etcd.context import Context
+from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.network import HttpNetwork
 from lockfast.stores.etcd.transport import Network
 from lockfast.stores.etcd.wake_listener import EtcdWakeListener
 from lockfast.stores.etcd.wire import EtcdWire
 from lockfast.stores.forks import restart_in_children
-
-
-def lease_seconds(span_ms: int) -> int:
-    """Return the TTL in seconds for a lease of at least `span_ms`; etcd counts whole seconds."""
-    return max(1, ceil(span_ms / 1000))
 
 
 class EtcdStore:
@@ -104,8 +97,7 @@ class EtcdStore:
     def __init__(self, address: Address, network: Network | None = None) -> None:
         self.label = address.label
         self.network = network or HttpNetwork(address)
-        self.cluster = Cluster(address, self.network)
-        self.context = Context(self.network, lease_seconds)
+        self.context = Context(address, self.network)
         self._wires: set[EtcdWire] = set()
         restart_in_children(self)
 
@@ -116,20 +108,20 @@ class EtcdStore:
             wire.gateway.start()
 
     def caller_wire(self) -> EtcdWire:
-        return self._wire(Gateway(self.cluster, self.network.caller_transport(), together=True))
+        return self._wire(Gateway(self.context, self.network.caller_transport(), together=True))
 
     def keeper_wire(self) -> EtcdWire:
-        return self._wire(Gateway(self.cluster, self.network.keeper_transport()))
+        return self._wire(Gateway(self.context, self.network.keeper_transport()))
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
-        gateway = Gateway(self.cluster, self.network.keeper_transport())
-        return EtcdWakeListener(gateway, self.context, self.context.own.begin(session), deliver)
+        gateway = Gateway(self.context, self.network.keeper_transport())
+        return EtcdWakeListener(gateway, self.context.own.begin(session), deliver)
 
     def close(self) -> None:
         for wire in list(self._wires):
             wire.close()
 
     def _wire(self, gateway: Gateway) -> EtcdWire:
-        wire = EtcdWire(gateway, self.context, self._wires.discard)
+        wire = EtcdWire(gateway, self._wires.discard)
         self._wires.add(wire)
         return wire

@@ -68,7 +68,7 @@ class _Checkup:
         self._address = address
         self._store = store
         self._wire = store.keeper_wire()
-        self._keys = store.cluster.keys
+        self._keys = store.context.keys
 
     def findings(self, raises_epoch: bool) -> Iterator[Diagnosis]:
         status = self._ask("/v3/maintenance/status")
@@ -89,7 +89,7 @@ class _Checkup:
 
     def _execution(self) -> Execution:
         gateway = self._wire.gateway
-        return Execution(gateway, self._store.context, gateway.until_ms(TIMEOUT_MS))
+        return Execution(gateway, gateway.until_ms(TIMEOUT_MS))
 
     def _ask(self, path: str, **fields: Any) -> Json:
         return run(self._execution().call(path, **fields))

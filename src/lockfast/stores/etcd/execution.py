@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from lockfast.core.rows import Claim
 from lockfast.errors import StoreUnavailableError
-from lockfast.ports import Signal
-from lockfast.stores.derived.machine import Machine
 from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.stored import encode
-from lockfast.stores.derived.turns import Turn, Turns
+from lockfast.stores.derived.turns import Turn
 from lockfast.stores.derived.view import Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed, Proposal
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.layout import KnownBase
-from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession, OwnSessions
+from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, TIME_TO_LIVE, Answer, Known, Kv, Range
 from lockfast.stores.etcd.transport import Json
 
@@ -27,76 +24,17 @@ READS_MAX: Final = 100
 """The maximum number of ranges per request."""
 LISTINGS: Final = 2
 """How often the keys of a lease are listed before a claim counts as gone."""
-BUSY_MAX: Final = 10_000
-MARKED_EVERY: Final = 32
-"""Of the waiting claims that a client grants, one in so many marks the start of its queue."""
-
-
-class Context:
-    """State shared by all commands of one store object.
-
-    None of it has to be up to date: each transaction compares what it relies on.
-    """
-
-    def __init__(self, machine: Machine, lease_s: Callable[[int], int]) -> None:
-        self._machine = machine
-        self.lease_s = lease_s
-        """Return the lease TTL in seconds for a span in milliseconds."""
-        self.remembering: tuple[int, int] | None = None
-        """The lease for tombstones, and when it was granted."""
-        self.base: KnownBase | None = None
-        """The base of tokens as last read."""
-        self.busy: dict[str, int] = {}
-        """Resources believed to be held, and the number of claims waiting there."""
-        self.starts: dict[str, str] = {}
-        """Resources whose queue is known to have a start, and its rank."""
-        self.marked_every = MARKED_EVERY
-        self._since_mark = 0
-        self.start()
-
-    def start(self) -> None:
-        """Begin without sessions, in a new store object or in a forked child."""
-        self.own = OwnSessions(self._machine)
-        self.mutex = self._machine.mutex()
-        self.turns = Turns(self._machine)
-        self.entering: dict[str, list[Signal]] = {}
-        """Resources at which a caller finds out whether the lock is free, and the callers that wait
-        until it has entered."""
-
-    def met(self, prefix: str, waiting: int) -> None:
-        if len(self.busy) > BUSY_MAX:
-            self.busy.clear()
-        self.busy[prefix] = waiting
-
-    def marks_start(self) -> bool:
-        """Count a grant of a waiting claim; return whether it marks the start of the queue."""
-        self._since_mark += 1
-        is_due = self._since_mark >= self.marked_every
-        if is_due:
-            self._since_mark = 0
-        return is_due
-
-    def started(self, prefix: str, rank: str) -> None:
-        """Record where a queue starts; "" if it has no start."""
-        if not rank:
-            self.starts.pop(prefix, None)
-            return
-        if len(self.starts) > BUSY_MAX:
-            self.starts.clear()
-        self.starts[prefix] = rank
 
 
 class Execution:
     """One command on one wire."""
 
-    def __init__(
-        self, gateway: Gateway, context: Context, until_ms: int, given: Instant | None = None
-    ) -> None:
+    def __init__(self, gateway: Gateway, until_ms: int, given: Instant | None = None) -> None:
         self.gateway = gateway
-        self.network = gateway.network
-        self.keys = gateway.keys
-        self.context = context
-        self.own = context.own
+        self.context = gateway.context
+        self.network = self.context.network
+        self.keys = self.context.keys
+        self.own = self.context.own
         self.until_ms = until_ms
         self._given = given
         self.instant = self.look()
@@ -114,9 +52,9 @@ class Execution:
         """Return where ranges over a queue begin: the same rank in all attempts of a command."""
         return self.starts.setdefault(prefix, self.context.starts.get(prefix, ""))
 
-    def turn(self, places: Iterable[Name], *, goes_first: bool) -> Turn | None:
-        """Return the turn of a caller's step at the first of its resources."""
-        name = next(iter(places), None)
+    def turn(self, names: Iterable[Name], *, goes_first: bool = False) -> Turn | None:
+        """Return the turn of a caller's step at the first of these resources."""
+        name = next(iter(names), None)
         if name is None or not self.gateway.together:
             return None
         signal = self.gateway.transport.signal
@@ -132,24 +70,17 @@ class Execution:
         That caller joins the queue only after its attempt to take the lock has failed. Callers of
         the same client that came later would be ahead of it.
         """
-        context, signal = self.context, None
-        with context.mutex:
-            behind = context.entering.get(prefix)
-            if behind is not None:
-                signal = self.gateway.transport.signal()
-                behind.append(signal)
-            elif prefix not in context.busy:
-                behind = context.entering[prefix] = []
-        if signal is not None:
-            await signal.wait(max(1, self.until_ms - self.network.now_ms()))
+        turn, busy = self.turn([("entering", prefix)]), self.context.busy
         try:
+            if turn is not None and prefix not in busy:
+                with suppress(TimeoutError):
+                    await turn.take()
+                if prefix in busy:
+                    turn.end()  # it is known now: the others need not wait for us
             yield
         finally:
-            if signal is None and behind is not None:
-                with context.mutex:
-                    del context.entering[prefix]
-                for each in behind:
-                    each.set()
+            if turn is not None:
+                turn.end()
 
     async def read(self, wanted: Iterable[Range]) -> Known:
         """Read all these ranges at one revision."""

@@ -11,56 +11,23 @@ from lockfast.errors import (
     StoreUnavailableError,
 )
 from lockfast.stores.derived.stored import encode
-from lockfast.stores.etcd.address import Address
 from lockfast.stores.etcd.batches import Batches, Committed, Proposal
+from lockfast.stores.etcd.context import Context
 from lockfast.stores.etcd.errors import TokenRefusedError, error_of
-from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, Keys, txn
-from lockfast.stores.etcd.transport import Json, Network, Transport
+from lockfast.stores.etcd.requests import AUTHENTICATE, TXN, Answer, txn
+from lockfast.stores.etcd.transport import Json, Transport
 from lockfast.stores.passwords import plain
 
 REPEATS: Final = 6
 
 
-class Cluster:
-    """What all connections of a store know about the cluster. Thread-safe."""
-
-    def __init__(self, address: Address, network: Network) -> None:
-        self.label = address.label
-        self.username = address.username
-        self.password = address.password
-        self.network = network
-        self.keys = Keys(address.root, address.label)
-        self.token = ""
-        """The user's authentication token, sent with every request; "" until it has been requested.
-        """
-        self.revision = 0
-        """The highest revision seen in a reply."""
-        self._id: object = None
-
-    def learn(self, reply: Json) -> None:
-        """Record a reply's header; raises StoreMisconfiguredError if another cluster replies."""
-        header = reply.get("header")
-        if not isinstance(header, dict):
-            return
-        found = header.get("cluster_id")
-        if found and found != self._id:
-            if self._id is not None:
-                raise StoreMisconfiguredError(
-                    self.label,
-                    f"members of two clusters answer ({self._id} and {found})",
-                    "name the members of one cluster only",
-                )
-            self._id = found
-        self.revision = max(self.revision, self.keys.number(header, "revision"))
-
-
 class Gateway:
     """The cluster as seen by one wire."""
 
-    def __init__(self, cluster: Cluster, transport: Transport, *, together: bool = False) -> None:
-        self.cluster = cluster
-        self.keys = cluster.keys
-        self.network = cluster.network
+    def __init__(self, context: Context, transport: Transport, *, together: bool = False) -> None:
+        self.context = context
+        self.keys = context.keys
+        self.network = context.network
         self.transport = transport
         self.together = together
         """Whether it serves the callers of a client, who may share requests."""
@@ -71,7 +38,7 @@ class Gateway:
         # Reads are batched separately from writes: a read must see the state at one revision.
         self._reads, self._writes = (
             Batches(
-                self.cluster.label, self.network, self.transport.signal, self._request,
+                self.context.label, self.network, self.transport.signal, self._request,
                 self.together,
             )
             for _ in range(2)
@@ -110,12 +77,12 @@ class Gateway:
         try:
             return await self._once(path, body, until_ms)
         except TokenRefusedError:
-            self.cluster.token = ""
+            self.context.token = ""
         try:
             return await self._once(path, body, until_ms)
         except TokenRefusedError as error:
             raise StoreUnavailableError(
-                self.cluster.label, f"refused a new authentication token ({error})"
+                self.context.label, f"refused a new authentication token ({error})"
             ) from None
 
     async def _once(self, path: str, body: str, until_ms: int) -> Json:
@@ -125,27 +92,27 @@ class Gateway:
 
     async def token(self, until_ms: int) -> str:
         """Return the value of the Authorization header; "" without a user."""
-        cluster = self.cluster
-        if cluster.username and not cluster.token:
-            password = plain(cluster.password, cluster.label)
-            credentials = encode({"name": cluster.username, "password": password})
+        context = self.context
+        if context.username and not context.token:
+            password = plain(context.password, context.label)
+            credentials = encode({"name": context.username, "password": password})
             try:
                 reply = self._checked(
                     await self.transport.call(AUTHENTICATE, credentials, self._left_ms(until_ms))
                 )
             except OutcomeUnknownError as error:
                 raise StoreUnavailableError(error.store, error.what, error.advice) from error
-            cluster.token = str(reply.get("token", ""))
-        return cluster.token
+            context.token = str(reply.get("token", ""))
+        return context.token
 
     def _checked(self, reply: Json) -> Json:
-        error = error_of(self.cluster.label, reply)
+        error = error_of(self.context.label, reply)
         if error is not None:
             raise error
         result = reply.get("result", reply)
         if not isinstance(result, dict):
             raise self.keys.malformed(ValueError("no result"))
-        self.cluster.learn(result)
+        self.context.learn(result)
         return result
 
     def _left_ms(self, until_ms: int) -> int:

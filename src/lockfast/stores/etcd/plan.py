@@ -30,7 +30,7 @@ from lockfast.stores.derived.stored import RELATIVE, encode
 from lockfast.stores.derived.view import ClaimId
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Proposal, Slot
-from lockfast.stores.etcd.execution import Context
+from lockfast.stores.etcd.context import Context
 from lockfast.stores.etcd.layout import Word
 from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
 from lockfast.stores.etcd.view import Lines, View

@@ -211,7 +211,7 @@ class _Shortcut:
 
     def _claim(self, command: c.Enter) -> Claim:
         execution, now_ms = self._execution, self._execution.instant.now_ms
-        arrival = execution.own.next_arrival(execution.gateway.cluster.revision)
+        arrival = execution.own.next_arrival(self._context.revision)
         return Claim(
             command.session, command.n, command.places, WAITING,
             rank_of(now_ms - command.head_start_ms, arrival),

@@ -72,7 +72,7 @@ class Step:
         self._command = command
         self._session: OwnSession | None = self._own.get(getattr(command, "session", ""))
         # All attempts use the same rank, so that they read the same ranges.
-        self._arrival = self._own.next_arrival(execution.gateway.cluster.revision)
+        self._arrival = self._own.next_arrival(execution.context.revision)
         self._located: dict[ClaimId, Location | None] = {}
         self._windows: dict[str, int] = {}
         self._places: dict[Name, None] = {}

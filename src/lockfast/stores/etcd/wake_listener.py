@@ -31,7 +31,7 @@ from lockfast.ports import Deliver
 from lockfast.stores.derived.stored import TOKEN_MAX, UnreadableError
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError, error_of
-from lockfast.stores.etcd.execution import Context, Execution
+from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import Kv, Range
@@ -62,14 +62,11 @@ class EtcdWakeListener:
     process = ""
     """Empty: another machine cannot detect the death of a process, only the end of its lease."""
 
-    def __init__(
-        self, gateway: Gateway, context: Context, own: OwnSession, deliver: Deliver
-    ) -> None:
+    def __init__(self, gateway: Gateway, own: OwnSession, deliver: Deliver) -> None:
         self.inbox = k.words_prefix(own.id)
         self._gateway = gateway
         self._keys = gateway.keys
         self._network = gateway.network
-        self._context = context
         self._own = own
         self._deliver = deliver
         own.deliver = deliver
@@ -143,7 +140,7 @@ class EtcdWakeListener:
         own = self._own.id
         if not self._seen:
             words = Range(k.word_key(own, self._own.words_from), k.end_of(self.inbox))
-            execution = Execution(self._gateway, self._context, until_ms)
+            execution = Execution(self._gateway, until_ms)
             known = await execution.read([Range(k.watching_key(own)), words])
             self._hears_log = known.get(k.watching_key(own)) is not None
             self._seen = known.revision
@@ -214,7 +211,7 @@ class EtcdWakeListener:
     async def _arm_line(
         self, at: tuple[str, str], n: int, claim: OwnClaim, wakes: list[Wake]
     ) -> None:
-        execution = Execution(self._gateway, self._context, self._gateway.until_ms(REQUEST_MS))
+        execution = Execution(self._gateway, self._gateway.until_ms(REQUEST_MS))
         await settle(execution, [c.Place(*at, "")])
         prefix = k.resource_prefix(*at)
         mine = k.waiting_key(prefix, claim.rank, self._own.id, claim.slot)
@@ -248,7 +245,7 @@ class EtcdWakeListener:
     def _take(self, message: Json, wakes: list[Wake]) -> None:
         error = error_of(self._keys.label, message)
         if isinstance(error, TokenRefusedError):
-            self._gateway.cluster.token = ""
+            self._gateway.context.token = ""
         if error is not None:
             raise (
                 error if isinstance(error, StoreError) else StoreError(self._keys.label, str(error))
@@ -260,7 +257,7 @@ class EtcdWakeListener:
                     raise CompactedError(int(result["compact_revision"]))
                 reason = str(result.get("cancel_reason", "no reason given"))[:200]
                 if "auth" in reason or "permission" in reason:
-                    self._gateway.cluster.token = ""
+                    self._gateway.context.token = ""
                 raise StoreError(self._keys.label, f"ended a watch ({reason})")
             if result.get("created"):
                 self._unconfirmed -= 1

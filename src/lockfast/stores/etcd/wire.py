@@ -12,7 +12,7 @@ from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.etcd import journal, shortcuts
 from lockfast.stores.etcd.errors import DuplicateKeyError, SessionMovedError
-from lockfast.stores.etcd.execution import Context, Execution
+from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.requests import Known
@@ -23,11 +23,8 @@ from lockfast.stores.etcd.steps import Step
 class EtcdWire:
     """Executes each command as transactions of the cluster."""
 
-    def __init__(
-        self, gateway: Gateway, context: Context, on_close: Callable[[EtcdWire], None]
-    ) -> None:
+    def __init__(self, gateway: Gateway, on_close: Callable[[EtcdWire], None]) -> None:
         self.gateway = gateway
-        self.context = context
         self._on_close = on_close
 
     @property
@@ -42,8 +39,8 @@ class EtcdWire:
         self, command: Command, until_ms: int, instant: Instant | None = None
     ) -> Outcome:
         """Execute a command at a given instant; used for comparison with the lock table."""
-        execution = Execution(self.gateway, self.context, until_ms, instant)
-        label = self.gateway.cluster.label
+        execution = Execution(self.gateway, until_ms, instant)
+        label = self.gateway.context.label
         try:
             if isinstance(command, c.Enter):
                 return await _enter(execution, command)
