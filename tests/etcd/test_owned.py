@@ -10,8 +10,8 @@ import pytest
 from lockfast.core.commands import HOLDING, WAKE_GRANTED, Done, Place, Wake
 from lockfast.core.rows import Claim
 from lockfast.runtimes.aio import LoopSignal
-from lockfast.stores.etcd.layout import Record
-from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession, OwnSessions
+from lockfast.stores.etcd.layout import PlaceKey, Record
+from lockfast.stores.etcd.owned import OwnClaim, OwnSession, OwnSessions
 from tests.etcd.model import ModelNetwork
 
 
@@ -27,7 +27,7 @@ def own() -> OwnSession:
 def test_a_claim_found_at_another_rank_is_remembered_there(own: OwnSession) -> None:
     """But not the revision of its old keys."""
     own.moved(1, "2")
-    assert own.location(1) == Location("lock", "a", "2", "0")
+    assert own.location(1) == PlaceKey("lock", "a", "", "2", "s", "0")
     assert own.claims[1].mod == 0
 
 

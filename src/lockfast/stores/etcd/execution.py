@@ -16,7 +16,7 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed, Proposal
 from lockfast.stores.etcd.errors import LeaseExistsError, LeaseGoneError
 from lockfast.stores.etcd.gateway import Gateway
-from lockfast.stores.etcd.owned import Location, OwnClaim, OwnSession
+from lockfast.stores.etcd.owned import OwnClaim, OwnSession
 from lockfast.stores.etcd.requests import GRANT, KEEP_ALIVE, TIME_TO_LIVE, Answer, Known, Kv, Range
 from lockfast.stores.etcd.transport import Json
 
@@ -163,8 +163,40 @@ class Execution:
         reply = await self.call(KEEP_ALIVE, ID=str(lease))
         return self.keys.number(reply, "TTL") > 0
 
-    async def locate(self, session: str, n: int) -> Location | None:
-        """Find a claim of any process among the keys of its session's lease.
+    async def stored_claims(self, session: str, lease: int) -> list[Kv]:
+        """Return a key of each claim under the lease of a session."""
+        own = self.own.get(session)
+        listed = await self.claims_listed(lease)
+        found = (await self.read(Range(key) for key, _ in listed.values())).kvs
+        stored = [found[key] for key, _ in listed.values() if key in found]
+        # A claim that was granted or converted after the listing has another key now. The listing
+        # may also miss a claim of ours that changed at that moment.
+        moved = {slot: place for slot, (key, place) in listed.items() if key not in found}
+        for n in list(own.claims) if own is not None else ():
+            place = own.location(n) if own is not None else None
+            if place is not None and place.slot not in listed:
+                moved[place.slot] = place
+        while moved:
+            ranges = {slot: place.candidates() for slot, place in moved.items()}
+            found = (await self.read(one for part in ranges.values() for one in part)).kvs
+            nowhere: list[str] = []
+            for slot, part in ranges.items():
+                at = [found[one.start] for one in part if one.start in found]
+                stored += at
+                nowhere += [] if at else [slot]
+            # A broken deadlock gives a claim another rank. One that is no longer listed has left.
+            listed = await self.claims_listed(lease) if nowhere else {}
+            moved = {slot: listed[slot][1] for slot in nowhere if slot in listed}
+        return stored
+
+    async def claims_listed(self, lease: int) -> dict[str, tuple[str, k.PlaceKey]]:
+        """Return a key of each claim under a lease, as it is and parsed, by the claim's slot."""
+        keys = [key for key in await self.keys_of_lease(lease) if key[:1] == "n"]
+        places = {key: k.parse_place(key) for key in keys}
+        return {place.slot: (key, place) for key, place in places.items() if place.is_claim}
+
+    async def locate(self, session: str, n: int) -> k.PlaceKey | None:
+        """Find a claim of any process among those of its session.
 
         A grant deletes one key and puts another, and a list made in between has neither. Each
         read waits for the transactions that were being applied, so the next list has it.
@@ -173,14 +205,11 @@ class Execution:
             (stored,), _ = await self.read_keys(k.session_key(session))
             if stored is None:
                 return None
-            listed = [key for key in await self.keys_of_lease(stored.lease) if key[:1] == "n"]
-            known = await self.read(Range(key) for key in listed if k.parse_place(key).slot)
-            for kv in known.kvs.values():
+            for kv in await self.stored_claims(session, stored.lease):
                 place = k.parse_place(kv.key)
-                if place.line in "hvw":
-                    claim, _ = k.claim_from(place, kv)
-                    if claim.n == n:
-                        return Location(place.kind, place.name, claim.rank, place.slot)
+                claim, _ = k.claim_from(place, kv)
+                if claim.n == n:
+                    return place._replace(rank=claim.rank)
         return None
 
     async def resolve_doubt(self, session: str, n: int) -> None:
@@ -197,7 +226,7 @@ class Execution:
         if own is None or own.record is None or n not in own.doubted:
             return
         record, mod, location = own.record, own.mod, own.location(n)
-        wanted = location.candidates(session) if location is not None else []
+        wanted = location.candidates() if location is not None else []
         fence = keys.put(key, encode(list(record)), record.lease)
         while n in own.doubted:
             writes, compares = [*keys.reads(wanted), fence], [keys.unchanged(key, mod)]

@@ -57,7 +57,7 @@ from lockfast.stores.derived.stored import (
     packed_grant,
 )
 from lockfast.stores.derived.stored import claim_from as stored_claim
-from lockfast.stores.etcd.requests import Found, Keys, Kv
+from lockfast.stores.etcd.requests import Found, Keys, Kv, Range
 
 SCHEMA: Final = 3
 EPOCH_KEY: Final = "e"
@@ -153,16 +153,44 @@ def bound_key(session: str, n: int) -> str:
     return f"u\x1f{session}\x1f{n}"
 
 
+_FIELDS: Final = {
+    "a": ("rank",),
+    "c": (),
+    "d": ("session", "slot"),
+    "e": (),
+    "f": ("session", "slot"),
+    "h": ("mode", "session", "slot"),
+    "v": ("session", "slot"),
+    "w": ("rank", "session", "slot"),
+}
+"""What follows the line in each key of a resource."""
+
+
 class PlaceKey(NamedTuple):
-    """A parsed key of a resource."""
+    """A parsed key of a resource, or what is known of one."""
 
     kind: str
     name: str
     line: str
-    """a, c, d, e, f, h, v or w."""
     rank: str = ""
     session: str = ""
     slot: str = ""
+    mode: str = ""
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether a claim is stored here."""
+        return self.line in ("h", "v", "w")
+
+    def candidates(self) -> list[Range]:
+        """Return the keys that the claim may have there, for every mode and state."""
+        prefix = resource_prefix(self.kind, self.name)
+        modes = sorted(MODES_OF_KIND.get(self.kind, ()))
+        found = [holder_key(prefix, mode, self.session, self.slot) for mode in modes]
+        found.append(reservation_key(prefix, self.session, self.slot))
+        if self.rank:  # it is unknown if only the key of a holder or a reservation was seen
+            found.append(waiting_key(prefix, self.rank, self.session, self.slot))
+        return [Range(key) for key in found]
 
 
 def parse_place(key: str) -> PlaceKey:
@@ -171,23 +199,9 @@ def parse_place(key: str) -> PlaceKey:
         family, kind, name, line, *rest = key.split(SEP)
         if family != "n" or kind not in MODES_OF_KIND:
             raise ValueError
-        if line == "h":
-            _, session, slot = rest
-            return PlaceKey(kind, name, line, "", session, slot)
-        if line == "w":
-            rank, session, slot = rest
-            return PlaceKey(kind, name, line, rank, session, slot)
-        if line in ("d", "f", "v"):
-            session, slot = rest
-            return PlaceKey(kind, name, line, "", session, slot)
-        if line == "a":
-            (rank,) = rest
-            return PlaceKey(kind, name, line, rank)
-        if line not in ("c", "e") or rest:
-            raise ValueError
-    except ValueError:
+        return PlaceKey(kind, name, line, **dict(zip(_FIELDS[line], rest, strict=True)))
+    except (ValueError, LookupError):
         raise UnreadableError(f"there is a key {key!r} of another layout") from None
-    return PlaceKey(kind, name, line)
 
 
 def nothing_new(keys: Keys, prefix: str, start: str, end: str, revision: int) -> list[str]:

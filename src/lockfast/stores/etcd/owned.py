@@ -13,40 +13,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import HOLDING, REVOKED, WAITING
-from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session, copied
 from lockfast.stores.derived import owned
 from lockfast.stores.derived.machine import Machine
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.requests import Found, Range
+from lockfast.stores.etcd.requests import Found
 
 ARRIVAL_BITS = 24
-
-
-class Location(NamedTuple):
-    """Where to find a claim: its first place, its rank and its slot."""
-
-    kind: str
-    name: str
-    rank: str
-    """"" if only the key of a holder or a reservation was seen."""
-    slot: str
-
-    def candidates(self, session: str) -> list[Range]:
-        """Return the keys that the claim may have there, for every mode and state."""
-        prefix = k.resource_prefix(self.kind, self.name)
-        modes = sorted(MODES_OF_KIND.get(self.kind, ()))
-        found = [k.holder_key(prefix, mode, session, self.slot) for mode in modes]
-        found.append(k.reservation_key(prefix, session, self.slot))
-        if self.rank:
-            found.append(k.waiting_key(prefix, self.rank, session, self.slot))
-        return [Range(key) for key in found]
 
 
 @dataclass
@@ -177,9 +156,12 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         row.ended = EXPIRED
         return row
 
-    def location(self, n: int) -> Location | None:
+    def location(self, n: int) -> k.PlaceKey | None:
+        """Return where a claim is, by its first place."""
         claim = self.claims.get(n)
-        return Location(*claim.places[0][:2], claim.rank, claim.slot) if claim is not None else None
+        if claim is None:
+            return None
+        return k.PlaceKey(*claim.places[0][:2], "", claim.rank, self.id, claim.slot)
 
     def note(self, claim: Claim, slot: str, revision: int, heirs: Found | None = None) -> None:
         """Record the state of a claim after a transaction."""

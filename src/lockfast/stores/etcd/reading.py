@@ -12,8 +12,7 @@ from lockfast.core.rows import Claim, resource_key
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.layout import Base
-from lockfast.stores.etcd.owned import Location
-from lockfast.stores.etcd.requests import Found, Known, Kv, Range
+from lockfast.stores.etcd.requests import Found, Known, Range
 from lockfast.stores.etcd.view import Missing, View, others_of, queue_of
 
 PAGE: Final = 200
@@ -49,7 +48,7 @@ class Reader:
         over = self._reading(self._view(known)).ended_reply(session)
         if over is not None:
             return over
-        stored = await self.stored_claims(session, known.kvs[names[0]].lease)
+        stored = await self._execution.stored_claims(session, known.kvs[names[0]].lease)
         words = Range(k.words_prefix(session), k.end_of(k.words_prefix(session)))
         known = await self._read(*map(Range, names), words)
         claims: dict[int, Claim] = {}
@@ -63,45 +62,6 @@ class Reader:
                 claims[n] = revoked
         reading = self._reading(self._view(known))
         return c.ClaimsReply(tuple(reading.claim_view(claims[n]) for n in sorted(claims)))
-
-    async def stored_claims(self, session: str, lease: int) -> list[Kv]:
-        """Return a key of each claim under the lease of a session."""
-        own = self._own.get(session)
-        listed = await self._listed(lease)
-        found = (await self._read(*(Range(key) for key, _ in listed.values()))).kvs
-        stored = [found[key] for key, _ in listed.values() if key in found]
-        # A claim that was granted or converted after the listing has another key now. The listing
-        # may also miss a claim of ours that changed at that moment.
-        moved = {slot: location for slot, (key, location) in listed.items() if key not in found}
-        for n in list(own.claims) if own is not None else ():
-            location = own.location(n) if own is not None else None
-            if location is not None and location.slot not in listed:
-                moved[location.slot] = location
-        while moved:
-            ranges = {slot: location.candidates(session) for slot, location in moved.items()}
-            found = (await self._read(*(one for part in ranges.values() for one in part))).kvs
-            nowhere: list[str] = []
-            for slot, part in ranges.items():
-                at = [found[one.start] for one in part if one.start in found]
-                stored += at
-                nowhere += [] if at else [slot]
-            # A broken deadlock gives a claim another rank. One that is no longer listed has left.
-            listed = await self._listed(lease) if nowhere else {}
-            moved = {slot: listed[slot][1] for slot in nowhere if slot in listed}
-        return stored
-
-    async def _listed(self, lease: int) -> dict[str, tuple[str, Location]]:
-        """Return a key of each claim under a lease, and where the claim is, by its slot."""
-        places = {
-            key: k.parse_place(key)
-            for key in await self._execution.keys_of_lease(lease)
-            if key[:1] == "n"
-        }
-        return {
-            place.slot: (key, Location(place.kind, place.name, place.rank, place.slot))
-            for key, place in places.items()
-            if place.line in "hvw"
-        }
 
     async def sessions(self, command: c.Sessions) -> Reply:
         start = f"{command.after}\x00" if command.after else ""
@@ -120,13 +80,10 @@ class Reader:
                 known.found[alive] = (await self._read(alive)).found[alive]
             row = reading.session(session)
             if row is not None:
-                row.claims = await self._count(living[session]) if session in living else 0
+                kv = living.get(session)
+                row.claims = len(await self._execution.claims_listed(kv.lease)) if kv else 0
                 views.append(reading.session_view(row))
         return c.SessionsReply(tuple(views), len(names) > command.limit)
-
-    async def _count(self, kv: Kv) -> int:
-        """Return the number of claims under a session's lease."""
-        return len(await self._listed(kv.lease))
 
     async def listing(self, command: c.Listing) -> Reply:
         kind = command.kind

@@ -24,7 +24,6 @@ from lockfast.stores.etcd.errors import LeaseGoneError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
-from lockfast.stores.etcd.reading import Reader
 from lockfast.stores.etcd.requests import REVOKE, Kv, Range
 from lockfast.stores.etcd.steps import Step, settle
 
@@ -144,7 +143,7 @@ class Sessions:
             mod = answer.revision
         if not own.was_opened:
             # From here on nobody else adds claims, so these are all.
-            for kv in await Reader(self._execution).stored_claims(own.id, record.lease):
+            for kv in await self._execution.stored_claims(own.id, record.lease):
                 place = k.parse_place(kv.key)
                 own.note(k.claim_from(place, kv)[0], place.slot, kv.mod)
         own.record, own.mod = record, mod

@@ -32,7 +32,7 @@ from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.errors import SessionMovedError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base, KnownBase
-from lockfast.stores.etcd.owned import Location, OwnSession
+from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
 from lockfast.stores.etcd.requests import Known, Kv, Range
 from lockfast.stores.etcd.view import WINDOW, Missing, View, others_of, queue_of
@@ -73,7 +73,7 @@ class Step:
         self._session: OwnSession | None = self._own.get(getattr(command, "session", ""))
         # All attempts use the same rank, so that they read the same ranges.
         self._arrival = self._own.next_arrival(execution.context.revision)
-        self._located: dict[ClaimId, Location | None] = {}
+        self._located: dict[ClaimId, k.PlaceKey | None] = {}
         self._windows: dict[str, int] = {}
         self._places: dict[Name, None] = {}
         """Resources that the command certainly concerns."""

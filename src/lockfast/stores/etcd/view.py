@@ -20,7 +20,7 @@ from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.view import ClaimId, DerivedRows, Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.layout import Base, Owner
-from lockfast.stores.etcd.owned import Location, OwnSessions
+from lockfast.stores.etcd.owned import OwnSessions
 from lockfast.stores.etcd.requests import Found, Known, Kv, Range
 
 OTHERS_READ: Final = 8
@@ -98,7 +98,7 @@ class View(DerivedRows[Owner]):
         self.wants: set[Range] = set()
         self.windows: dict[str, int] = {}
         self.starts: dict[str, str] = {}
-        self.located: dict[ClaimId, Location | None] = {}
+        self.located: dict[ClaimId, k.PlaceKey | None] = {}
         self.unlocated: set[ClaimId] = set()
         """Claims of other processes whose places are unknown."""
         self.kv_of: dict[ClaimId, Kv] = {}
@@ -241,7 +241,7 @@ class View(DerivedRows[Owner]):
                 raise Missing
             location = own.location(n)
         word = Range(k.word_key(session, n))
-        candidates = location.candidates(session) if location is not None else []
+        candidates = location.candidates() if location is not None else []
         for one in candidates:
             kv = known.get(one.start)
             if kv is not None:
