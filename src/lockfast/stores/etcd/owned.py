@@ -84,7 +84,6 @@ class OwnSession(owned.OwnSession[OwnClaim]):
     mod: int = 0
     """The revision that wrote the session's key; every enter compares it."""
     ended: bool = False
-    uses_lock_delay: bool = False
     has_words: bool = False
     """Words were received for claims; a keep-alive deletes those of finished claims."""
     words_from: int = 0

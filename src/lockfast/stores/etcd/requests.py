@@ -145,6 +145,10 @@ class Keys:
         """Compare that the key was last written by this revision; 0 means absent."""
         return f'{{"key":"{self.coded(key)}","target":"MOD","mod_revision":"{mod}"}}'
 
+    def same_revision(self, key: str, kv: Kv | None) -> str:
+        """Compare that the key has not been written since it was read; None means absent."""
+        return self.unchanged(key, kv.mod if kv is not None else 0)
+
     def same(self, key: str, kv: Kv | None) -> str:
         """Compare that the key has the value that was read; None means absent.
 

@@ -8,7 +8,8 @@ between leaves a session that can do nothing, not even renew, until its lease ex
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from lockfast.core import commands as c
@@ -25,7 +26,7 @@ from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.requests import REVOKE, Kv, Range
-from lockfast.stores.etcd.steps import Step, settle
+from lockfast.stores.etcd.steps import Step, run, settle
 
 REMEMBERED_S: Final = 1200
 """The TTL of the lease for tombstones, which is replaced after half of it."""
@@ -45,9 +46,9 @@ class Sessions:
 
     # ── opening ──────────────────────────────────────────────────────────────────────
 
-    async def open(self, command: c.Open) -> Reply:
-        session, keys = command.session, self._keys
-        own = self._own.begin(session)
+    async def open(self, session: str, command: c.Open | None) -> Reply:
+        """Open a session, or become the home of one that is open."""
+        own, keys = self._own.begin(session), self._keys
         names = (k.session_key(session), k.ended_key(session), k.EPOCH_KEY)
         while True:
             # Read before the request: another thread may open the session just after it.
@@ -65,6 +66,8 @@ class Sessions:
             if was_opened:
                 own.ended = True
                 return c.Ended(EXPIRED)
+            if command is None:
+                return c.Ended(UNKNOWN_SESSION)
             refused = why_too_large(command, LIMITS.text_max)
             if refused is not None:
                 return refused
@@ -83,11 +86,7 @@ class Sessions:
             raised = raised_base(base, revision, instant.wall_us, EPOCH_LAG_US)
             if raised != base:
                 writes.append(keys.put(k.EPOCH_KEY, encode(list(raised))))
-            compares = [
-                keys.absent(names[0]),
-                keys.absent(names[1]),
-                keys.same(k.EPOCH_KEY, epoch),
-            ]
+            compares = [*map(keys.absent, names[:2]), keys.same(k.EPOCH_KEY, epoch)]
             try:
                 answer = await self._execution.commit(writes, compares)
             except (LeaseGoneError, OutcomeUnknownError):
@@ -102,31 +101,22 @@ class Sessions:
                 self._context.base = k.KnownBase(raised, stored)
                 return c.Done(found=False)
 
-    async def open_once(self, command: c.Open) -> Reply:
-        """Open a session once, even if several callers ask for it concurrently."""
-        return await self._once(command.session, lambda: self.open(command))
-
-    async def adopt(self, session: str) -> None:
-        """Become the home of a session that another store object has opened, if there is one."""
-        (stored,), _ = await self._execution.read_keys(k.session_key(session))
-        if stored is not None:
-            await self._once(session, lambda: self._adopt(self._own.begin(session)))
-
-    async def _once(self, session: str, become_home: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def open_once(self, session: str, command: c.Open | None = None) -> Reply:
+        """Open a session, or become its home, once, even if several callers need it."""
         execution = self._execution
         reply = await self._own.begin(session).open_once(
             self._keys.label,
-            become_home,
+            lambda: self.open(session, command),
             execution.gateway.transport.signal,
             lambda: execution.until_ms - execution.network.now_ms(),
         )
         return reply if reply is not None else c.Done()
 
-    async def _adopt(self, own: OwnSession) -> Reply:
-        while True:
-            (stored,), _ = await self._execution.read_keys(k.session_key(own.id))
-            if stored is None or await self._become_home(own, stored):
-                return c.Done(found=stored is not None)
+    async def adopt(self, session: str) -> None:
+        """Become the home of a session that another store object has opened, if there is one."""
+        (stored,), _ = await self._execution.read_keys(k.session_key(session))
+        if stored is not None:
+            await self.open_once(session)
 
     async def _become_home(self, own: OwnSession, stored: Kv) -> bool:
         """Make this store object the home of a session; return False if its key has changed."""
@@ -161,9 +151,7 @@ class Sessions:
             else:
                 self._own.renewed(own)
                 await self._prove(own)
-        step = Step(self._execution, command)
-        outcome = await step.run()
-        outcome = outcome.followed_by(await settle(self._execution, step.unsettled))
+        outcome = await run(self._execution, command)
         if own is not None and own.has_words and command.lowest:
             await self._drop_words(own, command.lowest)
         return outcome
@@ -216,28 +204,30 @@ class Sessions:
         )
 
     async def _take_life(self, ending: Ending) -> k.Record | None:
-        """Delete a session's key and write a tombstone; return None if it had already ended."""
+        """Delete a session's key and write a tombstone; return None if it had already ended.
+
+        If it is ours and not open yet, the tombstone prevents that it is opened.
+        """
         keys, session = self._keys, ending.session
-        names = (k.session_key(session), k.alive_key(session))
+        own, names = self._own.peek(session), (k.session_key(session), k.alive_key(session))
+        record = k.Record(0, 0, "", "", "", "", 0)
         while True:
             (stored, alive), _ = await self._execution.read_keys(*names)
-            if stored is None:
-                if await self._forbid(ending):
-                    return None
-                continue
-            record: k.Record = k.read(k.Record, stored)
-            renewals = k.alive_from(alive, 0).renewals
-            if ending.renewals not in (None, renewals):
+            if stored is not None:
+                record = k.read(k.Record, stored)
+            elif own is None or own.was_opened or own.ended:
                 return None
+            renewals = k.alive_from(alive, 0).renewals
+            if stored is not None and ending.renewals not in (None, renewals):
+                return None
+            compares = [keys.same_revision(names[0], stored)]
+            if ending.renewals is not None:
+                compares.append(keys.same_revision(names[1], alive))
             tomb = k.Tombstone(ending.reason, ending.by, ending.what, record, renewals)
-            lease = await self._remembering()
-            compares = [keys.unchanged(stored.key, stored.mod)]
-            if ending.renewals is not None and alive is not None:
-                compares.append(keys.unchanged(alive.key, alive.mod))
             writes = [
                 keys.delete(names[0]),
                 keys.delete(k.watching_key(session)),
-                keys.put(k.ended_key(session), encode(list(tomb)), lease),
+                keys.put(k.ended_key(session), encode(list(tomb)), await self._remembering()),
             ]
             try:
                 answer = await self._execution.commit(writes, compares)
@@ -245,25 +235,7 @@ class Sessions:
                 self._context.remembering = None
                 continue
             if answer.succeeded:
-                return record
-
-    async def _forbid(self, ending: Ending) -> bool:
-        """Prevent one of our sessions from being opened; return False if it was opened first."""
-        own, keys, session = self._own.peek(ending.session), self._keys, ending.session
-        if own is None or own.was_opened or own.ended:
-            return True
-        tomb = k.Tombstone(
-            ending.reason, ending.by, ending.what, k.Record(0, 0, "", "", "", "", 0), 0
-        )
-        lease = await self._remembering()
-        write = keys.put(k.ended_key(session), encode(list(tomb)), lease)
-        compare = keys.absent(k.session_key(session))
-        try:
-            answer = await self._execution.commit([write], [compare])
-        except LeaseGoneError:
-            self._context.remembering = None
-            return False
-        return answer.succeeded
+                return record if stored is not None else None
 
     async def _remembering(self) -> int:
         now_ms = self._execution.network.now_ms()
@@ -285,16 +257,13 @@ class Sessions:
                 places[c.Place(place.kind, place.name, "")] = None
                 prefix = k.resource_prefix(place.kind, place.name)
                 delays.append(k.delay_key(prefix, place.session, place.slot))
-        own = self._own.get(ending.session)
-        if ending.what == "released" and (own is None or own.uses_lock_delay):
+        if ending.what == "released":
             for at in range(0, len(delays), READS_MAX):
-                part = delays[at : at + READS_MAX]
-                deletes = [self._keys.delete(key) for key in part]
-                await self._execution.commit(deletes)
-        try:
+                await self._execution.commit(
+                    [self._keys.delete(key) for key in delays[at : at + READS_MAX]]
+                )
+        with suppress(LeaseGoneError):
             await self._execution.call(REVOKE, ID=str(record.lease))
-        except LeaseGoneError:
-            pass
         return list(places)
 
     async def _in_use(self, places: list[c.Place]) -> list[c.Place]:

@@ -357,6 +357,12 @@ class Step:
             own.forget_below(command.lowest)
 
 
+async def run(execution: Execution, command: c.Command, known: Known | None = None) -> Outcome:
+    """Execute a command on the general path, where the lock table decides."""
+    step = Step(execution, command, known)
+    return await steps.run_and_settle(step, lambda settle: Step(execution, settle))
+
+
 async def settle(execution: Execution, places: Iterable[c.Place]) -> Outcome:
     """Grant whatever can be granted at these resources."""
     return await steps.settle(places, lambda command: Step(execution, command))

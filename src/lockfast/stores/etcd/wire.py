@@ -8,16 +8,15 @@ from lockfast.core import commands as c
 from lockfast.core.commands import Command, Reply
 from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.derived.endings import ending_of
-from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
+from lockfast.stores.derived.steps import Instant, Outcome
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.etcd import journal, shortcuts
 from lockfast.stores.etcd.errors import DuplicateKeyError, SessionMovedError
 from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.reading import Reader
-from lockfast.stores.etcd.requests import Known
 from lockfast.stores.etcd.sessions import Sessions
-from lockfast.stores.etcd.steps import Step
+from lockfast.stores.etcd.steps import run
 
 
 class EtcdWire:
@@ -66,18 +65,16 @@ class EtcdWire:
 async def _enter(execution: Execution, command: c.Enter) -> Outcome:
     await execution.resolve_doubt(command.session, command.n)
     if command.open is not None:
-        opened = await Sessions(execution).open_once(command.open)
+        opened = await Sessions(execution).open_once(command.session, command.open)
         if not isinstance(opened, c.Done):
             return Outcome(opened)
         command = command._replace(open=None)
     elif execution.own.get(command.session) is None:
         await Sessions(execution).adopt(command.session)
     own = execution.own.get(command.session)
-    if own is not None and command.lock_delay_ms:
-        own.uses_lock_delay = True
     try:
         done = await shortcuts.enter(execution, command)
-        return done if isinstance(done, Outcome) else await _run(execution, command, done)
+        return done if isinstance(done, Outcome) else await run(execution, command, done)
     finally:
         if own is not None:
             own.free_slot(command.n)
@@ -89,13 +86,7 @@ async def _leave(execution: Execution, command: c.Leave) -> Outcome:
         own.finish(command.n)
     await execution.resolve_doubt(command.session, command.n)
     done = await shortcuts.leave(execution, command)
-    return done if isinstance(done, Outcome) else await _run(execution, command, done)
-
-
-async def _run(execution: Execution, command: Command, known: Known | None = None) -> Outcome:
-    """Execute a command on the general path, where the lock table decides."""
-    step = Step(execution, command, known)
-    return await run_and_settle(step, lambda settle: Step(execution, settle))
+    return done if isinstance(done, Outcome) else await run(execution, command, done)
 
 
 async def _other(execution: Execution, command: Command) -> Outcome:
@@ -105,7 +96,7 @@ async def _other(execution: Execution, command: Command) -> Outcome:
     if isinstance(command, c.Close | c.Expel | c.RevokeSession):
         return await Sessions(execution).end([ending_of(command)])
     if isinstance(command, c.Open):
-        return Outcome(await Sessions(execution).open(command))
+        return Outcome(await Sessions(execution).open(command.session, command))
     if isinstance(command, c.Watch):
         if command.on:
             await journal.begin(execution)
@@ -118,4 +109,4 @@ async def _other(execution: Execution, command: Command) -> Outcome:
         return Outcome(await Reader(execution).sessions(command))
     if isinstance(command, c.Listing):
         return Outcome(await Reader(execution).listing(command))
-    return await _run(execution, command)
+    return await run(execution, command)
