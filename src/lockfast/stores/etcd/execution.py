@@ -72,11 +72,11 @@ class Execution:
         """
         turn, busy = self.turn([("entering", prefix)]), self.context.busy
         try:
-            if turn is not None and prefix not in busy:
+            if turn is not None:
                 with suppress(TimeoutError):
                     await turn.take()
                 if prefix in busy:
-                    turn.end()  # it is known now: the others need not wait for us
+                    turn.end()  # the others may join the queue at the same time
             yield
         finally:
             if turn is not None:
