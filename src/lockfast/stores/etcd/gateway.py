@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lockfast.errors import (
@@ -73,22 +73,16 @@ class Gateway:
                 if attempt >= REPEATS or self._left_ms(until_ms) <= 1:
                     raise StoreUnavailableError(error.store, error.what, error.advice) from error
 
-    async def _ask(self, path: str, body: str, until_ms: int) -> Json:
+    async def _ask(self, path: str, body: str, until_ms: int, *, is_retry: bool = False) -> Json:
         try:
-            return await self._once(path, body, until_ms)
-        except TokenRefusedError:
-            self.context.token = ""
-        try:
-            return await self._once(path, body, until_ms)
+            token = await self.token(until_ms)
+            reply = await self.transport.call(path, body, self._left_ms(until_ms), token)
+            return self._checked(reply)
         except TokenRefusedError as error:
-            raise StoreUnavailableError(
-                self.context.label, f"refused a new authentication token ({error})"
-            ) from None
-
-    async def _once(self, path: str, body: str, until_ms: int) -> Json:
-        token = await self.token(until_ms)
-        reply = await self.transport.call(path, body, self._left_ms(until_ms), token)
-        return self._checked(reply)
+            self.context.token = ""
+            if is_retry:
+                raise self._refused(error) from None
+            return await self._ask(path, body, until_ms, is_retry=True)
 
     async def token(self, until_ms: int) -> str:
         """Return the value of the Authorization header; "" without a user."""
@@ -104,6 +98,19 @@ class Gateway:
                 raise StoreUnavailableError(error.store, error.what, error.advice) from error
             context.token = str(reply.get("token", ""))
         return context.token
+
+    async def follow(self, request: Json, take: Callable[[Json], bool], until_ms: int) -> None:
+        """Open a watch and pass each message to `take`, until it returns True."""
+        try:
+            token = await self.token(until_ms)
+            await self.transport.follow(request, take, self._left_ms(until_ms), token)
+        except TokenRefusedError as error:
+            self.context.token = ""
+            raise self._refused(error) from None
+
+    def _refused(self, error: TokenRefusedError) -> StoreUnavailableError:
+        what = f"refused a new authentication token ({error})"
+        return StoreUnavailableError(self.context.label, what)
 
     def _checked(self, reply: Json) -> Json:
         error = error_of(self.context.label, reply)

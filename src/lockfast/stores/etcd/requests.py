@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lockfast.errors import StoreError
+from lockfast.stores.etcd.errors import CompactedError, TokenRefusedError, error_of
 from lockfast.stores.etcd.transport import Json
 
 TXN: Final = "/v3/kv/txn"
@@ -42,6 +43,14 @@ class Found(NamedTuple):
     kvs: list[Kv]
     count: int  # type: ignore[assignment]  # hides tuple.count
     """The number of keys in the range, including those beyond the limit."""
+
+
+class Change(NamedTuple):
+    """A key that was put or deleted at the revision `kv.mod`."""
+
+    kv: Kv
+    before: Kv | None
+    """For a deleted key: as it was, if the watch asked for that. None if the key was put."""
 
 
 class Range(NamedTuple):
@@ -121,6 +130,31 @@ class Answer:
         if not isinstance(responses, list):
             raise TypeError(f"{responses!r} is not a list of responses")
         return responses
+
+
+def changes_in(keys: Keys, message: Json) -> tuple[bool, list[Change]]:
+    """Decode a message of a watch: whether it confirms a range, and the changes it reports.
+
+    Raises CompactedError, TokenRefusedError, or StoreError.
+    """
+    error = error_of(keys.label, message)
+    if isinstance(error, StoreError | CompactedError | TokenRefusedError):
+        raise error
+    if error is not None:
+        raise StoreError(keys.label, str(error))
+    try:
+        result = message["result"]
+        if not result.get("canceled"):
+            changes = [keys.change(event) for event in result.get("events", ())]
+            return bool(result.get("created")), changes
+        if "compact_revision" in result:
+            raise CompactedError(int(result["compact_revision"]))
+        reason = str(result.get("cancel_reason", "no reason given"))[:200]
+    except (LookupError, TypeError, ValueError, AttributeError) as wrong:
+        raise keys.malformed(wrong) from None
+    if "auth" in reason or "permission" in reason:
+        raise TokenRefusedError(reason)
+    raise StoreError(keys.label, f"ended a watch ({reason})")
 
 
 class Keys:
@@ -212,6 +246,13 @@ class Keys:
             int(kv.get("mod_revision", 0)),
             int(kv.get("lease", 0)),
         )
+
+    def change(self, event: Json) -> Change:
+        """Decode a change of a watch's message, like `kv`."""
+        kv = self.kv(event["kv"])
+        if event.get("type") != "DELETE":
+            return Change(kv, None)
+        return Change(kv, self.kv(event["prev_kv"]) if "prev_kv" in event else kv)
 
     def number(self, reply: Json, name: str) -> int:
         """Return a number from a reply; 0 if it is missing, since etcd omits zeros."""

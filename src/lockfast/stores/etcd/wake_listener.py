@@ -30,11 +30,11 @@ from lockfast.errors import StoreError
 from lockfast.ports import Deliver
 from lockfast.stores.derived.stored import TOKEN_MAX, UnreadableError
 from lockfast.stores.etcd import layout as k
-from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError, error_of
+from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError
 from lockfast.stores.etcd.execution import Execution
 from lockfast.stores.etcd.gateway import Gateway
 from lockfast.stores.etcd.owned import OwnClaim, OwnSession
-from lockfast.stores.etcd.requests import Kv, Range
+from lockfast.stores.etcd.requests import Kv, Range, changes_in
 from lockfast.stores.etcd.steps import settle
 from lockfast.stores.etcd.transport import Json
 from lockfast.stores.etcd.view import HOLDERS_READ
@@ -103,7 +103,7 @@ class EtcdWakeListener:
         try:
             for message in await self._watcher.next(self._wait_ms(timeout_ms)):
                 self._take(message, wakes)
-        except (StoreError, TokenRefusedError):
+        except StoreError:
             self._fail()
         if self._is_unconfirmed() and self._network.now_ms() >= self._confirm_by_ms:
             self._gateway.transport.avoid_member()
@@ -243,35 +243,21 @@ class EtcdWakeListener:
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
     def _take(self, message: Json, wakes: list[Wake]) -> None:
-        error = error_of(self._keys.label, message)
-        if isinstance(error, TokenRefusedError):
-            self._gateway.context.token = ""
-        if error is not None:
-            raise (
-                error if isinstance(error, StoreError) else StoreError(self._keys.label, str(error))
-            )
         try:
-            result = message["result"]
-            if result.get("canceled"):
-                if "compact_revision" in result:
-                    raise CompactedError(int(result["compact_revision"]))
-                reason = str(result.get("cancel_reason", "no reason given"))[:200]
-                if "auth" in reason or "permission" in reason:
-                    self._gateway.context.token = ""
-                raise StoreError(self._keys.label, f"ended a watch ({reason})")
-            if result.get("created"):
+            is_confirmed, changes = changes_in(self._keys, message)
+            if is_confirmed:
                 self._unconfirmed -= 1
                 self._retry_ms = RETRY_FIRST_MS
-            for event in result.get("events", ()):
-                kv = self._keys.kv(event["kv"])
-                self._change(kv, event.get("type") == "DELETE", wakes)
+            for kv, before in changes:
+                self._change(kv, before is not None, wakes)
                 self._seen = max(self._seen, kv.mod)
         except CompactedError:
             # Events up to there are lost: read the state instead.
             self._seen = 0
             self._watcher.drop()
-        except (LookupError, TypeError, ValueError, AttributeError) as wrong:
-            raise self._keys.malformed(wrong) from None
+        except TokenRefusedError as error:
+            self._gateway.context.token = ""
+            raise StoreError(self._keys.label, f"ended a watch ({error})") from None
 
     def _change(self, kv: Kv, is_deleted: bool, wakes: list[Wake]) -> None:
         own = self._own.id
