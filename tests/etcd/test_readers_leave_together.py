@@ -76,11 +76,11 @@ def test_the_last_of_those_who_leave_together_hands_over(
     decided: set[Keys] = set()
     right = Plan.proposal
 
-    def held_back(self: Plan, keys: Keys, leases: list[int], wants: Iterable[Range]) -> Proposal:
-        if keys not in decided:  # the first attempt of this session
-            decided.add(keys)
+    def held_back(self: Plan, leases: list[int], wants: Iterable[Range]) -> Proposal:
+        if self.keys not in decided:  # the first attempt of this session
+            decided.add(self.keys)
             have_decided.wait()
-        return right(self, keys, leases, wants)
+        return right(self, leases, wants)
 
     monkeypatch.setattr(Plan, "proposal", held_back)
     threads = [

@@ -9,7 +9,7 @@ from lockfast.stores.etcd import batches, steps
 from lockfast.stores.etcd.batches import Committed
 from lockfast.stores.etcd.layout import SEP, STRIDE, session_key
 from lockfast.stores.etcd.owned import OwnClaim
-from lockfast.stores.etcd.plan import _Maker
+from lockfast.stores.etcd.plan import Plan
 from lockfast.stores.etcd.requests import Found, Keys
 from lockfast.stores.etcd.view import Lines
 from tests.sim.planted.bugs import bug, replace
@@ -76,10 +76,10 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: a claim that is granted is not compared", promise="liveness", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(self: _Maker, of: tuple[str, int]) -> None:
+    def wrong(self: Plan, of: tuple[str, int]) -> None:
         pass
 
-    replace(stack, _Maker, "claim_stands", wrong)
+    replace(stack, Plan, "_claim_stands", wrong)
 
 
 @bug("etcd: whoever stands in line is overtaken by a clock", promise="order", store="etcd")
@@ -133,10 +133,10 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: readers that leave together do not notice it", promise="hand-over", store="etcd")
 def _(stack: ExitStack) -> None:
-    def wrong(self: _Maker, lines: Lines) -> list[str]:
+    def wrong(self: Plan, lines: Lines) -> list[str]:
         return []
 
-    replace(stack, _Maker, "_others", wrong)
+    replace(stack, Plan, "_others", wrong)
 
 
 # The start of a queue, which spares etcd the visit to deleted keys.
@@ -170,9 +170,9 @@ def _(stack: ExitStack) -> None:
 
 @bug("etcd: a queue starts behind its first claim", promise="hand-over", store="etcd")
 def _(stack: ExitStack) -> None:
-    right = _Maker._mark
+    right = Plan._mark
 
-    def wrong(self: _Maker, lines: Lines, rank: str, session: str) -> None:
+    def wrong(self: Plan, lines: Lines, rank: str, session: str) -> None:
         right(self, lines, f"{rank}~", session)
 
-    replace(stack, _Maker, "_mark", wrong)
+    replace(stack, Plan, "_mark", wrong)

@@ -18,9 +18,9 @@ is woken by its watch, which starts at the revision read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Final, NamedTuple
 
 from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, REVOKED, WAKE_LOOK, Wake
@@ -32,7 +32,7 @@ from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Proposal, Slot
 from lockfast.stores.etcd.context import Context
 from lockfast.stores.etcd.layout import Word
-from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Keys, Range, txn
+from lockfast.stores.etcd.requests import OPERATIONS_MAX, Found, Range, txn
 from lockfast.stores.etcd.view import Lines, View
 
 OTHERS_COMPARED_MAX: Final = 16
@@ -46,299 +46,279 @@ class TooLargeError(Exception):
     """The step does not fit into one transaction."""
 
 
-@dataclass
-class _Put:
+class _Put(NamedTuple):
     key: str
     session: str = ""
     """The session whose lease the key is under; "" for none."""
-    value: str = ""
-    claim: Claim | None = None
-    word: Word | None = None
+    value: str | Callable[[int], str] = ""
+    """The value; a function if it depends on the tokens allocated earlier in the same request."""
     span_ms: int = 0
     """The length of this key's separate lease."""
 
 
-@dataclass
 class Plan:
-    """One transaction and its consequences."""
+    """The transaction that writes what the table has changed, and its consequences."""
 
-    view: View
-    wakes: list[Wake]
-    compares: list[str] = field(default_factory=list)
-    deletes: dict[str, str] = field(default_factory=dict)
-    """Keys to delete or, with an end that is not "", ranges of keys."""
-    puts: list[_Put] = field(default_factory=list)
-    tokens: int = 0
-    starts: dict[str, str] = field(default_factory=dict)
-    """For each resource whose queue gets a new start, its rank."""
-    joined: set[str] = field(default_factory=set)
-    """Resources whose queue is joined by a claim."""
-    heirs: dict[ClaimId, Found | None] = field(default_factory=dict)
-    """For each granted claim that is the only holder, the next claims in the queue."""
+    def __init__(
+        self, view: View, wakes: list[Wake], context: Context, command: object = None
+    ) -> None:
+        self.view = view
+        self.wakes = wakes
+        self.keys = context.keys
+        self._context = context
+        self._own = context.own
+        self._compares: list[str] = []
+        self._deletes: dict[str, str] = {}
+        """Keys to delete or, with an end that is not "", ranges of keys."""
+        self._puts: list[_Put] = []
+        self._tokens = 0
+        self.starts: dict[str, str] = {}
+        """For each resource whose queue gets a new start, its rank."""
+        self._joined: set[str] = set()
+        """Resources whose queue is joined by a claim."""
+        self.heirs: dict[ClaimId, Found | None] = {}
+        """For each granted claim that is the only holder, the next claims in the queue."""
+        self._words: dict[ClaimId, Word] = {}
+        self._granted: list[Claim] = []
+        for lines in view.lines.values():
+            self._resource(lines)
+        for of, before, after in view.changes():
+            if after != before:
+                self._claim(of, before, after)
+            elif isinstance(command, c.Break) and after is not None and of in view.looked_up:
+                self._claim_stands(of)  # a witness: if it has changed, there is no deadlock
+        self._add_renewals()
+        self._find_heirs()
+        self._add_starts()
+        self._add_words()
+        if not self.is_empty:
+            self._finish()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.deletes or self.puts or self.view.logged)
+        return not (self._deletes or self._puts or self.view.logged)
 
     @property
     def spans(self) -> list[int]:
         """Return the lengths of the leases to grant before the transaction is sent."""
-        return [put.span_ms for put in self.puts if put.span_ms]
+        return [put.span_ms for put in self._puts if put.span_ms]
 
-    def proposal(self, keys: Keys, leases: list[int], wants: Iterable[Range]) -> Proposal:
+    def proposal(self, leases: list[int], wants: Iterable[Range]) -> Proposal:
         """Build the transaction; if a comparison fails, it reads everything again."""
-        view, epoch = self.view, self.view.base.epoch
+        view, keys = self.view, self.keys
         reads = keys.reads(wants)
 
         def body(slot: Slot) -> str:
             left = iter(leases)
-            operations = [keys.delete(*span) for span in self.deletes.items()]
-            for put in self.puts:
-                value = put.value
-                if put.claim is not None:
-                    owner = view.owners[put.claim.session]
-                    value = k.packed_claim(put.claim, owner, epoch, slot.tokens)
-                elif put.word is not None:
-                    value = k.packed_word(put.word, epoch, slot.tokens)
-                lease = next(left) if put.span_ms else self._lease(put.session)
-                operations.append(keys.put(put.key, value, lease))
+            operations = [keys.delete(*span) for span in self._deletes.items()]
+            for key, session, value, span_ms in self._puts:
+                text = value if isinstance(value, str) else value(slot.tokens)
+                lease = view.owners[session].lease if session else 0
+                operations.append(keys.put(key, text, next(left) if span_ms else lease))
             if view.logged:
-                events = k.packed_events(view.logged, epoch, slot.tokens)
+                events = k.packed_events(view.logged, view.base.epoch, slot.tokens)
                 operations.append(keys.put(k.log_key(slot.order), events))
-            return txn(operations, self.compares, reads)
+            return txn(operations, self._compares, reads)
 
-        size = max(len(self.compares), len(self.deletes) + len(self.puts) + 1, len(reads))
+        size = max(len(self._compares), len(self._deletes) + len(self._puts) + 1, len(reads))
         if size > OPERATIONS_MAX:
             raise TooLargeError
-        writes = frozenset(map(k.scope_of, [*self.deletes, *(put.key for put in self.puts)]))
+        writes = frozenset(map(k.scope_of, [*self._deletes, *(put.key for put in self._puts)]))
         compared = {lines.prefix for lines in view.lines.values()}
         compared.update(k.scope_of(kv.key) for kv in view.kv_of.values())
         compared.update(k.session_key(session) for session in view.owners)
         compared.update(k.word_key(*of) for of in view.looked_up)
         compared.add(k.EPOCH_KEY)
-        return Proposal(body, size, writes, self.tokens, frozenset(compared))
+        return Proposal(body, size, writes, self._tokens, frozenset(compared))
 
-    def _lease(self, session: str) -> int:
-        return self.view.owners[session].lease if session else 0
+    def _put(
+        self, key: str, session: str = "", value: str | Callable[[int], str] = "", span_ms: int = 0
+    ) -> None:
+        self._puts.append(_Put(key, session, value, span_ms))
 
-
-def make_plan(view: View, wakes: list[Wake], context: Context, keys: Keys, command: object) -> Plan:
-    """Return the transaction that writes what the table has changed."""
-    plan = Plan(view, wakes)
-    maker = _Maker(plan, context, keys)
-    for lines in view.lines.values():
-        maker.resource(lines)
-    for of, before, after in view.changes():
-        if after != before:
-            maker.claim(of, before, after)
-        elif isinstance(command, c.Break) and after is not None and of in view.looked_up:
-            maker.claim_stands(of)  # a witness: if it has changed, there is no deadlock
-    maker.renewals()
-    maker.heirs()
-    maker.starts()
-    maker.words()
-    if not plan.is_empty:
-        maker.finish()
-    return plan
-
-
-class _Maker:
-    def __init__(self, plan: Plan, context: Context, keys: Keys) -> None:
-        self._plan = plan
-        self._view = plan.view
-        self._context = context
-        self._own = context.own
-        self._keys = keys
-        self._words: dict[ClaimId, Word] = {}
-        self._granted: list[Claim] = []
-
-    def put(self, put: _Put) -> None:
-        self._plan.puts.append(put)
-
-    def delete(self, *keys: str) -> None:
-        self._plan.deletes.update(dict.fromkeys(keys, ""))
+    def _delete(self, *keys: str) -> None:
+        self._deletes.update(dict.fromkeys(keys, ""))
 
     # ── resources and sessions ───────────────────────────────────────────────────────
 
-    def resource(self, lines: Lines) -> None:
-        row, before, prefix = self._view.row(lines), lines.before, lines.prefix
-        now_ms = self._view.instant.now_ms
+    def _resource(self, lines: Lines) -> None:
+        row, before, prefix = self.view.row(lines), lines.before, lines.prefix
+        now_ms = self.view.instant.now_ms
         if row.closed_ms > now_ms and (row.closed_ms > before.closed_ms or lines.stale_delays):
             closing = encode(list(k.Closing(row.closed_ms, row.limit)))
             # Clients add a millisecond for stores that count whole ones; a lease needs none.
-            span_ms = max(1, row.closed_ms - now_ms - 1)
-            self.put(_Put(f"{prefix}c", value=closing, span_ms=span_ms))
-            self.delete(*lines.stale_delays)
+            self._put(f"{prefix}c", "", closing, max(1, row.closed_ms - now_ms - 1))
+            self._delete(*lines.stale_delays)
         in_use = row.holders or row.waiting or row.reservations
         if in_use and row.limit != before.limit and before.limit:
-            self.put(_Put(f"{prefix}e", value=encode(row.limit)))
+            self._put(f"{prefix}e", "", encode(row.limit))
         elif not in_use and lines.limit_is_stored:
-            self.delete(f"{prefix}e")
+            self._delete(f"{prefix}e")
 
-    def renewals(self) -> None:
-        for row in self._view.sessions():
-            mine, key = self._own.get(row.id), k.alive_key(row.id)
-            stored = k.alive_from(self._view.known.get(key), 0)
-            is_open = mine is not None and mine.was_opened and not row.ended
+    def _add_renewals(self) -> None:
+        for row in self.view.sessions():
+            key = k.alive_key(row.id)
+            stored = k.alive_from(self.view.known.get(key), 0)
+            is_open = self._own.get(row.id) is not None and not row.ended
             if is_open and row.renewals != stored.renewals:
                 alive = k.Alive(row.renewals, row.deadline_ms - row.ttl_ms)
-                self.put(_Put(key, row.id, encode(list(alive))))
+                self._put(key, row.id, encode(list(alive)))
 
     # ── claims ───────────────────────────────────────────────────────────────────────
 
-    def claim(self, of: ClaimId, before: Claim | None, after: Claim | None) -> None:
+    def _claim(self, of: ClaimId, before: Claim | None, after: Claim | None) -> None:
         if before is not None:
-            self.claim_stands(of)
-        stood = before if before is not None and before.state != REVOKED else None
+            self._claim_stands(of)
         stands = after if after is not None and after.state != REVOKED else None
-        old = dict(self._keys_with(stood)) if stood is not None else {}
-        new = dict(self._keys_with(stands)) if stands is not None else {}
-        self.delete(*(key for key in old if key not in new))
+        old = self._puts_of(before)
+        new = self._puts_of(stands)
+        self._delete(*(key for key in old if key not in new))
         if stands is not None:
             self._joins(stands, old)
-        for key, put in new.items():
-            if put.claim is not None or key not in old:
-                self.put(put)
+        # Other keys than those of the claim itself never change.
+        self._puts += [put for key, put in new.items() if callable(put.value) or key not in old]
         if after is not None and after.token >= RELATIVE:
-            self._plan.tokens += after.block
+            self._tokens += after.block
             self._granted.append(after)
-        if after is not None and after.state == REVOKED:
-            packed = k.packed_claim(after, self._view.owners[of[0]], 0, 0)
+        if after is not None and stands is None:
+            packed = k.packed_claim(after, self.view.owners[of[0]], 0, 0)
             self._words[of] = Word([], -1, after.reason, after.by, packed)
         elif before is not None and stands is None:
             self._forget_word(of)
 
-    def _keys_with(self, claim: Claim) -> Iterable[tuple[str, _Put]]:
-        """Yield the keys of a claim: one per place, and the additional ones of a holder."""
-        session, n = claim.session, claim.n
-        slot = self._view.slot_of((session, n))
-        for _, key in k.keys_of(claim, slot):
-            yield key, _Put(key, session, claim=claim)
-        if claim.state != HOLDING:
-            return
+    def _puts_of(self, claim: Claim | None) -> dict[str, _Put]:
+        """Return the keys of a claim: one per place, and the additional ones of a holder."""
+        if claim is None or claim.state == REVOKED:
+            return {}
+        session, n, view = claim.session, claim.n, self.view
+        slot = view.slot_of((session, n))
+
+        def value(tokens: int) -> str:
+            return k.packed_claim(claim, view.owners[session], view.base.epoch, tokens)
+
+        puts = [_Put(key, session, value) for _, key in k.keys_of(claim, slot)]
         prefixes = [k.resource_prefix(place.kind, place.name) for place in claim.places]
-        if claim.wants:
-            key = k.converting_key(prefixes[0], session, slot)
-            yield key, _Put(key, session)
-        if claim.lock_delay_ms:
-            for prefix, place in zip(prefixes, claim.places, strict=True):
-                key = k.delay_key(prefix, session, slot)
-                delay = encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
-                yield key, _Put(key, value=delay)
-        if claim.until_ms:
-            key = k.bound_key(session, n)
-            yield key, _Put(key, value=encode(claim.until_ms), span_ms=claim.max_hold_ms)
+        if claim.state == HOLDING:
+            if claim.wants:
+                puts.append(_Put(k.converting_key(prefixes[0], session, slot), session))
+            if claim.lock_delay_ms:
+                for prefix, place in zip(prefixes, claim.places, strict=True):
+                    delay = encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
+                    puts.append(_Put(k.delay_key(prefix, session, slot), "", delay))
+            if claim.until_ms:
+                until = encode(claim.until_ms)
+                puts.append(_Put(k.bound_key(session, n), "", until, claim.max_hold_ms))
+        return {put.key: put for put in puts}
 
     def _joins(self, claim: Claim, old: Collection[str]) -> None:
         """Delete the starts behind a claim in the queues that it joins, or in which it moves."""
-        for place, key in k.keys_of(claim, self._view.slot_of((claim.session, claim.n))):
+        for place, key in k.keys_of(claim, self.view.slot_of((claim.session, claim.n))):
             prefix = k.resource_prefix(place.kind, place.name)
             if key.startswith(f"{prefix}w") and key not in old:
-                self._plan.joined.add(prefix)
-                self._plan.deletes.update([k.starts_from(prefix, claim.rank)])
+                self._joined.add(prefix)
+                self._deletes.update([k.starts_from(prefix, claim.rank)])
 
     def _forget_word(self, of: ClaimId) -> None:
         mine, key = self._own.get(of[0]), k.word_key(*of)
         own = mine.claims.get(of[1]) if mine is not None else None
-        if key in self._view.known.kvs or (own is not None and own.has_word):
-            self.delete(key)
+        if key in self.view.known.kvs or (own is not None and own.has_word):
+            self._delete(key)
 
-    def claim_stands(self, of: ClaimId) -> None:
+    def _claim_stands(self, of: ClaimId) -> None:
         """Compare that a claim is unchanged since it was read."""
-        kv = self._view.kv_of.get(of) or self._view.known.get(k.word_key(*of))
+        kv = self.view.kv_of.get(of) or self.view.known.get(k.word_key(*of))
         if kv is not None:
-            self._plan.compares.append(self._keys.unchanged(kv.key, kv.mod))
+            self._compares.append(self.keys.unchanged(kv.key, kv.mod))
 
-    def heirs(self) -> None:
+    def _find_heirs(self) -> None:
         """Record which claims each granted claim can hand over to without a read.
 
         Its release compares that nothing was written since this transaction. The list must
         therefore be complete now, so this transaction compares the queue up to the last heir.
         """
-        put = tuple(put.key for put in self._plan.puts)
         for claim in self._granted:
-            lines = self._view.lines[claim.places[0][:2]]
-            row, waiting = self._view.row(lines), f"{lines.prefix}w"
+            lines = self.view.lines[claim.places[0][:2]]
+            row, waiting = self.view.row(lines), f"{lines.prefix}w"
             is_alone = len(claim.places) == row.holders == 1 and lines.is_plain
             if not is_alone or row.reservations or row.closed_ms:
                 continue
-            if not any(key.startswith(waiting) for key in put):
-                heirs = self._view.heirs(lines, HEIRS_MAX, set(self._plan.deletes))
-                self._plan.heirs[claim.session, claim.n] = heirs
+            if not any(put.key.startswith(waiting) for put in self._puts):
+                heirs = self.view.heirs(lines, HEIRS_MAX, self._deletes)
+                self.heirs[claim.session, claim.n] = heirs
 
-    def starts(self) -> None:
+    def _add_starts(self) -> None:
         """Mark where a queue starts, if a waiting claim is granted and none joins.
 
         The start is the first claim that goes on waiting or, if none does, the last one granted.
         """
         for claim in self._granted:
-            before = self._view.before.get((claim.session, claim.n))
+            before = self.view.before.get((claim.session, claim.n))
             if before is None or before.state == HOLDING:
                 continue
             for place in claim.places:
-                lines = self._view.lines[place[:2]]
+                lines = self.view.lines[place[:2]]
                 read = lines.waiting_kvs
-                if not read or lines.prefix in self._plan.joined:
+                if not read or lines.prefix in self._joined:
                     continue
-                left = [kv for kv in read if kv.key not in self._plan.deletes]
+                left = [kv for kv in read if kv.key not in self._deletes]
                 rank = k.parse_place((left or read[-1:])[0].key).rank
                 is_later = rank > max([lines.start, *lines.stored_starts])
                 if is_later and self._context.marks_start():
                     self._mark(lines, rank, claim.session)
 
     def _mark(self, lines: Lines, rank: str, session: str) -> None:
-        if lines.prefix not in self._plan.starts:
+        if lines.prefix not in self.starts:
             start = k.start_key(lines.prefix, rank)
-            self._plan.starts[lines.prefix] = rank
-            self._plan.deletes[k.start_key(lines.prefix, lines.start)] = start
+            self.starts[lines.prefix] = rank
+            self._deletes[k.start_key(lines.prefix, lines.start)] = start
             lines.relied_end = max(lines.relied_end, f"{lines.prefix}w\x1f{rank}")
-            self.put(_Put(start, session))
+            self._put(start, session)
 
     # ── words ────────────────────────────────────────────────────────────────────────
 
-    def words(self) -> None:
+    def _add_words(self) -> None:
         """Notify sessions of other processes, in the same transaction."""
-        for wake in self._plan.wakes:
+        for wake in self.wakes:
             of, mine = (wake.session, wake.n), self._own.get(wake.session)
-            if not wake.n or wake.session not in self._view.owners:
+            if not wake.n or wake.session not in self.view.owners:
                 continue  # a deleted session key already signals the end of a session
             if mine is not None and mine.deliver is not None and of not in self._words:
                 continue
             word = self._words.get(of, Word([]))
             word.whats.append(wake.what)
             if wake.token:
-                heirs = self._plan.heirs.get(of)
+                heirs = self.heirs.get(of)
                 word = word._replace(offset=wake.token, heirs=k.told_heirs(heirs))
             self._words[of] = word
         for of, word in self._words.items():
             if not word.whats:
                 word.whats.append(WAKE_LOOK)
-            self.put(_Put(k.word_key(*of), of[0], word=word))
+            self._put(k.word_key(*of), of[0], partial(k.packed_word, word, self.view.base.epoch))
 
     # ── the rest ─────────────────────────────────────────────────────────────────────
 
-    def finish(self) -> None:
-        plan, view, keys = self._plan, self._view, self._keys
+    def _finish(self) -> None:
+        view, keys = self.view, self.keys
         for lines in view.lines.values():
-            plan.compares += self._nothing_new(lines)
-        for session in sorted({put.session for put in plan.puts if put.session}):
+            self._compares += self._nothing_new(lines)
+        for session in sorted({put.session for put in self._puts if put.session}):
             kv = view.known.get(k.session_key(session))
             if kv is not None and self._own.get(session) is not None:
-                plan.compares.append(keys.unchanged(kv.key, kv.mod))
+                self._compares.append(keys.unchanged(kv.key, kv.mod))
             else:
-                plan.compares.append(keys.present(k.session_key(session)))
+                self._compares.append(keys.present(k.session_key(session)))
         base = view.known.get(k.EPOCH_KEY)
-        if plan.tokens or view.logged:
-            plan.compares.append(keys.same(k.EPOCH_KEY, base))
+        if self._tokens or view.logged:
+            self._compares.append(keys.same(k.EPOCH_KEY, base))
         others = [key for lines in view.lines.values() for key in self._others(lines)]
-        room = max(0, OPERATIONS_MAX - len(plan.compares))
-        plan.compares += map(keys.present, others[:room])
-        if base is None and plan.tokens:
-            self.put(_Put(k.EPOCH_KEY, value=encode(list(view.base))))
-        elif plan.tokens > k.STRIDE:
+        room = max(0, OPERATIONS_MAX - len(self._compares))
+        self._compares += map(keys.present, others[:room])
+        if base is None and self._tokens:
+            self._put(k.EPOCH_KEY, "", encode(list(view.base)))
+        elif self._tokens > k.STRIDE:
             # Later tokens must be higher than the whole block.
-            raised = view.base._replace(epoch=view.base.epoch + plan.tokens)
-            self.put(_Put(k.EPOCH_KEY, value=encode(list(raised))))
+            raised = view.base._replace(epoch=view.base.epoch + self._tokens)
+            self._put(k.EPOCH_KEY, "", encode(list(raised)))
 
     def _others(self, lines: Lines) -> list[str]:
         """Return the keys of holders for which claims wait after another holder has left.
@@ -347,15 +327,15 @@ class _Maker:
         the next one in the order of keys, so that holders that leave together rarely choose the
         same one. Permits count by their weight, so all of them are returned.
         """
-        row, prefix = self._view.row(lines), f"{lines.prefix}h{k.SEP}"
+        row, prefix = self.view.row(lines), f"{lines.prefix}h{k.SEP}"
         is_awaited = row.waiting or row.reservations or row.converting
-        left = [key for key in self._plan.deletes if key.startswith(prefix)]
+        left = [key for key in self._deletes if key.startswith(prefix)]
         if not left or not is_awaited or row.holders > OTHERS_COMPARED_MAX:
             return []
         stay: dict[str, list[str]] = {}
-        for of, before, after in self._view.changes():
+        for of, before, after in self.view.changes():
             if before is not None and before == after and before.state == HOLDING:
-                for place, key in k.keys_of(before, self._view.slot_of(of)):
+                for place, key in k.keys_of(before, self.view.slot_of(of)):
                     if key.startswith(prefix):
                         stay.setdefault(place.mode, []).append(key)
         permits = stay.pop(PERMIT, [])
@@ -364,9 +344,9 @@ class _Maker:
 
     def _nothing_new(self, lines: Lines) -> list[str]:
         """Compare that nothing was written at a resource, as far as the table relied on it."""
-        row, before, end = self._view.row(lines), lines.before, lines.relied_end
-        takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self._view.instant.now_ms
+        row, before, end = self.view.row(lines), lines.before, lines.relied_end
+        takes_no_more = row.held.get(EXCLUSIVE) or row.closed_ms > self.view.instant.now_ms
         if not before.waiting or not (row.waiting or takes_no_more):
             end = k.end_of(lines.prefix)  # a claim that arrived since must not be passed over
-        revision = self._view.known.revision
-        return k.nothing_new(self._keys, lines.prefix, lines.start, end, revision)
+        revision = self.view.known.revision
+        return k.nothing_new(self.keys, lines.prefix, lines.start, end, revision)

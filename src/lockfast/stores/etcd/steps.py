@@ -33,7 +33,7 @@ from lockfast.stores.etcd.errors import SessionMovedError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base, KnownBase
 from lockfast.stores.etcd.owned import OwnSession
-from lockfast.stores.etcd.plan import Plan, TooLargeError, make_plan
+from lockfast.stores.etcd.plan import Plan, TooLargeError
 from lockfast.stores.etcd.requests import Known, Kv, Range
 from lockfast.stores.etcd.view import WINDOW, Missing, View, others_of, queue_of
 
@@ -126,7 +126,7 @@ class Step:
                     self._located[of] = await self._execution.locate(*of)
                 known = None
                 continue
-            plan = make_plan(view, wakes, self._execution.context, self._keys, self._command)
+            plan = Plan(view, wakes, self._execution.context, self._command)
             self._note_bounds(view)
             if plan.is_empty:
                 self._note(plan, reply)
@@ -297,7 +297,7 @@ class Step:
         lease_s = execution.context.lease_s
         leases = [await execution.grant_lease(lease_s(span_ms)) for span_ms in plan.spans]
         wanted = list(self._wants) if len(self._wants) <= READS_MAX else []
-        proposal, entered = plan.proposal(self._keys, leases, wanted), self._entered(plan.view)
+        proposal, entered = plan.proposal(leases, wanted), self._entered(plan.view)
         if own is not None and entered is not None:
             return await execution.propose_enter(own, entered, proposal, wanted)
         return await execution.propose(proposal, wanted)

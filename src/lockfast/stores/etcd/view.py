@@ -9,6 +9,7 @@ transaction.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from lockfast.core import rows as r
@@ -411,7 +412,7 @@ class View(DerivedRows[Owner]):
         prefix = r.SESSION_PREFIX
         return [row for _, row in super().scan(prefix, r.after_prefix(prefix), FAR_MS)]
 
-    def heirs(self, lines: Lines, count: int, gone: set[str]) -> Found | None:
+    def heirs(self, lines: Lines, count: int, gone: Collection[str]) -> Found | None:
         """Return the first waiting claims, without those that are gone; None if unknown."""
         left = [kv for kv in lines.waiting_kvs if kv.key not in gone]
         heirs: list[Kv] = []
