@@ -31,7 +31,9 @@ def test_its_caller_is_told() -> None:
             assert isinstance(run(second.send(c.Enter("waiter", n, (PLACE,)), 5000)), c.Queued)
         run(first.send(c.Leave("holder", 1), 5000))
         assert isinstance(run(second.send(c.Look("waiter", 2), 5000)), c.Queued)
-        assert waiter.context.own.begin("waiter").claims[1].token  # the look has seen the grant
+        assert (
+            waiter.context.own.begin("waiter").claims[1].claim.token
+        )  # the look has seen the grant
 
         for _ in range(LISTENS):
             if not told:

@@ -87,38 +87,32 @@ def scope_of(key: str) -> str:
     return SEP.join([*key.split(SEP, 3)[:3], ""]) if key[0] == "n" else key
 
 
-def holder_key(prefix: str, mode: str, session: str, slot: str) -> str:
-    return f"{prefix}h\x1f{mode}\x1f{session}\x1f{slot}"
+FIELDS: Final = {
+    "a": ("rank",),
+    "c": (),
+    "d": ("session", "slot"),
+    "e": (),
+    "f": ("session", "slot"),
+    "h": ("mode", "session", "slot"),
+    "v": ("session", "slot"),
+    "w": ("rank", "session", "slot"),
+}
+"""What follows the line in each key of a resource."""
 
 
-def reservation_key(prefix: str, session: str, slot: str) -> str:
-    return f"{prefix}v\x1f{session}\x1f{slot}"
-
-
-def waiting_key(prefix: str, rank: str, session: str, slot: str) -> str:
-    return f"{prefix}w\x1f{rank}\x1f{session}\x1f{slot}"
-
-
-def start_key(prefix: str, rank: str) -> str:
-    return f"{prefix}a\x1f{rank}"
+def place_key(prefix: str, line: str, *fields: str) -> str:
+    """Return a key of a resource; `FIELDS` says what follows each line."""
+    return SEP.join((prefix + line, *fields))
 
 
 def starts_from(prefix: str, rank: str) -> tuple[str, str]:
     """Return the range of the starts that are at `rank` or behind it."""
-    return start_key(prefix, rank), f"{prefix}a "
+    return place_key(prefix, "a", rank), f"{prefix}a "
 
 
 def queue_from(prefix: str, start: str) -> tuple[str, str]:
     """Return the range of a queue from its start on; "" if that is not known."""
     return f"{prefix}w\x1f{start}", f"{prefix}w "
-
-
-def delay_key(prefix: str, session: str, slot: str) -> str:
-    return f"{prefix}d\x1f{session}\x1f{slot}"
-
-
-def converting_key(prefix: str, session: str, slot: str) -> str:
-    return f"{prefix}f\x1f{session}\x1f{slot}"
 
 
 def session_key(session: str) -> str:
@@ -153,19 +147,6 @@ def bound_key(session: str, n: int) -> str:
     return f"u\x1f{session}\x1f{n}"
 
 
-_FIELDS: Final = {
-    "a": ("rank",),
-    "c": (),
-    "d": ("session", "slot"),
-    "e": (),
-    "f": ("session", "slot"),
-    "h": ("mode", "session", "slot"),
-    "v": ("session", "slot"),
-    "w": ("rank", "session", "slot"),
-}
-"""What follows the line in each key of a resource."""
-
-
 class PlaceKey(NamedTuple):
     """A parsed key of a resource, or what is known of one."""
 
@@ -186,10 +167,10 @@ class PlaceKey(NamedTuple):
         """Return the keys that the claim may have there, for every mode and state."""
         prefix = resource_prefix(self.kind, self.name)
         modes = sorted(MODES_OF_KIND.get(self.kind, ()))
-        found = [holder_key(prefix, mode, self.session, self.slot) for mode in modes]
-        found.append(reservation_key(prefix, self.session, self.slot))
+        found = [place_key(prefix, "h", mode, self.session, self.slot) for mode in modes]
+        found.append(place_key(prefix, "v", self.session, self.slot))
         if self.rank:  # it is unknown if only the key of a holder or a reservation was seen
-            found.append(waiting_key(prefix, self.rank, self.session, self.slot))
+            found.append(place_key(prefix, "w", self.rank, self.session, self.slot))
         return [Range(key) for key in found]
 
 
@@ -199,7 +180,7 @@ def parse_place(key: str) -> PlaceKey:
         family, kind, name, line, *rest = key.split(SEP)
         if family != "n" or kind not in MODES_OF_KIND:
             raise ValueError
-        return PlaceKey(kind, name, line, **dict(zip(_FIELDS[line], rest, strict=True)))
+        return PlaceKey(kind, name, line, **dict(zip(FIELDS[line], rest, strict=True)))
     except (ValueError, LookupError):
         raise UnreadableError(f"there is a key {key!r} of another layout") from None
 
@@ -235,11 +216,11 @@ def keys_of(claim: Claim, slot: str) -> Iterator[tuple[Place, str]]:
     for i, place in enumerate(claim.places):
         prefix = resource_prefix(place.kind, place.name)
         if claim.state == HOLDING:
-            yield place, holder_key(prefix, place.mode, session, slot)
+            yield place, place_key(prefix, "h", place.mode, session, slot)
         elif claim.passed >> i & 1:
-            yield place, reservation_key(prefix, session, slot)
+            yield place, place_key(prefix, "v", session, slot)
         else:
-            yield place, waiting_key(prefix, claim.rank, session, slot)
+            yield place, place_key(prefix, "w", claim.rank, session, slot)
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from lockfast.core import commands as c
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import HOLDING, REVOKED, WAITING
 from lockfast.core.reasons import EXPIRED
@@ -41,19 +40,6 @@ class OwnClaim:
     nothing else was stored at its resource up to the last heir or, if none is counted, at all."""
     heirs_mod: int = 0
     has_word: bool = False
-
-    @property
-    def places(self) -> tuple[c.Place, ...]:
-        return self.claim.places
-
-    @property
-    def rank(self) -> str:
-        return self.claim.rank
-
-    @property
-    def token(self) -> int:
-        """The claim's token; 0 while it waits."""
-        return self.claim.token
 
     @classmethod
     def entering(cls, claim: Claim, slot: str) -> OwnClaim:
@@ -144,7 +130,7 @@ class OwnSession(owned.OwnSession[OwnClaim]):
             row.claims = len(self.claims) - len(self.doubted)
             if exact:
                 claims = [item for item in self.claims.items() if item[0] not in self.doubted]
-                pairs = [(n, claim.token) for n, claim in claims]
+                pairs = [(n, one.claim.token) for n, one in claims]
                 row.claims, row.checksum = len(pairs), checksum_of(pairs)
 
     def expired_row(self) -> Session | None:
@@ -160,7 +146,8 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         claim = self.claims.get(n)
         if claim is None:
             return None
-        return k.PlaceKey(*claim.places[0][:2], "", claim.rank, self.id, claim.slot)
+        (kind, name, *_), rank = claim.claim.places[0], claim.claim.rank
+        return k.PlaceKey(kind, name, "", rank, self.id, claim.slot)
 
     def note(self, claim: Claim, slot: str, revision: int, heirs: Found | None = None) -> None:
         """Record the state of a claim after a transaction."""

@@ -200,11 +200,11 @@ class Plan:
         prefixes = [k.resource_prefix(place.kind, place.name) for place in claim.places]
         if claim.state == HOLDING:
             if claim.wants:
-                puts.append(_Put(k.converting_key(prefixes[0], session, slot), session))
+                puts.append(_Put(k.place_key(prefixes[0], "f", session, slot), session))
             if claim.lock_delay_ms:
                 for prefix, place in zip(prefixes, claim.places, strict=True):
                     delay = encode(list(k.Closing(claim.lock_delay_ms, place.limit)))
-                    puts.append(_Put(k.delay_key(prefix, session, slot), "", delay))
+                    puts.append(_Put(k.place_key(prefix, "d", session, slot), "", delay))
             if claim.until_ms:
                 until = encode(claim.until_ms)
                 puts.append(_Put(k.bound_key(session, n), "", until, claim.max_hold_ms))
@@ -268,9 +268,9 @@ class Plan:
 
     def _mark(self, lines: Lines, rank: str, session: str) -> None:
         if lines.prefix not in self.starts:
-            start = k.start_key(lines.prefix, rank)
+            start = k.place_key(lines.prefix, "a", rank)
             self.starts[lines.prefix] = rank
-            self._deletes[k.start_key(lines.prefix, lines.start)] = start
+            self._deletes[k.place_key(lines.prefix, "a", lines.start)] = start
             lines.relied_end = max(lines.relied_end, f"{lines.prefix}w\x1f{rank}")
             self._put(start, session)
 

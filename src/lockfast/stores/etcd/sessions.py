@@ -256,7 +256,7 @@ class Sessions:
                     continue  # the start of a queue
                 places[c.Place(place.kind, place.name, "")] = None
                 prefix = k.resource_prefix(place.kind, place.name)
-                delays.append(k.delay_key(prefix, place.session, place.slot))
+                delays.append(k.place_key(prefix, "d", place.session, place.slot))
         if ending.what == "released":
             for at in range(0, len(delays), READS_MAX):
                 await self._execution.commit(

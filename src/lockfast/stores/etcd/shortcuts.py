@@ -273,7 +273,7 @@ class _Shortcut:
         """
         own, keys, claim = self._own, self._keys, self._claim(command)
         start = self._execution.start_of(prefix)
-        key = k.waiting_key(prefix, claim.rank, own.id, own.slot_of(claim.n))
+        key = k.place_key(prefix, "w", claim.rank, own.id, own.slot_of(claim.n))
         value = k.packed_claim(claim, self._owner, 0, 0)
         # To read a range in reverse, etcd fetches all of it: in a long queue, read only the claims
         # that entered just before.
@@ -362,8 +362,9 @@ class _Shortcut:
             changes.append(keys.delete(heir.kv.key))
             if theirs.rank > start and self._context.marks_start():
                 mark = theirs.rank
-                changes.append(keys.delete(*(k.start_key(prefix, one) for one in (start, mark))))
-                changes.append(keys.put(k.start_key(prefix, mark), "", heir.owner.lease))
+                marked = k.place_key(prefix, "a", mark)
+                changes.append(keys.delete(k.place_key(prefix, "a", start), marked))
+                changes.append(keys.put(marked, "", heir.owner.lease))
             written.append(k.word_key(theirs.session, theirs.n))
             events += self._events("granted", theirs, heir.owner)
 

@@ -190,7 +190,7 @@ class Step:
         numbers = command.waiting if isinstance(command, c.Renew) else [getattr(command, "n", 0)]
         places: list[Any] = list(getattr(command, "places", ()))[:SEVERAL_MAX]
         for claim in (own.claims[n] for n in numbers if own and n in own.claims):
-            places += claim.places
+            places += claim.claim.places
             if not isinstance(command, c.Enter):
                 yield Range(claim.keys()[0])
         if isinstance(command, c.Inspect | c.Resize):

@@ -34,7 +34,7 @@ HOLDERS_READ: Final = 17
 
 def others_of(prefix: str, start: str) -> Range:
     """Return the range to read for everything at a resource except its queue."""
-    return Range(k.start_key(prefix, start), f"{prefix}w", OTHERS_READ)
+    return Range(k.place_key(prefix, "a", start), f"{prefix}w", OTHERS_READ)
 
 
 def queue_of(prefix: str, start: str, limit: int = WINDOW) -> Range:
@@ -161,7 +161,7 @@ class View(DerivedRows[Owner]):
         if len(found) == limit:
             claim = super().get(r.claim_key(*r.parse_ref(found[-1][1])))
             slot = self.slot_of((claim.session, claim.n))
-            key = k.waiting_key(lines.prefix, claim.rank, claim.session, slot)
+            key = k.place_key(lines.prefix, "w", claim.rank, claim.session, slot)
             lines.relied_end = max(lines.relied_end, f"{key}\x00")
         else:
             lines.relied_end = k.end_of(lines.prefix)

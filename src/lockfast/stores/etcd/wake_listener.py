@@ -29,6 +29,7 @@ from lockfast.core.commands import (
 from lockfast.errors import StoreError
 from lockfast.ports import Deliver
 from lockfast.stores.derived.stored import TOKEN_MAX, UnreadableError
+from lockfast.stores.derived.view import Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.errors import CompactedError, LeaseGoneError, TokenRefusedError
 from lockfast.stores.etcd.execution import Execution
@@ -74,7 +75,7 @@ class EtcdWakeListener:
         self._mutex = self._network.mutex()
         self._waiting: dict[int, int] = {}
         """Waiting claims, and when to arm their queues."""
-        self._armed: dict[tuple[str, str], _Armed] = {}
+        self._armed: dict[Name, _Armed] = {}
         self._seen = 0
         """The watch has delivered everything up to this revision."""
         self._hears_log = False
@@ -188,33 +189,26 @@ class EtcdWakeListener:
 
     async def _arm(self, due: list[int], wakes: list[Wake]) -> None:
         """Settle the queues in which we wait, and watch the claims ahead of ours."""
-        foremost: dict[tuple[str, str], tuple[str, int]] = {}
+        foremost: dict[Name, tuple[str, int]] = {}
         for n in list(self._waiting):
-            claim = self._own.claims.get(n)
-            if claim is None or claim.token:
-                continue
-            for place in claim.places:
-                best = foremost.get(place[:2])
-                if best is None or (claim.rank, n) < best:
-                    foremost[place[:2]] = (claim.rank, n)
+            own = self._own.claims.get(n)
+            if own is not None and not own.claim.token:
+                mine = own.claim.rank, n
+                for place in own.claim.places:
+                    foremost[place[:2]] = min(mine, foremost.get(place[:2], mine))
         self._armed = {at: armed for at, armed in self._armed.items() if at in foremost}
         for at, (_, n) in foremost.items():
-            armed = self._armed.get(at)
-            if armed is not None and armed.n == n and n not in due:
-                continue
-            if len(self._armed) >= ARMED_MAX and at not in self._armed:
-                continue
-            claim = self._own.claims.get(n)
-            if claim is not None:
-                await self._arm_line(at, n, claim, wakes)
+            own, armed = self._own.claims.get(n), self._armed.get(at)
+            is_armed = armed is not None and armed.n == n and n not in due
+            has_room = armed is not None or len(self._armed) < ARMED_MAX
+            if own is not None and not is_armed and has_room:
+                await self._arm_line(at, own, wakes)
 
-    async def _arm_line(
-        self, at: tuple[str, str], n: int, claim: OwnClaim, wakes: list[Wake]
-    ) -> None:
+    async def _arm_line(self, at: Name, own: OwnClaim, wakes: list[Wake]) -> None:
         execution = Execution(self._gateway, self._gateway.until_ms(REQUEST_MS))
         await settle(execution, [c.Place(*at, "")])
         prefix = k.resource_prefix(*at)
-        mine = k.waiting_key(prefix, claim.rank, self._own.id, claim.slot)
+        n, mine = own.claim.n, k.place_key(prefix, "w", own.claim.rank, self._own.id, own.slot)
         ranges = [
             Range(mine),
             Range(k.queue_from(prefix, execution.start_of(prefix))[0], mine, 1, True),
@@ -225,20 +219,17 @@ class EtcdWakeListener:
             self._armed.pop(at, None)
             wakes.append(Wake(self.inbox, self._own.id, n, WAKE_LOOK))
             return
-        before = known.found[ranges[1]].kvs
+        before, holders = known.found[ranges[1]].kvs, known.found[ranges[2]].kvs
         watched = [(before[0].key, "")] if before else [(f"{prefix}c", f"{prefix}w")]
         if not before:
-            for kv in known.found[ranges[2]].kvs:
-                held, _ = k.claim_from(k.parse_place(kv.key), kv)
-                if held.until_ms:
-                    watched.append((k.bound_key(held.session, held.n), ""))
-        armed = self._armed.get(at)
+            held = [k.claim_from(k.parse_place(kv.key), kv)[0] for kv in holders]
+            watched += [(k.bound_key(one.session, one.n), "") for one in held if one.until_ms]
+        armed, self._armed[at] = self._armed.get(at), _Armed(n, tuple(watched))
         if armed is not None and armed.keys == tuple(watched) and self._watcher.is_open():
             return
         # Reopen the watch at this revision, so that it reports what was deleted since.
         self._seen = min(self._seen or known.revision, known.revision)
         self._watcher.drop()
-        self._armed[at] = _Armed(n, tuple(watched))
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
@@ -302,7 +293,7 @@ class EtcdWakeListener:
             claim.has_word = True
         for what in word.whats:
             if what == WAKE_GRANTED and 0 < token <= TOKEN_MAX:
-                if claim is not None and claim.token in (0, token):
+                if claim is not None and claim.claim.token in (0, token):
                     claim.granted(token, kv.mod, k.heirs_of(word.heirs, kv.mod))
                 # Even if a step of ours has seen the grant: that does not tell the caller.
                 self._deliver(Wake(self.inbox, own.id, n, what, token))
