@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from lockfast.core.commands import Done, Event, Place, Reply, Wake
@@ -87,35 +88,28 @@ async def run_and_settle(step: Step, make_step: MakeStep) -> Outcome:
         return outcome  # the command was executed; waiting claims settle the rest
 
 
+@dataclass(eq=False)
 class Conflicts:
     """The conflicts of one step: how many there were, and how long to pause after each."""
 
-    def __init__(
-        self,
-        label: str,
-        machine: Machine,
-        pause: Callable[[int], Awaitable[None]],
-        until_ms: int,
-        turn: Turn | None,
-    ) -> None:
-        self._label = label
-        self._machine = machine
-        self._pause = pause
-        self._until_ms = until_ms
-        self._turn = turn
-        self.count = 0
+    label: str
+    machine: Machine
+    pause: Callable[[int], Awaitable[None]]
+    until_ms: int
+    turn: Turn | None
+    count: int = 0
 
     async def take_turn(self) -> bool:
         """Wait for the turn of this step; return whether other steps had theirs before.
 
         Raises StoreBusyError if the turn does not come in half of the time.
         """
-        if self._turn is None:
+        if self.turn is None:
             return False
         try:
-            return await self._turn.take()
+            return await self.turn.take()
         except TimeoutError:
-            raise StoreBusyError(self._label, QUEUED_TOO_LONG, "retry") from None
+            raise StoreBusyError(self.label, QUEUED_TOO_LONG, "retry") from None
 
     async def another(self) -> bool:
         """Count a conflict, wait for the turn of this step, and pause.
@@ -125,21 +119,21 @@ class Conflicts:
         """
         self.count += 1
         has_waited = await self.take_turn()
-        if self.count > CONFLICTS_MAX or self._machine.now_ms() >= self._until_ms:
+        if self.count > CONFLICTS_MAX or self.machine.now_ms() >= self.until_ms:
             raise StoreBusyError(
-                self._label,
+                self.label,
                 f"gave up after {self.count} conflicting updates of this queue",
                 "retry",
             )
         if self.count > 2:
             bound_ms = min(PAUSE_MS_MAX, 2 * self.count)
-            await self._pause(1 + self._machine.random_bits(8) % bound_ms)
+            await self.pause(1 + self.machine.random_bits(8) % bound_ms)
         return has_waited
 
     def over(self) -> None:
         """End the turn of this step."""
-        if self._turn is not None:
-            self._turn.end()
+        if self.turn is not None:
+            self.turn.end()
 
 
 def lag_ms(others: Iterable[tuple[int, str]], now_ms: int, arrival: int) -> int:

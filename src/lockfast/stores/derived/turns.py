@@ -38,26 +38,18 @@ class Turns:
         self.lines: dict[Name, _Line] = {}
 
 
+@dataclass(eq=False)
 class Turn:
     """The turn of one step at one resource."""
 
-    def __init__(
-        self,
-        turns: Turns,
-        name: Name,
-        make_signal: Callable[[], Signal],
-        until_ms: int,
-        *,
-        goes_first: bool,
-    ) -> None:
-        """`goes_first`: pass the waiting steps. A release does, since they wait for the lock."""
-        self._turns = turns
-        self._name = name
-        self._make_signal = make_signal
-        self._until_ms = until_ms
-        self._goes_first = goes_first
-        self._line: _Line | None = None
-        """The line in which this step has its turn."""
+    turns: Turns
+    name: Name
+    make_signal: Callable[[], Signal]
+    until_ms: int
+    goes_first: bool = field(kw_only=True)
+    """Pass the waiting steps. A release does, since they wait for the lock."""
+    _line: _Line | None = field(default=None, init=False)
+    """The line in which this step has its turn."""
 
     async def take(self) -> bool:
         """Wait for the turn. Return whether other steps had theirs before, so that it had to wait.
@@ -66,18 +58,18 @@ class Turn:
         """
         if self._line is not None:
             return False
-        turns = self._turns
+        turns = self.turns
         with turns.mutex:
             now_ms = turns.now_ms()
-            line = turns.lines.get(self._name)
+            line = turns.lines.get(self.name)
             if line is None or line.until_ms < now_ms:
-                self._line = turns.lines[self._name] = _Line(self._until_ms)
+                self._line = turns.lines[self.name] = _Line(self.until_ms)
                 return False
-            signal = self._make_signal()
-            mine = signal, self._until_ms
-            line.waiting.insert(0 if self._goes_first else len(line.waiting), mine)
+            signal = self.make_signal()
+            mine = signal, self.until_ms
+            line.waiting.insert(0 if self.goes_first else len(line.waiting), mine)
         try:
-            await signal.wait(max(1, (self._until_ms - now_ms) // 2))
+            await signal.wait(max(1, (self.until_ms - now_ms) // 2))
         finally:
             with turns.mutex:
                 if mine in line.waiting:
@@ -93,11 +85,11 @@ class Turn:
         line, self._line = self._line, None
         if line is None:
             return
-        with self._turns.mutex:
+        with self.turns.mutex:
             if line.waiting:
                 following, line.until_ms = line.waiting.pop(0)
             else:
-                if self._turns.lines.get(self._name) is line:
-                    del self._turns.lines[self._name]
+                if self.turns.lines.get(self.name) is line:
+                    del self.turns.lines[self.name]
                 return
         following.set()

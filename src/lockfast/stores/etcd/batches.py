@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
@@ -176,7 +177,9 @@ class Batches:
         """Send a batch, signal its outcome to every caller, and appoint the next sender."""
         items = batch.items
         try:
-            await self._send(items)
+            if len(items) == 1 or not await self._send_together(items):
+                for item in items:
+                    await self._send_item(item)
         except Exception as error:
             for item in items:
                 item.outcome = error
@@ -217,36 +220,31 @@ class Batches:
             ]
         return batch
 
-    async def _send(self, batch: list[_Item]) -> None:
-        if len(batch) > 1:
-            try:
-                await self._send_together(batch)
-                return
-            except (DuplicateKeyError, LeaseGoneError):
-                pass  # one of them failed and nothing was executed: send each separately
-        for item in batch:
-            try:
-                item.outcome = await self._send_alone(item.proposal, item.until_ms)
-            except (StoreError, LeaseGoneError, DuplicateKeyError) as error:
-                item.outcome = error
+    async def _send_item(self, item: _Item) -> None:
+        try:
+            item.outcome = await self._send_alone(item.proposal, item.until_ms)
+        except (StoreError, LeaseGoneError, DuplicateKeyError) as error:
+            item.outcome = error
 
     async def _send_alone(self, proposal: Proposal, until_ms: int) -> Committed:
         slot = Slot()
         answer = await self._request(proposal.body(slot), until_ms, not proposal.writes)
         return Committed(answer, slot)
 
-    async def _send_together(self, batch: list[_Item]) -> None:
-        slots: list[Slot] = []
-        tokens = 0
-        for index, item in enumerate(batch):
-            slots.append(Slot(index, tokens))
-            tokens += item.proposal.tokens
+    async def _send_together(self, batch: list[_Item]) -> bool:
+        """Send several transactions; return False if one of them failed and none was executed."""
+        before = accumulate((item.proposal.tokens for item in batch[:-1]), initial=0)
+        slots = [Slot(index, tokens) for index, tokens in enumerate(before)]
         nested = [
             f'{{"request_txn":{item.proposal.body(slot)}}}'
             for item, slot in zip(batch, slots, strict=True)
         ]
         until_ms = max(item.until_ms for item in batch)
         repeatable = not any(item.proposal.writes for item in batch)
-        answer = await self._request(txn(nested), until_ms, repeatable)
+        try:
+            answer = await self._request(txn(nested), until_ms, repeatable)
+        except (DuplicateKeyError, LeaseGoneError):
+            return False
         for index, item in enumerate(batch):
             item.outcome = Committed(answer.nested(index), slots[index])
+        return True

@@ -88,9 +88,8 @@ class Step:
         self._lag_ms: int | None = None
         """Set once the tail of the queue has been read, and then fixed, so that ranges do not
         change."""
-        self._bounded: dict[int, tuple[int, int]] = {}
-        """Claims of the session that were granted before, with a max_hold: the lease that is as
-        long, and the max_hold in milliseconds."""
+        self._seen: View | None = None
+        """The rows of the last attempt."""
         self.unsettled: list[c.Place] = []
         """Resources where more can be granted than fits into one transaction."""
 
@@ -126,8 +125,8 @@ class Step:
                     self._located[of] = await self._execution.locate(*of)
                 known = None
                 continue
+            self._seen = view
             plan = Plan(view, wakes, self._execution.context, self._command)
-            self._note_bounds(view)
             if plan.is_empty:
                 self._note(plan, reply)
                 return Outcome(reply, wakes)
@@ -144,14 +143,6 @@ class Step:
                 return self._committed(plan, reply, sent)
             known = None if await self._conflicts.another() else sent
 
-    def _note_bounds(self, view: View) -> None:
-        session = getattr(self._command, "session", "")
-        for (of, n), claim in view.before.items():
-            if of == session and claim is not None and claim.until_ms and view.instant.by_server:
-                kv = view.known.get(k.bound_key(of, n))
-                if kv is not None:
-                    self._bounded[n] = (kv.lease, claim.max_hold_ms)
-
     async def _dated(self, reply: Reply) -> Reply:
         """Return a reply that says since when the holder of a claim may count its max_hold.
 
@@ -161,7 +152,7 @@ class Step:
         """
         if isinstance(reply, c.Granted):
             return await self._begin_hold(getattr(self._command, "n", 0), reply)
-        if isinstance(reply, c.Renewed) and self._bounded:
+        if isinstance(reply, c.Renewed):
             looks = [
                 (n, await self._begin_hold(n, one) if isinstance(one, c.Granted) else one)
                 for n, one in reply.looks
@@ -170,11 +161,13 @@ class Step:
         return reply
 
     async def _begin_hold(self, n: int, granted: c.Granted) -> c.Granted:
-        if n not in self._bounded:
+        view, of = self._seen, (getattr(self._command, "session", ""), n)
+        before = view.before.get(of) if view is not None and view.instant.by_server else None
+        lasting = view.known.get(k.bound_key(*of)) if view is not None else None
+        if before is None or not before.until_ms or lasting is None:
             return granted
-        lease, max_hold_ms = self._bounded[n]
-        is_in_time = await self._execution.keep_alive(lease)
-        return granted._replace(for_ms=0 if is_in_time else max_hold_ms)
+        is_in_time = await self._execution.keep_alive(lasting.lease)
+        return granted._replace(for_ms=0 if is_in_time else before.max_hold_ms)
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 

@@ -296,25 +296,19 @@ class View(DerivedRows[Owner]):
         """Return the range to read for the head of a queue."""
         return queue_of(prefix, self.starts.get(prefix, ""), self.windows.get(prefix, WINDOW))
 
-    def _read_crowd(self, prefix: str, modes: list[str]) -> list[Found]:
+    def _read_crowd(self, prefix: str, modes: list[str], limit: int = HOLDERS_READ) -> list[Found]:
         """Read a resource whose keys do not fit the window."""
-        parts = self._need(self._crowd_of(prefix, modes, HOLDERS_READ))
-        if any(k.parse_place(kv.key).line == "d" for kv in parts[0].kvs):
-            # A lock_delay has begun if its holder is gone, so all holders must be known.
-            parts = self._need(self._crowd_of(prefix, modes, 0))
-        return parts
-
-    @staticmethod
-    def _crowd_of(prefix: str, modes: list[str], limit: int) -> list[Range]:
         held = [
-            Range(
-                f"{prefix}h\x1f{mode}\x1f",
-                f"{prefix}h\x1f{mode} ",
-                0 if mode == PERMIT else limit,
-            )
+            Range(f"{line}\x1f", f"{line} ", 0 if mode == PERMIT else limit)
             for mode in modes
+            for line in [k.place_key(prefix, "h", mode)]
         ]
-        return [Range(f"{prefix}c", f"{prefix}h"), *held, Range(f"{prefix}v\x1f", f"{prefix}v ")]
+        others, reserved = Range(f"{prefix}c", f"{prefix}h"), Range(f"{prefix}v\x1f", f"{prefix}v ")
+        parts = self._need([others, *held, reserved])
+        if limit and any(k.parse_place(kv.key).line == "d" for kv in parts[0].kvs):
+            # A lock_delay has begun if its holder is gone, so all holders must be known.
+            return self._read_crowd(prefix, modes, 0)
+        return parts
 
     def _need(self, ranges: list[Range]) -> list[Found]:
         missing = [one for one in ranges if one not in self.known.found]
