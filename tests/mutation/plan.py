@@ -198,7 +198,7 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **{
             f"stores/etcd/{name}": _OF_ETCD
             for name in (
-                *("execution", "gateway", "journal", "layout", "plan", "reading"),
+                *("context", "execution", "gateway", "journal", "layout", "plan", "reading"),
                 *("requests", "sessions", "steps", "view", "wire"),
             )
         },

@@ -71,8 +71,9 @@ claim's rank is its client's wall clock, but no earlier than the claims in the q
 (`derived/steps.py`, `lag_ms`).
 
 **One acquire**, file by file: `wire` dispatches the command, `shortcuts` builds its transaction
-with the keys of `layout` and the JSON of `requests`, `batches` puts transactions of several
-callers into one request, and `gateway` sends it.
+with the keys of `layout` and the JSON of `requests`, `execution` keeps the claim in doubt until the
+reply arrives, `batches` puts transactions of several callers into one request, and `gateway` sends
+it. What all of them know is in `context` and, about sessions, in `owned`.
 """
 
 from __future__ import annotations

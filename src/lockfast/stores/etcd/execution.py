@@ -228,7 +228,7 @@ class Execution:
         record, mod, location = own.record, own.mod, own.location(n)
         wanted = location.candidates() if location is not None else []
         fence = keys.put(key, encode(list(record)), record.lease)
-        while n in own.doubted:
+        while True:
             writes, compares = [*keys.reads(wanted), fence], [keys.unchanged(key, mod)]
             try:
                 answer = await self.commit(writes, compares, keys.reads([Range(key)]))
@@ -237,14 +237,12 @@ class Execution:
             if answer.succeeded:
                 break
             stored = answer.found(0).kvs
-            if not stored:
+            if not stored or n not in own.doubted:
                 return
             if k.read(k.Record, stored[0]).home != own.home:
                 own.leave_home()
                 return
             mod = stored[0].mod
-        else:
-            return
         own.mod = max(own.mod, answer.revision)
         known = Known()
         known.learn(wanted, answer)

@@ -40,7 +40,7 @@ starts behind it, so a start is right as long as it exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, Event, Place
@@ -65,6 +65,7 @@ MARK_KEY: Final = "m"
 STRIDE: Final = 128
 """Tokens per revision: the most that the transactions of one request can allocate."""
 SEP: Final = "\x1f"
+PARSED_MAX: Final = 1024
 HEIR: Final = "heir"
 """What a `Word` says to a holder that had no heir when it was granted."""
 HISTORY: Final = ("k", "p")
@@ -174,6 +175,7 @@ class PlaceKey(NamedTuple):
         return [Range(key) for key in found]
 
 
+@lru_cache(PARSED_MAX)  # a command parses the same keys several times
 def parse_place(key: str) -> PlaceKey:
     """Parse a key of a resource. Raises UnreadableError for any other key."""
     try:

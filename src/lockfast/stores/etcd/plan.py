@@ -257,7 +257,7 @@ class Plan:
                 continue
             for place in claim.places:
                 lines = self.view.lines[place[:2]]
-                read = lines.waiting_kvs
+                read = lines.queue.kvs
                 if not read or lines.prefix in self._joined:
                     continue
                 left = [kv for kv in read if kv.key not in self._deletes]

@@ -59,15 +59,9 @@ class Sessions:
                 if await self._become_home(own, stored):
                     return c.Done(found=True)
                 continue
-            if tomb is not None:
-                own.ended = True
-                ended = k.read(k.Tombstone, tomb)
-                return c.Ended(ended.reason, ended.by)
-            if was_opened:
-                own.ended = True
-                return c.Ended(EXPIRED)
-            if command is None:
-                return c.Ended(UNKNOWN_SESSION)
+            if tomb is not None or was_opened or command is None:
+                own.ended = own.ended or tomb is not None or was_opened
+                return ended_reply(tomb, was_opened=was_opened)
             refused = why_too_large(command, LIMITS.text_max)
             if refused is not None:
                 return refused
@@ -282,17 +276,20 @@ class Sessions:
         while True:
             (stored, tomb), _ = await self._execution.read_keys(*names)
             if stored is None:
-                if tomb is not None:
-                    ended = k.read(k.Tombstone, tomb)
-                    return c.Ended(ended.reason, ended.by)
-                own = self._own.get(session)
-                was_opened = own is not None and own.was_opened
-                return c.Ended(EXPIRED if was_opened else UNKNOWN_SESSION)
+                return ended_reply(tomb, was_opened=self._own.get(session) is not None)
             key = k.watching_key(session)
             write = keys.put(key, "", stored.lease) if command.on else keys.delete(key)
             compares = [keys.unchanged(stored.key, stored.mod)]
             if (await self._execution.commit([write], compares)).succeeded:
                 return c.Done()
+
+
+def ended_reply(tomb: Kv | None, *, was_opened: bool) -> c.Ended:
+    """Return the reply about a session that is not stored."""
+    if tomb is None:
+        return c.Ended(EXPIRED if was_opened else UNKNOWN_SESSION)
+    found: k.Tombstone = k.read(k.Tombstone, tomb)
+    return c.Ended(found.reason, found.by)
 
 
 def raised_base(base: Base | None, revision: int, wall_us: int, lag_us: int) -> Base:

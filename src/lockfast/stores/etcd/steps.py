@@ -266,7 +266,7 @@ class Step:
                 if tail in view.known.found:
                     kvs += view.known.found[tail].kvs
                 elif lines.is_whole or not command.queue:
-                    kvs += lines.waiting_kvs
+                    kvs += lines.queue.kvs
                 else:
                     view.wants.add(tail)
                     raise Missing

@@ -54,9 +54,8 @@ class Lines:
         self.name = name
         self.prefix = k.resource_prefix(kind, name)
         self.before = ResourceRow(kind, name)
-        self.waiting_kvs: list[Kv] = []
+        self.queue = Found([], 0)
         """The head of the queue, as stored."""
-        self.stored_waiting = 0
         self.is_plain = True
         """Whether only holders and waiting claims are stored."""
         self.limit_is_stored = False
@@ -72,13 +71,13 @@ class Lines:
     @property
     def is_whole(self) -> bool:
         """Whether all waiting claims were read."""
-        return len(self.waiting_kvs) == self.stored_waiting
+        return len(self.queue.kvs) == self.queue.count
 
     @property
     def last_row(self) -> str:
         """The table's key of the last waiting claim that was read."""
         prefix = r.line_prefix("w", self.kind, self.name)
-        return prefix + k.parse_place(self.waiting_kvs[-1].key).rank if self.waiting_kvs else prefix
+        return prefix + k.parse_place(self.queue.kvs[-1].key).rank if self.queue.kvs else prefix
 
 
 class View(DerivedRows[Owner]):
@@ -321,13 +320,12 @@ class View(DerivedRows[Owner]):
         lines = Lines(kind, name)
         prefix, row = lines.prefix, ResourceRow(kind, name)
         lines.start = start = self.starts.get(prefix, "")
-        found, queue = self._need([others_of(prefix, start), self.queue_of(prefix)])
+        found, lines.queue = self._need([others_of(prefix, start), self.queue_of(prefix)])
         starts = [kv for kv in found.kvs if kv.key.startswith(f"{prefix}a\x1f")]
         if start and not starts:
             self.starts[prefix] = ""  # it has vanished: claims may wait before it
             return self._read_resource(kind, name)
         lines.stored_starts = [k.parse_place(kv.key).rank for kv in starts]
-        lines.waiting_kvs, lines.stored_waiting = queue
         others = found.kvs[len(starts) :]
         if len(found.kvs) < found.count:
             modes = sorted(MODES_OF_KIND[kind])
@@ -347,8 +345,8 @@ class View(DerivedRows[Owner]):
 
     def _fill_line(self, lines: Lines, row: ResourceRow) -> None:
         """Add the waiting claims, except those whose session is being ended."""
-        row.waiting = lines.stored_waiting - len(lines.waiting_kvs)
-        for kv in lines.waiting_kvs:
+        row.waiting = lines.queue.count - len(lines.queue.kvs)
+        for kv in lines.queue.kvs:
             if not self._is_ending(kv):
                 place = self.add_place(row, self._claim_at(kv))
                 row.limit = row.limit or place.limit
@@ -408,7 +406,7 @@ class View(DerivedRows[Owner]):
 
     def heirs(self, lines: Lines, count: int, gone: Collection[str]) -> Found | None:
         """Return the first waiting claims, without those that are gone; None if unknown."""
-        left = [kv for kv in lines.waiting_kvs if kv.key not in gone]
+        left = [kv for kv in lines.queue.kvs if kv.key not in gone]
         heirs: list[Kv] = []
         for kv in left[:count]:
             if self._is_ending(kv):
