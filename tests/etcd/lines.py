@@ -20,10 +20,10 @@ class Client:
     def __init__(self, server: ModelServer, session: str) -> None:
         self.session = session
         self.granted: list[int] = []
-        self._store = EtcdStore(address_of("etcd://model"), ModelNetwork(server))
-        self._listener = self._store.wake_listener(session, self._take)
-        self._wire = self._store.caller_wire()
-        self.send(c.Open(session, 60_000, session, "", self._listener.inbox))
+        self.store = EtcdStore(address_of("etcd://model"), ModelNetwork(server))
+        self.listener = self.store.wake_listener(session, self._take)
+        self._wire = self.store.caller_wire()
+        self.send(c.Open(session, 60_000, session, "", self.listener.inbox))
         self.listen()
 
     def _take(self, wake: Wake) -> None:
@@ -40,7 +40,7 @@ class Client:
         assert self.send(c.Leave(self.session, n, PLACES)) == c.Done()
 
     def listen(self) -> None:
-        run(self._listener.listen(0))
+        run(self.listener.listen(0))
 
 
 class Served(NamedTuple):

@@ -147,7 +147,9 @@ class EtcdWakeListener:
             self._seen = known.revision
             for kv in known.found[words].kvs:
                 self._word(kv, wakes)
-            wakes += self._looks()
+            with self._mutex:
+                waiting = sorted(self._waiting)
+            wakes += [Wake(self.inbox, own, n, WAKE_LOOK) for n in waiting]
             if self._hears_log:
                 wakes.append(Wake(self.inbox, own, 0, WAKE_EVENTS))
         requests = [
@@ -172,10 +174,6 @@ class EtcdWakeListener:
         if deletions_only:
             request["filters"] = ["NOPUT"]
         return request
-
-    def _looks(self) -> list[Wake]:
-        with self._mutex:
-            return [Wake(self.inbox, self._own.id, n, WAKE_LOOK) for n in sorted(self._waiting)]
 
     # ── arming ───────────────────────────────────────────────────────────────────────
 
@@ -273,8 +271,9 @@ class EtcdWakeListener:
         for armed in self._armed.values():
             if any(key == start or start <= key < stop for start, stop in armed.keys):
                 with self._mutex:
-                    if armed.n in self._waiting:
-                        self._waiting[armed.n] = 1
+                    # If the claim has left, another of ours may be the first in its queue now.
+                    due = [armed.n] if armed.n in self._waiting else list(self._waiting)
+                    self._waiting.update(dict.fromkeys(due, 1))
 
     def _word(self, kv: Kv, wakes: list[Wake]) -> None:
         """Process a word from another process about one of our claims.
