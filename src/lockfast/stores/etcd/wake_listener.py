@@ -222,12 +222,12 @@ class EtcdWakeListener:
         if not before:
             held = [k.claim_from(k.parse_place(kv.key), kv)[0] for kv in holders]
             watched += [(k.bound_key(one.session, one.n), "") for one in held if one.until_ms]
-        armed, self._armed[at] = self._armed.get(at), _Armed(n, tuple(watched))
-        if armed is not None and armed.keys == tuple(watched) and self._watcher.is_open():
-            return
-        # Reopen the watch at this revision, so that it reports what was deleted since.
-        self._seen = min(self._seen or known.revision, known.revision)
-        self._watcher.drop()
+        armed = self._armed.get(at)
+        if armed is None or armed.keys != tuple(watched) or not self._watcher.is_open():
+            # Reopen the watch at this revision, so that it reports what was deleted since.
+            self._seen = min(self._seen or known.revision, known.revision)
+            self._watcher.drop()
+        self._armed[at] = _Armed(n, tuple(watched))
 
     # ── hearing ──────────────────────────────────────────────────────────────────────
 
