@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,18 @@ settings.load_profile("lockfast")
 
 pytest_plugins = ["tests.measuring"]
 pytest.register_assert_rewrite("lockfast.conformance")
+
+
+def pytest_configure() -> None:
+    """Let programs begin with default signals, even if this run was started by `nohup` or `&`.
+
+    A program inherits ignored signals, but not handlers. So replace each ignored signal by a
+    handler that ignores it.
+    """
+    backgrounded = {"SIGHUP", "SIGINT", "SIGQUIT"}
+    for number in signal.Signals:
+        if number.name in backgrounded and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:
