@@ -10,10 +10,10 @@ from typing import Any
 from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout, sessions
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Queued
+from lockfast.stores.zookeeper.loaded import Loaded
 from lockfast.stores.zookeeper.loading import Loader
 from lockfast.stores.zookeeper.plan import Planner
 from lockfast.stores.zookeeper.transport import Operation, Set
-from lockfast.stores.zookeeper.view import Loaded
 from tests.sim.planted.bugs import bug, replace
 
 
@@ -102,7 +102,7 @@ def _(stack: ExitStack) -> None:
 
     async def wrong(self: Loader, one: Loaded) -> None:
         await right(self, one)
-        one.counts = {bucket.node: 0 for bucket in one.document.buckets}
+        one.queued = {bucket.node: [] for bucket in one.document.buckets}
 
     replace(stack, Loader, "_read_buckets", wrong)
 

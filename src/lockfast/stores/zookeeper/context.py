@@ -16,7 +16,8 @@ from lockfast.stores.derived.turns import Turn, Turns
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.clock import LeadersClock
-from lockfast.stores.zookeeper.layout import Base, Paths, Sizes
+from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Paths, Sizes
+from lockfast.stores.zookeeper.loaded import Loaded
 from lockfast.stores.zookeeper.owned import OwnSessions
 from lockfast.stores.zookeeper.transport import (
     BAD_VERSION,
@@ -36,7 +37,6 @@ from lockfast.stores.zookeeper.transport import (
     Stat,
     Waiting,
 )
-from lockfast.stores.zookeeper.view import Loaded
 
 KNOWN_MAX: Final = 4096
 READS_MAX: Final = 500
@@ -53,6 +53,14 @@ class Crowd:
     """As last read."""
     sent: int = 0
     """Claims that this client has sent there since."""
+    last: str = ""
+    """The highest rank there, as last read."""
+
+    def counted_in(self, one: Loaded, bucket: Bucket) -> None:
+        """Record what was read of the bucket."""
+        queued = one.queued[bucket.node]
+        self.counted, self.sent = len(one.below.get(bucket.node, ())), 0
+        self.last = queued[-1].rank if queued else bucket.start
 
     def is_full(self, sizes: Sizes) -> bool:
         return self.counted + self.sent >= sizes.bucket_max
@@ -104,6 +112,23 @@ class Context:
             if self.own.get(of[0]) is None:
                 remember(self.seen, of, entry.claim.places)
                 remember(self.busy, (one.kind, one.name), None)
+
+    def learned(self, name: Name, version: int, document: Document) -> None:
+        """Keep a document that another process has written and sent, for our next step.
+
+        Its entries count as alive. That suffices: a multi requires the node of each claim it
+        grants.
+        """
+        known = self.known.get(name)
+        if known is not None and known.version >= version:
+            return
+        nodes = [entry.node.partition("/")[0] for entry in document.entries.values()]
+        nodes += [bucket.node for bucket in document.buckets]
+        children = frozenset([*nodes, document.marker] if document.marker else nodes)
+        one = Loaded(*name, self.paths.resource(*name), True, version, children, document)
+        one.seen_ms = self.network.now_ms()
+        self.met(one)
+        remember(self.known, name, one)
 
     def crowd(self, bucket: str) -> Crowd:
         """Return what is known of the claims in a bucket."""

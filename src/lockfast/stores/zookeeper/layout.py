@@ -132,6 +132,10 @@ class Queued(NamedTuple):
     """Its own rank, but not lower than those of the claims that joined the bucket before."""
 
     @property
+    def of(self) -> tuple[str, int]:
+        return self.session, self.n
+
+    @property
     def start(self) -> str:
         """The lowest rank of this claim and of those that joined later."""
         return self.rank.rpartition(".")[0]

@@ -29,8 +29,10 @@ from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
+from lockfast.stores.zookeeper.loaded import Loaded
+from lockfast.stores.zookeeper.loading import Missing
 from lockfast.stores.zookeeper.transport import Check, Create, Delete, Operation, Set
-from lockfast.stores.zookeeper.view import Loaded, Missing, View
+from lockfast.stores.zookeeper.view import View
 
 SENT_MAX: Final = 8192
 """The size of the documents that one bell brings, in bytes. One multi may ring many bells."""
@@ -142,7 +144,7 @@ class Planner:
             if of in one.peeked:
                 if of in self._plan.changed and claim.state != REVOKED:
                     bucket = one.peeked[of].bucket
-                    raise Missing(refill=(one.kind, one.name), bucket=bucket, of=of)
+                    raise Missing(queue=(one.kind, one.name), bucket=bucket, claim=of)
                 continue
             if claim.state != REVOKED and any(p[:2] == (one.kind, one.name) for p in claim.places):
                 known = old.entries.get(of)
@@ -237,7 +239,7 @@ class Planner:
                 return bucket
             self._seal(one, document, bucket, ops)
             # Behind all claims in the full one, even if the clocks of their clients are ahead.
-            start = max(start, k.following(one.last or bucket.start))
+            start = max(start, k.following(self._context.crowd(bucket.node).last or bucket.start))
         opened = Bucket(f"q{self._unique}", start, head_start_ms)
         document.buckets.append(opened)
         ops.creates.append(Create(f"{one.path}/{opened.node}", b"", container=True))
@@ -351,7 +353,7 @@ class Planner:
         listed = {bucket.node: bucket for bucket in document.buckets}
         for node, names in one.below.items():
             is_open = node in listed and not listed[node].is_sealed
-            if one.counts[node] or (is_open and holders and not retains):
+            if one.queued[node] or (is_open and holders and not retains):
                 continue
             if all(f"{node}/{claim}" in ops.deleted for claim in names):
                 self._delete((one.kind, one.name), node)

@@ -37,8 +37,10 @@ from lockfast.stores.zookeeper.context import (
     read_session,
     remember,
 )
+from lockfast.stores.zookeeper.loaded import Loaded
 from lockfast.stores.zookeeper.loading import (
     Loader,
+    Missing,
     Purge,
     Steppable,
     is_consistent,
@@ -55,7 +57,7 @@ from lockfast.stores.zookeeper.transport import (
     LinkLostError,
     Multi,
 )
-from lockfast.stores.zookeeper.view import Loaded, Missing, View
+from lockfast.stores.zookeeper.view import View
 
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
@@ -129,7 +131,7 @@ class Step:
                 await self._conflicts.another()
                 await self._load()
                 continue
-            view = self._view()
+            view = View(self._loader, self._own, self._instant, self._arrival)
             try:
                 reply, wakes = self._decide(view)
             except Missing as missing:
@@ -295,13 +297,6 @@ class Step:
             places += [place for claim in claims if claim is not None for place in claim.places]
         names = [(p.kind, p.name) for p in places if p.kind in MODES_OF_KIND]
         return list(dict.fromkeys(names))
-
-    def _view(self) -> View:
-        return View(
-            self._loaded, self._own, self._loader.sessions, self._loader.locations,
-            self._loader.nodes, self._instant, self._arrival,
-            exact=isinstance(self._command, c.Look | c.Leave | c.Revoke),
-        )  # fmt: skip
 
     # ── deciding ─────────────────────────────────────────────────────────────────────
 

@@ -36,7 +36,6 @@ from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.links import Links
-from lockfast.stores.zookeeper.loading import keep
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import (
     Answer,
@@ -174,7 +173,7 @@ class ZooKeeperWakeListener:
             rings, documents, was_one = [], [], False
         # Before a grant is delivered: the caller may release at once.
         for name, version, document in documents:
-            keep(self._context, name, version, document)
+            self._context.learned(name, version, document)
         for n, what, token in rings:
             if what == WAKE_GRANTED:
                 own.granted(n, token)
