@@ -31,7 +31,7 @@ class LeadersClock:
     def __init__(self, ahead_ms: int) -> None:
         """`ahead_ms`: an estimate until the first write."""
         self._lower = self._upper = _Bound(ahead_ms, 0)
-        self._has_heard = False
+        self.has_heard = False
 
     def heard(self, mtime_ms: int, sent_ms: int, now_ms: int, *, is_first: bool) -> None:
         """Record when a write was dated; `is_first`: it is the first by this leader.
@@ -40,20 +40,21 @@ class LeadersClock:
         """
         lower = _Bound(mtime_ms - now_ms - 1, now_ms)
         upper = _Bound(mtime_ms - sent_ms + 1, sent_ms)
-        if is_first or not self._has_heard or lower.ahead_ms + now_ms >= self.at_least_ms(now_ms):
+        is_first |= not self.has_heard
+        if is_first or lower.ahead_ms + now_ms >= self.at_least_ms(now_ms):
             self._lower = lower
-        if is_first or not self._has_heard or upper.ahead_ms + now_ms <= self.at_most_ms(now_ms):
+        if is_first or upper.ahead_ms + now_ms <= self.at_most_ms(now_ms):
             self._upper = upper
-        self._has_heard = True
+        self.has_heard = True
 
     def at_least_ms(self, now_ms: int) -> int:
         """Return what the leader's clock shows at the least when ours shows `now_ms`."""
-        drift_ms = self._lower.drift_ms(now_ms) if self._has_heard else 0
+        drift_ms = self._lower.drift_ms(now_ms) if self.has_heard else 0
         return now_ms + self._lower.ahead_ms - drift_ms
 
     def at_most_ms(self, now_ms: int) -> int:
         """Return what the leader's clock shows at the most when ours shows `now_ms`."""
-        drift_ms = self._upper.drift_ms(now_ms) if self._has_heard else 0
+        drift_ms = self._upper.drift_ms(now_ms) if self.has_heard else 0
         return now_ms + self._upper.ahead_ms + drift_ms
 
     def doubt_ms(self, now_ms: int) -> int:

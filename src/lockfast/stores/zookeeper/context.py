@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lockfast.core.commands import Place
 from lockfast.core.rows import Session
 from lockfast.errors import AccessDeniedError, StoreBusyError, StoreUnavailableError
 from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.stored import decode
 from lockfast.stores.derived.turns import Turn, Turns
-from lockfast.stores.derived.view import ClaimId, Name
+from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.clock import LeadersClock
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Paths, Sizes
@@ -81,15 +80,10 @@ class Context:
         """The zxid of the last answer to a write. Not the highest: if an ensemble loses its data,
         zxids begin again."""
         self.clock = LeadersClock(network.wall_us() // 1000 - network.now_ms())
-        self.has_heard = False
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
         """Resources as our own last step left them, or as we have read or heard since."""
-        self.busy: OrderedDict[Name, None] = OrderedDict()
-        """Resources where claims of other processes were found."""
         self.crowds: OrderedDict[str, Crowd] = OrderedDict()
         """The buckets that claims of this client join."""
-        self.seen: OrderedDict[ClaimId, tuple[Place, ...]] = OrderedDict()
-        """Where claims of other processes were found, to locate them by number."""
 
     def start(self) -> None:
         """Begin without sessions, in a new store object or in a forked child."""
@@ -102,16 +96,9 @@ class Context:
     def heard(self, stat: Stat, sent_ms: int) -> None:
         """Record the leader's clock and the zxid from the answer to a write sent at `sent_ms`."""
         # Another leader has another clock.
-        is_first = not self.has_heard or stat.mzxid >> 32 != self.zxid >> 32
+        is_first = stat.mzxid >> 32 != self.zxid >> 32
         self.clock.heard(stat.mtime_ms, sent_ms, self.network.now_ms(), is_first=is_first)
-        self.has_heard = True
         self.zxid = stat.mzxid
-
-    def met(self, one: Loaded) -> None:
-        for of, entry in one.document.entries.items():
-            if self.own.get(of[0]) is None:
-                remember(self.seen, of, entry.claim.places)
-                remember(self.busy, (one.kind, one.name), None)
 
     def learned(self, name: Name, version: int, document: Document) -> None:
         """Keep a document that another process has written and sent, for our next step.
@@ -127,7 +114,6 @@ class Context:
         children = frozenset([*nodes, document.marker] if document.marker else nodes)
         one = Loaded(*name, self.paths.resource(*name), True, version, children, document)
         one.seen_ms = self.network.now_ms()
-        self.met(one)
         remember(self.known, name, one)
 
     def crowd(self, bucket: str) -> Crowd:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from lockfast.core.rows import Claim
 from lockfast.stores.derived.view import ClaimId
 from lockfast.stores.zookeeper.layout import Bucket, Document, Entry, Queued
+from lockfast.stores.zookeeper.owned import OwnSessions
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Loaded:
     def copy(self) -> Loaded:
         """Return the resource without what was read of its buckets."""
         return replace(self, is_refilled=False, peeked={}, below={}, queued={})
+
+    def is_shared(self, own: OwnSessions) -> bool:
+        """Return whether the document has claims of other processes."""
+        return any(own.get(session) is None for session, _ in self.document.entries)
 
     def bucket_for(self, head_start_ms: int) -> Bucket | None:
         """Return the bucket that a claim with this head start may join."""

@@ -117,17 +117,15 @@ class Loader:
             while node.stat and below.stat and node.stat.czxid != below.stat.czxid:
                 node, below = await self._requests.call(Get(one.path), Children(one.path))
             self._show(one, node, below)
+            await self._part(one)
+            one.as_of, one.seen_ms = as_of, context.network.now_ms()
+            remember(context.known, name, one.copy())
             try:
-                await self._part(one)
                 await self._read_buckets(one)
             except Outdated:
                 await self.load([name], fresh=True)
-                continue
-            self.loaded[name] = one
-            context.met(one)
-            if isinstance(self._command, c.Enter):
-                one.as_of, one.seen_ms = as_of, context.network.now_ms()
-                remember(context.known, name, one.copy())
+            else:
+                self.loaded[name] = one
 
     def _show(self, one: Loaded, node: Answer, below: Answer) -> None:
         """Let a resource be as reads of its document and of the names below it show it."""
@@ -197,12 +195,13 @@ class Loader:
 
     async def _locate(self, of: ClaimId) -> None:
         """Find a claim of another process: where it was last seen, or else anywhere."""
-        places = self._context.seen.get(of, ())
-        if places:
-            self._found[of] = places, ""
-            await self.load([places[0][:2]])
-            if of in self.loaded[places[0][:2]].document.entries:
-                return
+        for one in list(self._context.known.values()):
+            if of in one.document.entries:
+                self._found[of] = one.document.entries[of].claim.places, ""
+                await self.load([(one.kind, one.name)])
+                if of in self.loaded[one.kind, one.name].document.entries:
+                    return
+                break
         self._found[of] = (), ""
         # Record all that are found: a command may be about many claims.
         for one in await load_all(self._requests):

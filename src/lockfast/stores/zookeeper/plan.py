@@ -72,14 +72,14 @@ class _Ops:
     creates: list[Operation] = field(default_factory=list)
     deletes: list[Operation] = field(default_factory=list)
     sets: list[Operation] = field(default_factory=list)
-    touched: set[str] = field(default_factory=set)
-    """Existing nodes below the resource that some operation requires."""
-    deleted: set[str] = field(default_factory=set)
+
+    @property
+    def deleted(self) -> set[str]:
+        return {operation.path for operation in self.deletes}
 
 
 class Planner:
-    def __init__(self, view: View, context: Context, arrival: int, sealed: set[str]) -> None:
-        """`sealed`: buckets that were found to be closed, whatever the document says."""
+    def __init__(self, view: View, context: Context, arrival: int) -> None:
         assert context.base is not None
         self._view = view
         self._paths = context.paths
@@ -88,7 +88,6 @@ class Planner:
         self._now_ms = view.instant.now_ms
         self._unique = f"{arrival:x}"
         self._context = context
-        self._sealed = sealed
         self._plan = Plan(self._base, claims=view.claims())
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
@@ -232,7 +231,7 @@ class Planner:
         """Return the bucket that a claim joins: the open one, or another if that is full."""
         head_start_ms = claim.entered_ms - entered_of(claim.rank)
         bucket, start = one.bucket_for(head_start_ms), claim.rank
-        if bucket is not None and bucket.node not in self._sealed:
+        if bucket is not None:
             if not self._context.crowd(bucket.node).is_full(self._context.sizes):
                 ops.checks.append(Check(f"{one.path}/{bucket.node}", 0))
                 self._plan.joined = bucket.node
@@ -286,16 +285,10 @@ class Planner:
         return operations
 
     def _set(self, name: Name, node: str, data: bytes) -> None:
-        ops = self._ops[name]
-        if node not in ops.touched:
-            ops.touched.add(node)
-            ops.sets.append(Set(f"{self._view.loaded[name].path}/{node}", data))
+        self._ops[name].sets.append(Set(f"{self._view.loaded[name].path}/{node}", data))
 
     def _delete(self, name: Name, node: str) -> None:
-        ops = self._ops[name]
-        ops.touched.add(node)
-        ops.deleted.add(node)
-        ops.deletes.append(Delete(f"{self._view.loaded[name].path}/{node}"))
+        self._ops[name].deletes.append(Delete(f"{self._view.loaded[name].path}/{node}"))
 
     # ── resources ────────────────────────────────────────────────────────────────────
 
@@ -304,11 +297,13 @@ class Planner:
         self._mark_closed(one, document, ops)
         if document == one.document and not one.is_refilled:
             # At most nodes in buckets change.
-            relied_on = self._relied_on(one) if ops.touched or not ops.creates else []
+            only_joins = ops.creates and not (ops.deletes or ops.sets)
+            relied_on = [] if only_joins else self._relied_on(one)
             return [*relied_on, *ops.checks, *ops.creates, *ops.deletes, *ops.sets]
         self._remove_buckets(one, document, ops)
+        gone = {deleted.removeprefix(f"{path}/") for deleted in ops.deleted}
         created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
-        left = {c for c in one.children | created if c not in ops.deleted and "/" not in c}
+        left = {node for node in (one.children | created) - gone if "/" not in node}
         after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
         after.taken = {of: found for of, found in one.taken.items() if of in self._plan.claims}
         self._plan.after[name] = after
@@ -331,7 +326,7 @@ class Planner:
         if is_empty and not left:
             after.exists = False
             return [*ops.checks, *ops.deletes, *ops.sets, Delete(path, one.version)]
-        if not ops.touched:
+        if not (ops.deletes or ops.sets):
             witness = next(iter(sorted(one.children)), None)
             if witness is None:
                 # The resource has no children, so it may be another node than the one that was
@@ -355,7 +350,7 @@ class Planner:
             is_open = node in listed and not listed[node].is_sealed
             if one.queued[node] or (is_open and holders and not retains):
                 continue
-            if all(f"{node}/{claim}" in ops.deleted for claim in names):
+            if ops.deleted >= {f"{one.path}/{node}/{claim}" for claim in names}:
                 self._delete((one.kind, one.name), node)
                 document.buckets = [bucket for bucket in document.buckets if bucket.node != node]
             elif is_open:
@@ -389,7 +384,5 @@ class Planner:
             ops.creates.append(Create(f"{path}/{document.marker}"))
         elif not document.closed_ms:
             if has_marker:
-                ops.touched.add(marker)
-                ops.deleted.add(marker)
                 ops.deletes.append(Delete(f"{path}/{marker}"))
             document.marker = ""

@@ -95,8 +95,6 @@ class Step:
         self._loader = Loader(requests, command)
         self._loaded = self._loader.loaded
         self._given = given
-        self._sealed: set[str] = set()
-        """Buckets that were found to be closed."""
         self._conflicts = Conflicts(
             context.label, context.network, requests.waiting.pause, requests.until_ms,
             requests.turn(self._names(), goes_first=isinstance(command, c.Leave)),
@@ -131,19 +129,13 @@ class Step:
                 await self._conflicts.another()
                 await self._load()
                 continue
-            view = View(self._loader, self._own, self._instant, self._arrival)
-            try:
-                reply, wakes = self._decide(view)
-            except Missing as missing:
-                await self._loader.read_on(missing)
-                continue
             assert self._context.base is not None
             if self._context.base[0].is_outgrown(self._context.zxid):
                 await raise_base(self._requests)
-            planner = Planner(view, self._context, self._arrival, self._sealed)
-            tidies = isinstance(self._command, Settle | Purge | c.Enter | c.Leave)
+            view = View(self._loader, self._own, self._instant, self._arrival)
             try:
-                plan = planner.plan(self._acting(), wakes, tidies=tidies)
+                reply, wakes = self._decide(view)
+                plan = self._plan(view, wakes)
             except Missing as missing:
                 await self._loader.read_on(missing)
                 continue
@@ -180,12 +172,6 @@ class Step:
             return reply
         return c.Ended(own.ended, own.by)
 
-    def _acting(self) -> str:
-        """Return the session that must not have ended when the command is executed."""
-        if not isinstance(self._command, OF_A_SESSION):
-            return ""
-        return self._command.session
-
     # ── reading ──────────────────────────────────────────────────────────────────────
 
     async def _begin(self) -> None:
@@ -202,11 +188,10 @@ class Step:
             self._loader.sessions[command.session] = found
             if isinstance(command, c.Claims):
                 # Of another client: only the resources say where it has claims.
-                names = [
-                    (one.kind, one.name)
-                    for one in await load_all(self._requests)
-                    if any(session == command.session for session, _ in one.document.entries)
-                ]
+                for one in await load_all(self._requests):
+                    if any(session == command.session for session, _ in one.document.entries):
+                        self._loader.assume(one)
+                return
         # Before anything is read: a read does not show an enter that is sent after it.
         n = getattr(command, "n", 0)
         if isinstance(command, c.Leave) and own is not None:
@@ -214,16 +199,13 @@ class Step:
         self._met, is_doubted = own.known(n) if own is not None else (None, False)
         if self._assumes(names):
             return
-        if isinstance(command, c.Leave) and not is_doubted and self._met is not None:
-            of = (command.session, command.n)
-            known = [self._context.known.get(name) for name in names]
-            left = [one for one in known if one is not None and of in one.document.entries]
+        if isinstance(command, c.Leave) and own and self._met and not is_doubted:
+            known = [self._context.known.get(name) or self._loader.absent(name) for name in names]
+            entries = [one.document.entries.get((own.id, n)) for one in known]
             # If the tokens differ, another client has granted the claim since.
-            if len(left) == len(names) and all(
-                one.document.entries[of].claim.token == self._met.token for one in left
-            ):
+            if all(entry and entry.claim.token == self._met.token for entry in entries):
                 self._is_guess = True
-                for one in left:
+                for one in known:
                     self._loader.assume(one.copy())
                 return
         await self._loader.load(names, fresh=isinstance(command, c.Inspect | Settle | Purge))
@@ -241,6 +223,7 @@ class Step:
         if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
             return False
         assumed: list[Loaded] = []
+        is_guess = False
         now_ms = context.network.now_ms()
         for name in names:
             one = context.known.get(name) or self._loader.absent(name)
@@ -248,12 +231,13 @@ class Step:
             if bucket is not None and not self._may_join(bucket.node):
                 return False
             if one.as_of <= self._since:
+                is_guess = True
                 lately_ms = SEEN_MS if bucket is not None else WRITTEN_MS
-                is_used = name in context.busy and one.seen_ms + lately_ms < now_ms
-                if is_used or self._conflicts.count:
+                is_old = one.seen_ms + lately_ms < now_ms
+                if self._conflicts.count or (is_old and one.is_shared(self._own)):
                     return False
             assumed.append(one.copy())
-        self._is_guess = any(one.as_of <= self._since for one in assumed)
+        self._is_guess = is_guess
         for one in assumed:
             self._loader.assume(one)
         return True
@@ -326,6 +310,12 @@ class Step:
             reply, wakes = table.apply(command, now_ms, wall_us)
         self.unsettled = [Place(row.kind, row.name, "") for row in table.unsettled]
         return self._dated(view, reply), wakes
+
+    def _plan(self, view: View, wakes: list[Wake]) -> Plan:
+        command = self._command
+        acting = command.session if isinstance(command, OF_A_SESSION) else ""
+        tidies = isinstance(command, Settle | Purge | c.Enter | c.Leave)
+        return Planner(view, self._context, self._arrival).plan(acting, wakes, tidies=tidies)
 
     def _dated(self, view: View, reply: Reply) -> Reply:
         """Return a reply that dates an earlier grant by the upper bound of the leader's clock.
@@ -439,9 +429,6 @@ class Step:
             await read_base(self._requests)
         elif path.startswith(f"{self._paths.sessions}/") and isinstance(failed, Check):
             await self._read_session(k.session_of(path.rpartition("/")[2]))
-        elif isinstance(failed, Check) and failed.version == 0:
-            # Only joining a bucket checks a version 0 that is not a session's.
-            self._sealed.add(path.rpartition("/")[2])
 
     async def _read_session(self, session: str) -> None:
         row = await read_session(self._requests, session, self._instant)
@@ -460,8 +447,6 @@ class Step:
                 remember(self._context.known, name, after)
             else:
                 self._context.known.pop(name, None)
-            if not after.exists:
-                self._context.busy.pop(name, None)
         for of in plan.changed:
             own, claim = self._own.get(of[0]), plan.claims.get(of)
             if own is None:

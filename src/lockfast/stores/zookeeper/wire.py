@@ -64,7 +64,7 @@ class ZooKeeperWire:
         requests = self._requests(
             await self.links.common(self._waiting, until_ms), until_ms, instant
         )
-        if not self.context.has_heard:
+        if not self.context.clock.has_heard:
             # Only the answer to a write reveals the leader's clock.
             await requests.call(Multi((Set(self.context.paths.root, b""),)))
         return requests
