@@ -12,20 +12,20 @@ from lockfast.stores.zookeeper import layout, sessions
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Queued
 from lockfast.stores.zookeeper.loaded import Loaded
 from lockfast.stores.zookeeper.loading import Loader
-from lockfast.stores.zookeeper.plan import Planner
+from lockfast.stores.zookeeper.plan import Plan
 from lockfast.stores.zookeeper.transport import Operation, Set
 from tests.sim.planted.bugs import bug, replace
 
 
 @bug("zookeeper: the version of a document is not checked", promise="liveness", store="zookeeper")
 def _(stack: ExitStack) -> None:
-    right = Planner._resource
+    right = Plan._resource
 
-    def wrong(self: Planner, name: Name, one: Loaded, document: Document) -> list[Operation]:
+    def wrong(self: Plan, name: Name, one: Loaded, document: Document) -> list[Operation]:
         found = right(self, name, one, document)
         return [op._replace(version=-1) if isinstance(op, Set) else op for op in found]
 
-    replace(stack, Planner, "_resource", wrong)
+    replace(stack, Plan, "_resource", wrong)
 
 
 @bug("zookeeper: one token for several writes", promise="tokens", store="zookeeper")
@@ -69,12 +69,12 @@ def _(stack: ExitStack) -> None:
 
 @bug("zookeeper: a closing is not stored", promise="window", store="zookeeper")
 def _(stack: ExitStack) -> None:
-    right = Planner._document
+    right = Plan._document
 
-    def wrong(self: Planner, one: Loaded) -> Document:
+    def wrong(self: Plan, one: Loaded) -> Document:
         return replaced(right(self, one), closed_ms=0)
 
-    replace(stack, Planner, "_document", wrong)
+    replace(stack, Plan, "_document", wrong)
 
 
 @bug(

@@ -6,7 +6,7 @@ before on the same link, was executed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockfast.core.checksum import checksum_of
 from lockfast.core.commands import REVOKED, WAKE_ENDED, Place, Wake
@@ -78,17 +78,22 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         with self.mutex:
             return self.claims.get(n), n in self.doubted
 
-    def note(self, claim: Claim, node: str) -> None:
-        """Record the state of a claim."""
+    def note(self, claim: Claim) -> None:
+        """Record the state of a claim that was entered."""
         with self.mutex:
-            if claim.state == REVOKED:
-                if claim.n in self.claims:
-                    self.claims[claim.n].is_taken = True
-            else:
-                version = self.claims[claim.n].version if claim.n in self.claims else 0
-                self.claims[claim.n] = OwnClaim(
-                    claim.places, node, claim.token, version, claim.block > 1
+            known = self.claims.get(claim.n)
+            if known is not None and claim.state == REVOKED:
+                known.is_taken = True
+            elif known is not None:
+                self.claims[claim.n] = replace(
+                    known, places=claim.places, token=claim.token, is_retained=claim.block > 1
                 )
+
+    def numbered(self, n: int, node: str) -> None:
+        """Record the number that the server has given to the node of a claim in a bucket."""
+        with self.mutex:
+            if n in self.claims:
+                self.claims[n].node = f"{self.claims[n].node.partition('/')[0]}/{node}"
 
     def granted(self, n: int, token: int) -> None:
         with self.mutex:

@@ -39,32 +39,6 @@ SENT_MAX: Final = 8192
 
 
 @dataclass
-class Plan:
-    """One multi, and the state of resources and claims after it."""
-
-    base: Base
-    """The base from which the tokens of the write are derived."""
-    operations: list[Operation] = field(default_factory=list)
-    after: dict[Name, Loaded] = field(default_factory=dict)
-    """Tokens that the write allocates are still relative."""
-    claims: dict[ClaimId, Claim] = field(default_factory=dict)
-    changed: set[ClaimId] = field(default_factory=set)
-    nodes: dict[ClaimId, str] = field(default_factory=dict)
-    """For each new claim, the node of its first place, below the resource; in a bucket, without the
-    number that the server appends."""
-    joined: str = ""
-    """The bucket that the new claim joins without a change of the document."""
-    closed: list[Name] = field(default_factory=list)
-    """Resources that the write closes: until an instant of the leader's clock at the write."""
-    wakes: list[Wake] = field(default_factory=list)
-    """Wakes in addition to the table's."""
-    tokens: int = 0
-    """How many tokens the write allocates."""
-    raised: tuple[Base, int] | None = None
-    """The base after the write, if the write changes it."""
-
-
-@dataclass
 class _Ops:
     """The operations on one resource, in the order in which a multi needs them."""
 
@@ -78,70 +52,88 @@ class _Ops:
         return {operation.path for operation in self.deletes}
 
 
-class Planner:
+class Plan:
+    """One multi, and the state of resources and claims after it."""
+
     def __init__(self, view: View, context: Context, arrival: int) -> None:
         assert context.base is not None
+        self.base, self._base_version = context.base
+        """The base from which the tokens of the write are derived."""
+        self.operations: list[Operation] = []
+        self.claims = view.claims()
+        before, after = view.before, self.claims
+        self.changed = {of for of in {**before, **after} if before.get(of) != after.get(of)}
+        self.after: dict[Name, Loaded] = {}
+        """Tokens that the write allocates are still relative."""
+        self.entered: ClaimId | None = None
+        """The new claim."""
+        self.node = ""
+        """The node of its first place, below the resource; in a bucket, without the number that the
+        server appends."""
+        self.joined = ""
+        """The bucket that it joins without a change of the document."""
+        self.closed: list[Name] = []
+        """Resources that the write closes: until an instant of the leader's clock at the write."""
+        self.wakes: list[Wake] = []
+        """Wakes in addition to the table's."""
+        self.raised: tuple[Base, int] | None = None
+        """The base after the write, if the write changes it."""
         self._view = view
-        self._paths = context.paths
+        self._context = context
         self._own = context.own
-        self._base, self._base_version = context.base
         self._now_ms = view.instant.now_ms
         self._unique = f"{arrival:x}"
-        self._context = context
-        self._plan = Plan(self._base, claims=view.claims())
+        self._tokens = 0
+        """How many tokens the write allocates."""
         self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
         self._sessions: dict[str, None] = {}
+        """Sessions that must not have ended."""
         self._notices: list[Wake] = []
         self._sent: dict[Name, list[Any]] = {}
         """The documents that the write sets and that bells may bring."""
 
-    def plan(self, acting: str, wakes: list[Wake], *, tidies: bool) -> Plan:
-        """Return the multi to send; with `tidies`, also remove dead entries."""
-        plan, view = self._plan, self._view
-        before = view.before
-        everything = {**before, **plan.claims}
-        plan.changed = {of for of in everything if before.get(of) != plan.claims.get(of)}
-        for of in plan.changed:
+    def make(self, acting: str, wakes: list[Wake], *, tidies: bool) -> None:
+        """Make the multi for a step of the session `acting`; `tidies`: remove dead entries."""
+        view, before = self._view, self._view.before
+        for of in self.changed:
             # Each place stores a copy of the claim, so all of them change together.
-            for place in (before.get(of) or plan.claims[of]).places:
+            for place in (before.get(of) or self.claims[of]).places:
                 if place[:2] not in view.loaded:
                     raise Missing(resource=place[:2])
         documents = {name: self._document(one) for name, one in view.loaded.items()}
         is_due = any(
             self._is_due(one, documents[name], tidies=tidies) for name, one in view.loaded.items()
         )
-        if not plan.changed and not is_due:
-            return plan
-        for of in sorted(plan.changed):
-            self._claim(of, before.get(of), plan.claims.get(of), documents)
+        if not self.changed and not is_due:
+            return
+        for of in sorted(self.changed):
+            self._claim(of, before.get(of), self.claims.get(of), documents)
         self._grants()
-        operations: list[Operation] = []
         if acting:
             self._sessions[acting] = None
-        for session in self._sessions:
-            operations.append(Check(self._paths.session(session), 0))
-        if plan.tokens:
-            operations.append(self._base_operation())
+        paths = self._context.paths
+        self.operations += [Check(paths.session(session), 0) for session in self._sessions]
+        if self._tokens:
+            self.operations.append(self._base_operation(paths.base))
         for name, one in view.loaded.items():
-            operations += self._resource(name, one, documents[name])
-        plan.operations = operations + self._bells(wakes)
-        return plan
+            self.operations += self._resource(name, one, documents[name])
+        self.operations += self._bells(wakes)
 
-    def _base_operation(self) -> Operation:
+    def _base_operation(self, path: str) -> Operation:
         """Check the base, or raise it if the write allocates more tokens than one write's share."""
-        if self._plan.tokens <= k.STRIDE:
-            return Check(self._paths.base, self._base_version)
-        raised = self._base._replace(value=self._base.value + self._plan.tokens)
-        self._plan.raised = (raised, self._base_version + 1)
-        return Set(self._paths.base, k.data_of(list(raised)), self._base_version)
+        if self._tokens <= k.STRIDE:
+            return Check(path, self._base_version)
+        raised = self.base._replace(value=self.base.value + self._tokens)
+        self.raised = (raised, self._base_version + 1)
+        return Set(path, k.data_of(list(raised)), self._base_version)
 
     def _document(self, one: Loaded) -> Document:
         """Return the new content of the resource's node."""
         row, old = self._view.resource_row(one.kind, one.name), one.document
         entries: dict[ClaimId, Entry] = {}
-        for of, claim in self._plan.claims.items():
+        for of, claim in self.claims.items():
             if of in one.peeked:
-                if of in self._plan.changed and claim.state != REVOKED:
+                if of in self.changed and claim.state != REVOKED:
                     bucket = one.peeked[of].bucket
                     raise Missing(queue=(one.kind, one.name), bucket=bucket, claim=of)
                 continue
@@ -173,7 +165,7 @@ class Planner:
         stands = after is not None and after.state != REVOKED
         if after is not None and after.token >= RELATIVE:
             given = after.token - RELATIVE + after.block
-            self._plan.tokens = max(self._plan.tokens, given)
+            self._tokens = max(self._tokens, given)
             self._sessions[after.session] = None
         if before is None and after is not None:
             for i, place in enumerate(after.places):
@@ -214,7 +206,7 @@ class Planner:
         if claim.state == WAITING:
             self._notify_holders([other for other in others if other.state == HOLDING])
         if is_first:
-            self._plan.nodes[of] = node
+            self.entered, self.node = of, node
 
     def _notify_holders(self, holders: list[Claim]) -> None:
         """Tell clients that retain the lock that others want it; the table does so only if the
@@ -223,8 +215,8 @@ class Planner:
         for holder in holders:
             inbox = self._view.owners[holder.session].inbox
             if holder.block > 1:
-                self._plan.wakes.append(Wake(inbox, holder.session, holder.n, WAKE_WANTED))
-            if len(holders) == 1 and not self._plan.joined:
+                self.wakes.append(Wake(inbox, holder.session, holder.n, WAKE_WANTED))
+            if len(holders) == 1 and not self.joined:
                 self._notices.append(Wake(inbox, holder.session, holder.n, k.JOINED))
 
     def _bucket_for(self, document: Document, claim: Claim, ops: _Ops, one: Loaded) -> Bucket:
@@ -234,7 +226,7 @@ class Planner:
         if bucket is not None:
             if not self._context.crowd(bucket.node).is_full(self._context.sizes):
                 ops.checks.append(Check(f"{one.path}/{bucket.node}", 0))
-                self._plan.joined = bucket.node
+                self.joined = bucket.node
                 return bucket
             self._seal(one, document, bucket, ops)
             # Behind all claims in the full one, even if the clocks of their clients are ahead.
@@ -248,13 +240,11 @@ class Planner:
         """Set the nodes of granted claims, which proves that they exist."""
         granted = {
             of
-            for of in self._plan.changed
-            if of in self._view.before
-            and of in self._plan.claims
-            and self._plan.claims[of].token >= RELATIVE
+            for of in self.changed
+            if of in self._view.before and of in self.claims and self.claims[of].token >= RELATIVE
         }
         for of in sorted(granted):
-            name = self._plan.claims[of].places[0][:2]
+            name = self.claims[of].places[0][:2]
             self._set(name, self._view.loaded[name].document.entries[of].node, b"")
 
     def _bells(self, wakes: list[Wake]) -> list[Operation]:
@@ -264,7 +254,7 @@ class Planner:
         the next step of its client need not read it.
         """
         rings: dict[str, list[Wake]] = {}
-        for wake in dict.fromkeys([*wakes, *self._plan.wakes, *self._notices]):
+        for wake in dict.fromkeys([*wakes, *self.wakes, *self._notices]):
             mine = self._own.get(wake.session)
             if wake.n and (mine is None or mine.deliver is None):
                 rings.setdefault(wake.session, []).append(wake)
@@ -274,14 +264,12 @@ class Planner:
                 place[:2]: None
                 for wake in told
                 if wake.what in (WAKE_GRANTED, k.JOINED)
-                for place in self._plan.claims[session, wake.n].places
+                for place in self.claims[session, wake.n].places
                 if place[:2] in self._sent
             }
-            documents = [
-                [*name, self._plan.after[name].version, self._sent[name]] for name in names
-            ]
-            data = k.packed_rings(told, self._base, documents)
-            operations.append(Set(self._paths.bell(session), data))
+            documents = [[*name, self.after[name].version, self._sent[name]] for name in names]
+            data = k.packed_rings(told, self.base, documents)
+            operations.append(Set(self._context.paths.bell(session), data))
         return operations
 
     def _set(self, name: Name, node: str, data: bytes) -> None:
@@ -305,14 +293,14 @@ class Planner:
         created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
         left = {node for node in (one.children | created) - gone if "/" not in node}
         after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
-        after.taken = {of: found for of, found in one.taken.items() if of in self._plan.claims}
-        self._plan.after[name] = after
+        after.taken = {of: found for of, found in one.taken.items() if of in self.claims}
+        self.after[name] = after
         closed_for_ms = 0
         if self._view.instant.by_server and document.closed_ms > one.document.closed_ms:
             closed_for_ms = document.closed_ms - self._now_ms
-            self._plan.closed.append(name)
+            self.closed.append(name)
         by_server = self._view.instant.by_server
-        values = k.packed(document, self._base, self._now_ms if by_server else -1, closed_for_ms)
+        values = k.packed(document, self.base, self._now_ms if by_server else -1, closed_for_ms)
         data = k.data_of(values)
         if len(data) * len(self._view.loaded) <= SENT_MAX:
             self._sent[name] = values

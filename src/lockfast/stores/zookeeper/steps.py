@@ -15,7 +15,7 @@ from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, Place, Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.reasons import ALREADY_RELEASED, EXPIRED
-from lockfast.core.rows import Claim, entered_of
+from lockfast.core.rows import entered_of
 from lockfast.core.table import Table
 from lockfast.errors import StoreUnavailableError
 from lockfast.stores.derived import steps
@@ -28,7 +28,7 @@ from lockfast.stores.derived.steps import (
     lag_ms,
 )
 from lockfast.stores.derived.stored import resolved
-from lockfast.stores.derived.view import ClaimId, Name
+from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import (
     Requests,
@@ -48,7 +48,7 @@ from lockfast.stores.zookeeper.loading import (
     numbers_in,
 )
 from lockfast.stores.zookeeper.owned import OwnClaim, OwnSession
-from lockfast.stores.zookeeper.plan import Plan, Planner
+from lockfast.stores.zookeeper.plan import Plan
 from lockfast.stores.zookeeper.transport import (
     Answer,
     Check,
@@ -315,7 +315,9 @@ class Step:
         command = self._command
         acting = command.session if isinstance(command, OF_A_SESSION) else ""
         tidies = isinstance(command, Settle | Purge | c.Enter | c.Leave)
-        return Planner(view, self._context, self._arrival).plan(acting, wakes, tidies=tidies)
+        plan = Plan(view, self._context, self._arrival)
+        plan.make(acting, wakes, tidies=tidies)
+        return plan
 
     def _dated(self, view: View, reply: Reply) -> Reply:
         """Return a reply that dates an earlier grant by the upper bound of the leader's clock.
@@ -349,12 +351,12 @@ class Step:
         operations = tuple(plan.operations)
         for after in plan.after.values():
             after.as_of = self._own.next_arrival(0)
-        entered = self._entered(view, plan)
+        own, n = (self._session, plan.entered[1]) if plan.entered else (None, 0)
+        claim = OwnClaim(plan.claims[plan.entered].places, plan.node) if plan.entered else None
         try:
-            if entered is None:
+            if own is None or claim is None:
                 flight = self._requests.submit([Multi(operations)])
             else:
-                own, n, claim = entered
                 # Atomically: a release of the claim either came first, which prevents the enter, or
                 # finds the claim in doubt and reads after the enter on the same link.
                 with own.mutex:
@@ -363,16 +365,18 @@ class Step:
                     flight = self._requests.submit([Multi(operations)])
             (answer,) = await self._requests.finish(flight)
         except (StoreUnavailableError, LinkLostError):
-            if entered is not None:
+            if own is not None and claim is not None:
                 own.undoubt(n, claim)
             raise
         if answer.error:
-            if entered is not None:
+            if own is not None and claim is not None:
                 own.undoubt(n, claim)
             await self._learn(operations[answer.failed])
             return None
-        if entered is not None:
+        if own is not None:
             own.saw(n)
+            for node in answer.numbered:
+                own.numbered(n, node)
         return self._committed(view, plan, answer, reply, wakes)
 
     def _committed(
@@ -381,9 +385,6 @@ class Step:
         stat = next((stat for stat in answer.stats if stat is not None), None)
         if plan.raised is not None:
             self._context.base = plan.raised
-        for of, node in plan.nodes.items():
-            if "/" in node:
-                plan.nodes[of] = f"{node.partition('/')[0]}/{answer.numbered[0]}"
 
         def token_at(position: int) -> int:
             # Not the base of the context, which another thread may have read since.
@@ -404,18 +405,15 @@ class Step:
             [resolved(wake, token_at) for wake in wakes],
             [e._replace(token=resolved(e.token, token_at)) for e in view.logged],
         )
-        self._remember(view, plan)
+        for name, after in plan.after.items():
+            after.seen_ms = self._context.network.now_ms()
+            if after.exists:
+                remember(self._context.known, name, after)
+            else:
+                self._context.known.pop(name, None)
         self._settled(view, plan, outcome.reply)
         self._own.deliver(outcome.wakes)
         return outcome
-
-    def _entered(self, view: View, plan: Plan) -> tuple[OwnSession, int, OwnClaim] | None:
-        """Return the claim of our own that the multi newly stores."""
-        for of, node in plan.nodes.items():
-            own = self._own.get(of[0])
-            if own is not None and of not in view.before:
-                return own, of[1], OwnClaim(plan.claims[of].places, node)
-        return None
 
     async def _learn(self, failed: Any) -> None:
         """Forget what a failed check has shown to be different; read it unless it is a resource."""
@@ -439,41 +437,17 @@ class Step:
         else:
             self._loader.sessions[session] = row
 
-    def _remember(self, view: View, plan: Plan) -> None:
-        """Keep the state that our next step may assume."""
-        for name, after in plan.after.items():
-            if after.exists:
-                after.seen_ms = self._context.network.now_ms()
-                remember(self._context.known, name, after)
-            else:
-                self._context.known.pop(name, None)
-        for of in plan.changed:
-            own, claim = self._own.get(of[0]), plan.claims.get(of)
-            if own is None:
-                continue
-            if claim is None:
-                own.left(of[1])
-            else:
-                own.note(claim, plan.nodes.get(of) or self._node(view, of, claim))
-
-    def _node(self, view: View, of: ClaimId, claim: Claim) -> str:
-        one = view.loaded.get(claim.places[0][:2]) if claim.places else None
-        entry = one.document.entries.get(of) if one is not None else None
-        if entry is not None:
-            return entry.node
-        own = self._own.get(of[0])
-        known = own.claims.get(of[1]) if own is not None else None
-        return known.node if known is not None else k.place_node(*of)
-
     def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
-        """Record what the reply says about our own session and its claims."""
+        """Record the state of our own claims, and what the reply says about the command's."""
+        for of in {**view.before, **plan.claims}:
+            session, claim = self._own.get(of[0]), plan.claims.get(of)
+            if session is not None and claim is not None:
+                session.note(claim)
+            elif session is not None:
+                session.left(of[1])
         command, own = self._command, self._session
         if own is None:
             return
-        for of, claim in view.before.items():
-            is_mine = of[0] == own.id and of[1] in own.claims
-            if is_mine and claim is not None and of not in plan.changed:
-                own.note(claim, self._node(view, of, claim))
         if isinstance(command, c.Enter):
             if isinstance(reply, c.Granted | c.Queued | c.Busy):
                 own.saw(command.n)
