@@ -5,33 +5,43 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import time_ns
-from typing import Any, Final
+from typing import Final
 
 from lockfast.core.wording import counted
-from lockfast.errors import (
-    AccessDeniedError,
-    StoreError,
-    StoreMisconfiguredError,
-    StoreUnavailableError,
-)
+from lockfast.errors import AccessDeniedError, StoreMisconfiguredError, StoreUnavailableError
+from lockfast.runtimes.threads import run
 from lockfast.stores.derived.stored import UnreadableError, decode
 from lockfast.stores.diagnosis import Diagnosis, enough_members, round_trip
 from lockfast.stores.http.members import Member
 from lockfast.stores.zookeeper import layout
 from lockfast.stores.zookeeper.address import Address
-from lockfast.stores.zookeeper.layout import Paths
+from lockfast.stores.zookeeper.context import Context, Requests, raise_base
+from lockfast.stores.zookeeper.layout import Paths, Sizes
+from lockfast.stores.zookeeper.network import KazooNetwork
 from lockfast.stores.zookeeper.probe import (
     NOT_SERVING,
     READ_ONLY,
     ProbeError,
-    Session,
     Status,
+    session,
     status,
 )
 from lockfast.stores.zookeeper.sessions import link_timeout_ms
+from lockfast.stores.zookeeper.transport import (
+    Answer,
+    Check,
+    Create,
+    Exists,
+    Get,
+    Multi,
+    Request,
+    Set,
+    Sync,
+)
 
-TIMEOUT_S: Final = 5.0
+TIMEOUT_MS: Final = 5000
+EXAMINED_MS: Final = 60_000
+"""The most time that all checks together may take."""
 PROBE_S: Final = 2.0
 BUFFER_BYTES: Final = 1_000_000
 """Slightly less than the default of jute.maxbuffer."""
@@ -49,68 +59,50 @@ def examine(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
         raise StoreUnavailableError(address.label, "no member answers", "check hosts and ports")
     yield _version(states)
     yield _endpoints(states)
-    with _client(address) as client:
-        yield _members(client)
+    with _session(address) as requests:
+        yield _members(requests)
         yield from _session_limits(address, ttl_ms)
-        yield _nodes(client, address, states)
-        yield _to_the_leader(client, address)
-        yield _rights(client, address)
-        yield _namespace(client, address)
+        yield _nodes(requests, states)
+        yield _to_the_leader(requests)
+        yield _rights(requests)
+        yield _namespace(requests)
 
 
 def raise_epoch(address: Address) -> Iterator[Diagnosis]:
     """Raise tokens to the wall clock's microseconds, above all tokens from before a restore."""
-    from kazoo.exceptions import BadVersionError, NoNodeError
-
-    node = Paths(address.root).base
-    with _client(address) as client:
-        while True:
-            _ask(client.sync_async(node))
-            try:
-                data, stat = _ask(client.get_async(node))
-            except NoNodeError:
-                yield Diagnosis("epoch", f"{address.root}: not used yet")
-                return
-            base = layout.base_from(address.label, decode(data))
-            raised = base.raised(client.last_zxid, time_ns() // 1000)
-            try:
-                _ask(client.set_async(node, layout.data_of(list(raised)), stat.version))
-            except BadVersionError:
-                continue  # a client that opened a session has just raised it
-            added = raised.value - base.value
-            yield Diagnosis("epoch", f"raised by {added}" if added > 0 else "is high enough")
+    with _session(address) as requests:
+        context = requests.context
+        if not _ask(requests, Sync(context.paths.base), Exists(context.paths.base)).stat:
+            yield Diagnosis("epoch", f"{address.root}: not used yet")
             return
+        # Only the answer to a write reveals the last zxid.
+        _ask(requests, Multi((Set(context.paths.root, b""),)))
+        added = run(raise_base(requests, 0))
+        yield Diagnosis("epoch", f"raised by {added}" if added > 0 else "is high enough")
 
 
 @contextmanager
-def _client(address: Address) -> Iterator[Any]:
-    from kazoo.client import KazooClient
-    from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
-    from kazoo.handlers.threading import KazooTimeoutError
-
-    client = KazooClient(timeout=TIMEOUT_S, **address.client_options())
+def _session(address: Address) -> Iterator[Requests]:
+    """Open a session with any member."""
+    network = KazooNetwork(address)
+    link = network.link(TIMEOUT_MS, lambda _: None, lambda: None, pings=True)
+    context = Context(address.label, network, Paths(address.root), Sizes())
     try:
-        client.start(timeout=TIMEOUT_S)
-        yield client
-    except KazooTimeoutError as error:
+        run(network.keeper.wait(link.open(), TIMEOUT_MS))
+        yield Requests(context, link, network.keeper, network.now_ms() + EXAMINED_MS)
+    except StoreUnavailableError as error:
         raise StoreUnavailableError(
             address.label,
-            f"no member opened a session within {TIMEOUT_S:g} s",
+            error.what,
             "most members must run and reach each other; check user and certificates",
         ) from error
-    except (AuthFailedError, NoAuthError) as error:
-        raise AccessDeniedError(
-            address.label, "refuses this user or password", "check the URL and the nodes' ACLs"
-        ) from error
-    except KazooException as error:
-        raise StoreError(address.label, f"failed with {type(error).__name__}") from error
     finally:
-        client.stop()
-        client.close()
+        link.stop()
 
 
-def _ask(pending: Any) -> Any:
-    return pending.get(timeout=TIMEOUT_S)
+def _ask(requests: Requests, *asked: Request) -> Answer:
+    """Return the answer to the last request."""
+    return run(requests.call(*asked))[-1]
 
 
 def _status(address: Address, member: Member) -> Status | None:
@@ -147,15 +139,10 @@ def _endpoints(states: dict[Member, Status | None]) -> Diagnosis:
     return Diagnosis("endpoints", found)
 
 
-def _members(client: Any) -> Diagnosis:
+def _members(requests: Requests) -> Diagnosis:
     """Count the voting members in the ensemble's configuration."""
-    from kazoo.exceptions import NoNodeError
-
-    try:
-        data = _ask(client.get_async("/zookeeper/config"))[0]
-    except NoNodeError:
-        data = b""
-    count = len(re.findall(rb"^server\.\d+=.*:participant", data, re.MULTILINE)) or 1
+    found = _ask(requests, Get("/zookeeper/config")).data
+    count = len(re.findall(rb"^server\.\d+=.*:participant", found, re.MULTILINE)) or 1
     return enough_members(count, f"{count} voting")
 
 
@@ -163,9 +150,9 @@ def _session_limits(address: Address, ttl_ms: int) -> Iterator[Diagnosis]:
     """Compare the session timeouts that the members grant with what a session needs."""
     for member in address.members:
         try:
-            with Session(address, member, 1, PROBE_S) as shortest:
+            with session(address, member, 1, PROBE_S) as shortest:
                 least_ms = shortest.timeout_ms
-            with Session(address, member, TIMEOUT_MS_MAX, PROBE_S) as longest:
+            with session(address, member, TIMEOUT_MS_MAX, PROBE_S) as longest:
                 most_ms, buffer = longest.timeout_ms, longest.accepts(BUFFER_BYTES)
         except ProbeError:
             continue
@@ -204,32 +191,30 @@ def _timeouts(least_ms: int, most_ms: int, ttl_ms: int) -> Diagnosis:
     return Diagnosis("session timeouts", found)
 
 
-def _nodes(client: Any, address: Address, states: dict[Member, Status | None]) -> Diagnosis:
-    paths = Paths(address.root)
-    children = [_ask(client.exists_async(node)) for node in (paths.alive, paths.resources)]
-    ours = [stat.numChildren if stat is not None else 0 for stat in children]
+def _nodes(requests: Requests, states: dict[Member, Status | None]) -> Diagnosis:
+    paths = requests.context.paths
+    stats = [_ask(requests, Exists(node)).stat for node in (paths.alive, paths.resources)]
+    ours = [stat.children if stat is not None else 0 for stat in stats]
     total = max(state.node_count if state is not None else -1 for state in states.values())
     found = f"{total} in all" if total >= 0 else "unknown number in all"
     parts = f"{counted(ours[0], 'session')}, {counted(ours[1], 'resource')}"
     return Diagnosis("nodes", f"{found}; {parts} of ours")
 
 
-def _to_the_leader(client: Any, address: Address) -> Diagnosis:
-    measured = round_trip(lambda: _ask(client.sync_async(address.root)))
+def _to_the_leader(requests: Requests) -> Diagnosis:
+    measured = round_trip(lambda: _ask(requests, Sync(requests.context.paths.root)))
     return measured._replace(found=f"{measured.found}, to the leader")
 
 
-def _rights(client: Any, address: Address) -> Diagnosis:
+def _rights(requests: Requests) -> Diagnosis:
     """Try to create a node, in a transaction that cannot succeed."""
-    from kazoo.exceptions import NoAuthError
-
-    above = address.root
-    while above and _ask(client.exists_async(above)) is None:
+    above = requests.context.paths.root
+    while above and not _ask(requests, Exists(above)).stat:
         above = above.rpartition("/")[0]
-    trial = client.transaction()
-    trial.create(f"{above}/lockfast-doctor", b"")
-    trial.check("/", TIMEOUT_MS_MAX)
-    if isinstance(_ask(trial.commit_async())[0], NoAuthError):
+    trial = (Create(f"{above}/lockfast-doctor"), Check("/", TIMEOUT_MS_MAX))
+    try:
+        _ask(requests, Multi(trial))
+    except AccessDeniedError:
         return Diagnosis(
             "rights",
             f"may not create nodes in {above or '/'}",
@@ -239,16 +224,13 @@ def _rights(client: Any, address: Address) -> Diagnosis:
     return Diagnosis("rights", f"may create nodes in {above or '/'}")
 
 
-def _namespace(client: Any, address: Address) -> Diagnosis:
-    from kazoo.exceptions import NoNodeError
-
-    root = address.root
-    try:
-        data = _ask(client.get_async(Paths(root).base))[0]
-    except NoNodeError:
+def _namespace(requests: Requests) -> Diagnosis:
+    root, label = requests.context.paths.root, requests.context.label
+    answer = _ask(requests, Get(requests.context.paths.base))
+    if answer.error:
         return Diagnosis("namespace", f"{root}: not used yet")
     try:
-        base = layout.base_from(address.label, decode(data))
+        base = layout.base_from(label, decode(answer.data))
     except StoreMisconfiguredError as error:
         return Diagnosis("namespace", f"{root}: {error.what}", "bad", error.advice)
     except UnreadableError as error:

@@ -216,8 +216,11 @@ async def read_base(requests: Requests) -> None:
         await make_namespace(requests)
 
 
-async def raise_base(requests: Requests, lag_us: int = LAG_US) -> None:
-    """Raise the base so that tokens do not lag the wall clock, even after a loss of data."""
+async def raise_base(requests: Requests, lag_us: int = LAG_US) -> int:
+    """Raise the base so that tokens do not lag the wall clock, even after a loss of data.
+
+    Return by how much it was raised.
+    """
     context = requests.context
     while True:
         await read_base(requests)
@@ -225,8 +228,12 @@ async def raise_base(requests: Requests, lag_us: int = LAG_US) -> None:
         base, version = context.base
         raised = base.raised(context.zxid, requests.instant().wall_us)
         if raised.step == base.step and raised.value <= base.value + lag_us:
-            return
-        await requests.call(Multi((Set(context.paths.base, k.data_of(list(raised)), version),)))
+            return 0
+        setting = Set(context.paths.base, k.data_of(list(raised)), version)
+        (answer,) = await requests.call(Multi((setting,)))
+        if not answer.error:
+            context.base = raised, version + 1
+            return raised.value - base.value
 
 
 async def make_namespace(requests: Requests) -> None:

@@ -20,7 +20,12 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from lockfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from lockfast.errors import (
+    AccessDeniedError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+)
 from lockfast.ports import Signal
 from lockfast.runtimes.threads import ThreadSignal
 from lockfast.stores.derived.machine import ThisMachine
@@ -117,7 +122,7 @@ class KazooFlight:
             except (kz.SessionExpiredError, kz.SessionMovedError):
                 raise LinkLostError from None
             except kz.AuthFailedError:
-                raise StoreError(
+                raise AccessDeniedError(
                     label, "refused our credentials", "check user and password in the URL"
                 ) from None
             except (KazooTimeoutError, kz.ConnectionLoss, kz.ConnectionClosedError) as error:
@@ -207,7 +212,7 @@ class KazooLink:
         """Handle a state change; kazoo's thread calls this before it opens another session."""
         if state == KazooState.LOST and self.timeout_ms:
             self._is_lost = True
-            threading.Thread(target=self._stop, name="lockfast zookeeper", daemon=True).start()
+            threading.Thread(target=self.stop, name="lockfast zookeeper", daemon=True).start()
             self._on_lost()
         elif state == KazooState.SUSPENDED:
             self._on_event("")
@@ -271,9 +276,10 @@ class KazooLink:
         if self._client is None or self.is_lost():
             return
         self._is_lost = True
-        threading.Thread(target=self._stop, name="lockfast zookeeper", daemon=True).start()
+        threading.Thread(target=self.stop, name="lockfast zookeeper", daemon=True).start()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the session and wait until the server has done so."""
         client = self._client
         client.remove_listener(self._changed)
         client.stop()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import BinaryIO, Final, NamedTuple
 
 from lockfast.stores.http.members import Member
 from lockfast.stores.zookeeper.address import Address
@@ -41,7 +42,7 @@ def status(address: Address, member: Member, timeout_s: float) -> Status:
     try:
         with _connected(address, member, timeout_s) as connection:
             connection.sendall(b"srvr")
-            said = _read_to_end(connection).decode(errors="replace")
+            said = connection.makefile("rb").read(REPLY_MAX).decode(errors="replace")
     except OSError as error:
         raise ProbeError(str(error)) from error
     if "not currently serving requests" in said:
@@ -56,75 +57,57 @@ def status(address: Address, member: Member, timeout_s: float) -> Status:
 
 
 class Session:
-    """A session with one member, without kazoo, closed on leaving the `with` block."""
+    """A session with one member, without kazoo."""
 
-    def __init__(
-        self, address: Address, member: Member, session_timeout_ms: int, timeout_s: float
-    ) -> None:
-        try:
-            self._connection = _connected(address, member, timeout_s)
-        except OSError as error:
-            raise ProbeError(str(error)) from error
-        try:
-            self._send(_REQUEST.pack(0, 0, session_timeout_ms, 0, 16, bytes(16), False))
-            reply = self._receive()
-            if len(reply) < _REPLY.size:
-                raise ProbeError(f"answered a handshake with {len(reply)} bytes")
-            self.timeout_ms: int = _REPLY.unpack_from(reply)[1]
-        except BaseException:
-            self._connection.close()
-            raise
+    def __init__(self, connection: socket.socket, stream: BinaryIO, timeout_ms: int) -> None:
+        """Ask for this session timeout."""
+        self._connection = connection
+        self._stream = stream
+        reply = self._ask(_REQUEST.pack(0, 0, timeout_ms, 0, 16, bytes(16), False))
+        if len(reply) < _REPLY.size:
+            raise ProbeError(f"answered a handshake with {len(reply)} bytes")
+        self.timeout_ms: int = _REPLY.unpack_from(reply)[1]
+        """The session timeout that the server grants."""
 
     def accepts(self, size: int) -> bool:
         """Return whether the server reads a request of this size, made by a long node name."""
         path = b"/".ljust(size - 13, b"x")
         try:
-            self._send(struct.pack("!iii", 1, _EXISTS, len(path)) + path + b"\x00")
-            self._receive()
-        except ProbeError:
+            self._ask(struct.pack("!iii", 1, _EXISTS, len(path)) + path + b"\x00")
+        except (OSError, ProbeError):
             return False
         return True
 
-    def __enter__(self) -> Self:
-        return self
+    def close(self) -> None:
+        """End the session; if this fails, the server ends it after its timeout."""
+        with suppress(OSError):
+            self._connection.sendall(struct.pack("!iii", 8, 2, _CLOSE))
+            self._stream.read(REPLY_MAX)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._send(struct.pack("!ii", 2, _CLOSE))
-            _read_to_end(self._connection)
-        except (OSError, ProbeError):
-            pass  # the server ends the session after its timeout
-        finally:
-            self._connection.close()
+    def _ask(self, body: bytes) -> bytes:
+        self._connection.sendall(struct.pack("!i", len(body)) + body)
+        header = self._stream.read(4)
+        size = struct.unpack("!i", header)[0] if len(header) == 4 else -1
+        reply = self._stream.read(size) if 0 <= size <= REPLY_MAX else b""
+        if len(reply) != size:
+            raise ProbeError("does not answer like a ZooKeeper server")
+        return reply
 
-    def _send(self, body: bytes) -> None:
-        try:
-            self._connection.sendall(struct.pack("!i", len(body)) + body)
-        except OSError as error:
-            raise ProbeError(str(error)) from error
 
-    def _receive(self) -> bytes:
-        (size,) = struct.unpack("!i", self._exactly(4))
-        if not 0 <= size <= REPLY_MAX:
-            raise ProbeError(f"announced a reply of {size} bytes")
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        found = b""
-        try:
-            while len(found) < size:
-                piece = self._connection.recv(size - len(found))
-                if not piece:
-                    raise ProbeError("closed the connection")
-                found += piece
-        except OSError as error:
-            raise ProbeError(str(error)) from error
-        return found
+@contextmanager
+def session(
+    address: Address, member: Member, session_timeout_ms: int, timeout_s: float
+) -> Iterator[Session]:
+    """Open a session with one member. Raises ProbeError if that fails."""
+    try:
+        with (
+            _connected(address, member, timeout_s) as connection,
+            connection.makefile("rb") as stream,
+            closing(Session(connection, stream, session_timeout_ms)) as opened,
+        ):
+            yield opened
+    except OSError as error:
+        raise ProbeError(str(error)) from error
 
 
 def _connected(address: Address, member: Member, timeout_s: float) -> socket.socket:
@@ -136,10 +119,3 @@ def _connected(address: Address, member: Member, timeout_s: float) -> socket.soc
     except BaseException:
         connection.close()
         raise
-
-
-def _read_to_end(connection: socket.socket) -> bytes:
-    found = b""
-    while len(found) < REPLY_MAX and (piece := connection.recv(4096)):
-        found += piece
-    return found
