@@ -32,8 +32,6 @@ class Loaded:
     """The names of all nodes in a bucket, where they were read."""
     queued: dict[str, list[Queued]] = field(default_factory=dict)
     """The claims that wait in a bucket and are not in the document, where this was read."""
-    as_of: int = 0
-    """This was read or written after the claims with a lower arrival number had arrived."""
     seen_ms: int = 0
     """When this was read, written or heard of."""
 

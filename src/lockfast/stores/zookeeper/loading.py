@@ -103,7 +103,6 @@ class Loader:
         if not names:
             return
         context = self._context
-        as_of = self._own.next_arrival(0)
         requests: list[Request] = [Sync(context.paths.root)] if fresh else []
         for name in names:
             path = context.paths.resource(*name)
@@ -118,7 +117,7 @@ class Loader:
                 node, below = await self._requests.call(Get(one.path), Children(one.path))
             self._show(one, node, below)
             await self._part(one)
-            one.as_of, one.seen_ms = as_of, context.network.now_ms()
+            one.seen_ms = context.network.now_ms()
             remember(context.known, name, one.copy())
             try:
                 await self._read_buckets(one)

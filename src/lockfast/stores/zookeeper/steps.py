@@ -88,10 +88,8 @@ class Step:
         # All attempts use the same instant and the same arrival number.
         self._instant = requests.instant()
         self._arrival = self._own.next_arrival(self._instant.wall_us)
-        self._since = self._arrival
-        """What was read before this may be outdated: the arrival, or the last conflict."""
         self._is_guess = False
-        """Whether resources are assumed to be as they were before the step began."""
+        """Whether the state of resources is assumed, and was not read by this step."""
         self._loader = Loader(requests, command)
         self._loaded = self._loader.loaded
         self._given = given
@@ -156,8 +154,7 @@ class Step:
             if outcome is not None:
                 return outcome
             await self._conflicts.another()
-            if not self._assumes(list(self._loaded)):
-                await self._load()
+            await self._load()
 
     async def _checked(self, reply: Reply) -> Reply:
         """Return a reply that rests on reads only, or Ended if another client ended the session."""
@@ -223,21 +220,17 @@ class Step:
         if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
             return False
         assumed: list[Loaded] = []
-        is_guess = False
         now_ms = context.network.now_ms()
         for name in names:
             one = context.known.get(name) or self._loader.absent(name)
             bucket = one.bucket_for(command.head_start_ms)
             if bucket is not None and not self._may_join(bucket.node):
                 return False
-            if one.as_of <= self._since:
-                is_guess = True
-                lately_ms = SEEN_MS if bucket is not None else WRITTEN_MS
-                is_old = one.seen_ms + lately_ms < now_ms
-                if self._conflicts.count or (is_old and one.is_shared(self._own)):
-                    return False
+            lately_ms = SEEN_MS if bucket is not None else WRITTEN_MS
+            if one.seen_ms + lately_ms < now_ms and one.is_shared(self._own):
+                return False
             assumed.append(one.copy())
-        self._is_guess = is_guess
+        self._is_guess = True
         for one in assumed:
             self._loader.assume(one)
         return True
@@ -349,8 +342,6 @@ class Step:
     ) -> Outcome | None:
         """Commit a plan; return the outcome, or None on conflict."""
         operations = tuple(plan.operations)
-        for after in plan.after.values():
-            after.as_of = self._own.next_arrival(0)
         own, n = (self._session, plan.entered[1]) if plan.entered else (None, 0)
         claim = OwnClaim(plan.claims[plan.entered].places, plan.node) if plan.entered else None
         try:
@@ -418,7 +409,6 @@ class Step:
     async def _learn(self, failed: Any) -> None:
         """Forget what a failed check has shown to be different; read it unless it is a resource."""
         path = failed.path
-        self._since = self._own.next_arrival(0)
         for name, one in self._loaded.items():
             known = self._context.known.get(name)
             if known is not None and known.version <= one.version:
