@@ -97,6 +97,8 @@ class Stage:
         self._driver = harness.driver
         self._clients: list[Client] = []
         self._stores: list[Store] = []
+        self._heard_by: dict[str, Store] = {}
+        """The store objects of sessions with a listener. As in a client, it also sends for them."""
         self._listeners: list[Listener] = []
         self._running: list[Running[Any]] = []
         self._kept: list[object] = []
@@ -144,10 +146,9 @@ class Stage:
 
     # ── at the wire ──────────────────────────────────────────────────────────────────
 
-    def sender(self) -> Callable[[Command], Coroutine[Any, Any, Reply]]:
-        """Open a new connection for commands."""
-        store = self.harness.store()
-        self._stores.append(store)
+    def sender(self, session: str = "") -> Callable[[Command], Coroutine[Any, Any, Reply]]:
+        """Open a new connection for commands, by the store object that listens for the session."""
+        store = self._heard_by.get(session) or self._store()
         wire = checked_wire(store.caller_wire(), store.capabilities)
 
         async def send(command: Command) -> Reply:
@@ -157,12 +158,17 @@ class Stage:
 
     def callers(self, *sessions: str, ttl_ms: int = 30_000) -> list[Caller]:
         """Create sessions without a keeper, each on its own connection."""
-        return [Caller(self.sender(), session, ttl_ms, self.can.queue) for session in sessions]
+        return [
+            Caller(self.sender(session), session, ttl_ms, self.can.queue) for session in sessions
+        ]
+
+    def _store(self) -> Store:
+        self._stores.append(self.harness.store())
+        return self._stores[-1]
 
     def listener(self, session: str) -> Listener:
-        """Create the listener of a session without a keeper."""
-        store = self.harness.store()
-        self._stores.append(store)
+        """Create the listener of a session without a keeper, before its caller."""
+        store = self._heard_by[session] = self._store()
         listener = Listener(store, session, self._driver, self.harness.first_wake)
         self._listeners.append(listener)
         return listener

@@ -155,7 +155,7 @@ class ZooKeeperStore:
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         own = self.context.own.begin(session)
-        return ZooKeeperWakeListener(self.context, self.links, own, deliver)
+        return ZooKeeperWakeListener(self.context, own, deliver)
 
     def close(self) -> None:
         self.links.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
 from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.transport import Link, OnEvent, Waiting
+from lockfast.stores.zookeeper.transport import Link, Waiting
 
 COMMON_TIMEOUT_MS = 10_000
 
@@ -21,8 +21,6 @@ class Links:
         """Begin without links, in a new store object or in a forked child."""
         self._mutex = self._network.mutex()
         self.common_link: Link | None = None
-        self.listeners: set[OnEvent] = set()
-        """Called with events on the common link."""
 
     async def common(self, waiting: Waiting, until_ms: int) -> Link:
         """Return the link for commands that do not belong to one of our sessions."""
@@ -30,16 +28,11 @@ class Links:
             link = self.common_link
             if link is None or link.is_lost():
                 self._check_open()
-                link = self._network.link(
-                    COMMON_TIMEOUT_MS, self._tell, lambda: self._tell(""), pings=True
+                link = self.common_link = self._network.link(
+                    COMMON_TIMEOUT_MS, lambda _: None, lambda: None, pings=True
                 )
-                self.common_link = link
         await self._open(link, waiting, until_ms)
         return link
-
-    def _tell(self, path: str) -> None:
-        for on_event in list(self.listeners):
-            on_event(path)
 
     async def of_session(
         self, own: OwnSession, timeout_ms: int, waiting: Waiting, until_ms: int

@@ -35,7 +35,6 @@ from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context, Requests
-from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import (
     Answer,
@@ -47,18 +46,14 @@ from lockfast.stores.zookeeper.transport import (
 
 REQUEST_MS: Final = 2000
 RETRY_MS: Final = 200
-OPENED_MS: Final = 100
-"""A session that this store object has not opened by then belongs to another one: its nodes are
-watched on the common link."""
 
 
 class ZooKeeperWakeListener:
     process = ""
 
-    def __init__(self, context: Context, links: Links, own: OwnSession, deliver: Deliver) -> None:
+    def __init__(self, context: Context, own: OwnSession, deliver: Deliver) -> None:
         self.inbox = own.id
         self._context = context
-        self._links = links
         self._own = own
         self._network = context.network
         self._mutex = context.network.mutex()
@@ -75,9 +70,6 @@ class ZooKeeperWakeListener:
         self._heard: list[Wake] = []
         """Wakes for the keeper, from bells that were read by a callback."""
         self._missed = False
-        self._is_open = False
-        """The session's node has been seen."""
-        self._created_ms = context.network.now_ms()
         self._ended = False
         self._deliver = deliver
         own.deliver, own.on_event = deliver, self._on_event
@@ -100,9 +92,8 @@ class ZooKeeperWakeListener:
         own = self._own
         if own.ended:
             return True
-        is_elsewhere = own.row is None
-        if is_elsewhere and self._network.now_ms() < self._created_ms + OPENED_MS:
-            return False
+        if own.row is None or own.link is None:
+            return False  # not open yet
         with self._mutex:
             heard, self._heard = self._heard, []
             missed, self._missed = self._missed, False
@@ -126,11 +117,7 @@ class ZooKeeperWakeListener:
         network = self._network
         until_ms = network.now_ms() + REQUEST_MS
         try:
-            link = own.link
-            if is_elsewhere or link is None:
-                self._links.listeners.add(self._on_event)
-                link = await self._links.common(network.keeper, until_ms)
-            requests = Requests(self._context, link, network.keeper, until_ms)
+            requests = Requests(self._context, own.link, network.keeper, until_ms)
             answers = await requests.call(*asked)
         except (StoreError, LinkLostError):
             with self._mutex:
@@ -146,8 +133,7 @@ class ZooKeeperWakeListener:
         if path == self._bell:
             self._ring(answer, wakes)
         elif path == self._session:
-            self._is_open |= answer.stat is not None
-            is_over = self._is_open and (answer.stat is None or answer.stat.version > 0)
+            is_over = answer.stat is None or answer.stat.version > 0
             if is_over and not self._ended:
                 self._ended = True
                 wakes.append(Wake(self.inbox, self._own.id, 0, WAKE_ENDED))
@@ -249,4 +235,3 @@ class ZooKeeperWakeListener:
 
     def close(self) -> None:
         self._own.deliver = self._own.on_event = None
-        self._links.listeners.discard(self._on_event)
