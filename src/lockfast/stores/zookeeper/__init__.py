@@ -4,39 +4,15 @@
 it stores depends on ephemeral nodes of that session. A resource in use is a container node with a
 *document*: its holders and the head of its queue, each with all the lock table needs. Below it,
 every claim has an ephemeral node, and an entry of the document counts only while its node exists.
-So nothing has to be repaired when a session vanishes: the next reader ignores its entries, and the
+So nothing has to be repaired when a session expires: the next reader ignores its entries, and the
 next writer removes them. `layout.py` lists all nodes.
 
 **A grant is a write.** The lock table (`core.table`) decides, over rows that `view.py` builds from
-documents. `plan.py` turns the difference into one multi that checks what the decision rests on and
-sets the documents. A token is derived from the zxid of that write, which every reader of the
-document sees as its `mzxid`.
-
-What each multi checks, and why that suffices:
-
-  - *The version of each document*, which every step there raises: no claim has entered, left or
-    been granted since it was read, except in a bucket (see below). Versions restart when a node is
-    deleted and created again, so each multi also requires *a node below the resource* that existed
-    when it was read. A node with children cannot be deleted and no name below a resource is used
-    twice, so it is still the same resource. If there is none, the multi deletes the resource, which
-    succeeds only while it has no children, and creates it again. The document and the names of its
-    children are two reads; if their `czxid` differs, the resource was replaced between them and is
-    read again.
-  - *The acting session's node at version 0.* Ending a session sets that node, so from then on the
-    session can do nothing, and be granted nothing, even before its client knows.
-  - *The node of each heir, and its session's.* A dead heir fails the multi; the next one is tried.
-  - *The base of tokens*, if a token is allocated.
-
-Dead entries are not checked: a holder that is gone only makes room.
-
-**Optimistic commands.** Because every multi checks what it relies on, an enter or a leave assumes
-that the document is as this process last knew it, and an enter that there is none if it left none.
-So taking a free lock, releasing it and handing it over cost one write each. If the assumption is
-wrong, the step reads the current state. A reply without a write, such as that to a claim that does
-not wait, never rests on an assumption.
-
-**Turns.** The callers of one client change a document one after the other (`derived/turns.py`), so
-each of them finds it as the one before left it and they do not conflict.
+documents. `plan.py` turns the difference into one multi that sets the documents and checks
+everything the decision rests on; its docstring says why that suffices. So a step may assume a
+state instead of reading it (`steps.py`): taking a free lock, releasing it and handing it over cost
+one write each. Steps of the callers of one client change a document one after the other
+(`derived/turns.py`), so they do not conflict with each other.
 
 **Queues.** The first claim that waits enters the document. Further claims wait in *buckets*:
 containers below the resource, listed in the document. A claim joins a bucket by creating a
@@ -59,48 +35,40 @@ sequence number that was moved. Four rules make this safe:
     least one waiting claim. A lock becomes free together with its open buckets, or seals them. So
     the step that releases it finds every claim that has joined.
 
-A bucket that is full is sealed by the claim that opens the next one; a client reads how many claims
+The claim that finds a bucket full seals it and opens the next one; a client reads how many claims
 are there before it sends the first, and again after every sixteenth. A claim that finds its bucket
 sealed or deleted reads the document again. A claim that gives up in a bucket deletes its node and
 checks that the document is unchanged, since a grant would have changed it. A hand-over reads at
 most the names in one or two buckets and one window of claims, however long the queue is.
 
 A client that retains a lock between uses must hear that others want it. A grant to such a claim
-seals the open buckets, so whoever joins has read the document and rings the holder's bell.
-
-**Waking.** Each session watches one node, its *bell*, which is set by any step that grants one of
-its claims. The bell's content includes the token and the document as this step has written it, so
-one read suffices to hold the lock and to release it in one write. For the same reason a claim that
-joins by changing the document rings the bell of a sole holder. A waiting client also watches the
-sessions directly ahead, which may vanish without any step, and then settles the queue
-(`wake_listener.py`). A claim in a bucket may not know the claim directly ahead; it finds out when
-it looks at its queue, with every keep-alive.
+seals the open buckets, so every claim that joins has read the document and rings the holder's bell.
 
 **Requests of one link keep their order**, even across reconnections: once a session has moved,
 ZooKeeper refuses what arrives from an old connection. So the next read on the same link shows
-whether a request without an answer was executed, and nothing can arrive late.
+whether a request without an answer was executed, and no request is executed after a later one.
 
 **Time.** ZooKeeper ends a session that it has not heard from, and only our keep-alives count:
 kazoo's pings are disabled, or a client whose keeper is stuck would hold its locks forever. A
 keep-alive is a write, because a member that is cut off from the leader still answers reads. The
 session timeout is a third longer than the TTL (`sessions.link_timeout_ms`). Ranks, closings and
-`max_hold` use the leader's clock, of which a client knows bounds from its own writes (`clock.py`).
-A grant and a closing are dated by the write that stores them, and others judge their end by the
-lower bound, so neither ends early.
+`max_hold` use the leader's clock, of which a client knows bounds (`clock.py`). A grant and a
+closing are dated by the write that stores them, and other clients compare their end with the lower
+bound, so neither ends early.
 
-**Tokens** are `base + zxid`, where the zxid's two halves are packed into fewer bits
-(`layout.Base`): they increase across an election and a roll-over of the low half. Opening a session
-raises the base to the wall clock, so they also increase after an ensemble has lost its data.
+**Tokens** are `base + zxid` (`layout.Base`). Opening a session raises the base to the wall clock,
+so tokens also increase after an ensemble has lost its data.
 
 **Crashes.** A client that dies before its multi is committed has done nothing; after it, its nodes
-exist until its ZooKeeper session ends. An heir that is already dead when it is granted holds until
-then; the claims behind it watch its session. A client that dies while it ends another session
-leaves that session marked: it can do nothing, and its client closes it on noticing the mark. A
-member that dies loses nothing: kazoo reconnects to another one with the same session.
+exist until its ZooKeeper session ends. An heir that is already dead when it is granted the lock
+holds it until then; the claims behind it watch its session. A client that dies while it ends
+another session leaves that session marked: it can do nothing, and its client closes it on noticing
+the mark. If a member dies, kazoo reconnects to another one with the same session.
 
 **One acquire**, file by file: `wire` dispatches the command, `steps` assumes that the lock is free,
 `view` presents that as rows, `plan` makes the multi with the nodes of `layout`, and `context` sends
-it. If the assumption was wrong, `loading` reads the resource.
+it. If the assumption was wrong, `loading` reads the resource. `wake_listener` explains how waiting
+claims learn of their grants.
 
 Not supported: `watch` and the log of events, because ZooKeeper keeps no history.
 """

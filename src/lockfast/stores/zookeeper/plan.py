@@ -1,20 +1,22 @@
 """Turn the changes of the lock table into one multi.
 
-A plan checks everything the table's decision rests on:
+The multi checks everything the table's decision rests on:
 
-  - of each resource, the version of its node, which every step there raises, except that claims
-    join and leave buckets without it;
-  - of a bucket that a claim joins, that it is open;
-  - of a bucket that is deleted, that no claim is in it;
-  - that this is still the node that was read, not another one of the same name: some node below
-    it that existed then still exists (a node with children cannot be deleted, and no name below a
-    resource is used twice);
-  - of each granted claim, that its node exists and its session has not been ended;
-  - that the acting session has not been ended;
-  - the base, if a token is allocated.
+  - *The version of each document*, which every step there raises: no claim has entered, left or
+    been granted since it was read, except that claims join and leave buckets. A bucket that a claim
+    joins is open; a bucket that is deleted has no claim in it.
+  - *A node below each resource* that existed when it was read. Versions restart when a node is
+    deleted and created again, but a node with children cannot be deleted, and no name below a
+    resource is used twice, so it is still the same resource. If there is no such node, the multi
+    deletes the resource, which succeeds only while it has no children, and creates it again.
+  - *The node of the acting session, at version 0.* Ending a session sets that node, so from then on
+    the session can do nothing, and be granted nothing, even before its client knows.
+  - *The nodes of each claim that is granted, and of its session.* If an heir is dead, the multi
+    fails and the step reads again.
+  - *The base of tokens*, if a token is allocated.
 
-This does not detect nodes that vanish with their sessions, and need not: a holder that is gone
-only makes room, and the claims waiting for it watch its session.
+It does not check that the other entries are alive: a holder that is gone only makes room, and the
+claims that wait for it watch its session.
 """
 
 from __future__ import annotations

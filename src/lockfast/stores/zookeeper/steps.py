@@ -1,9 +1,10 @@
 """Execute one command: assume or read, let the lock table decide, commit; on conflict, retry.
 
-Most commands find what their client expects: the lock to enter is free, the lock to release is as
-the last step left it. An enter or a leave therefore first lets the table decide on that assumption
-and sends the result as one multi. This is safe because a multi checks everything its decision rests
-on; if the assumption was wrong, the step reads the current state and continues from there.
+An enter or a leave first assumes that a resource is as this process last knew it, and an enter that
+it is free if the process knows nothing of it. This is safe because the multi checks everything the
+decision rests on. If the assumption was wrong, the step reads the current state and continues from
+there. A reply without a write, such as that to a claim that does not wait, never rests on an
+assumption.
 """
 
 from __future__ import annotations

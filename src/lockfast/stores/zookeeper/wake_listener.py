@@ -1,18 +1,20 @@
 """The watches of one session, which are set again whenever they have fired.
 
 A session always watches its bell, which is set by every step that grants one of its claims or wants
-one to be looked at, and its session node, which changes when the session is ended. A waiting claim
-also watches the sessions directly ahead of it, which can vanish without any step.
+the session to look at one, and its session node, which changes when the session is ended. A waiting
+claim also watches the sessions directly ahead of it, which can expire without any step, and then
+settles the queue. A claim in a bucket may not know the claim directly ahead; it finds out when it
+looks at its queue, with every keep-alive.
 
-A bell brings the documents of the locks that it is about, so that their release is one write.
-
-When the bell rings, the callback reads it itself and delivers grants, so a grant does not wait for
-the keeper's thread. The keeper sets all other watches, and that of the bell at first and after a
-broken connection.
+The content of a bell includes the token of a grant and the document as the step has written it, so
+one read suffices to hold the lock and to release it in one write. For the same reason a claim that
+joins by changing the document rings the bell of a sole holder. The callback reads the bell itself
+and delivers grants, so that a grant does not wait for the keeper's thread. The keeper sets all
+other watches, and that of the bell at first and after a broken connection.
 
 A watch fires once. The read that reports the change sets it again, so nothing is lost in between: a
-change before that read is in its answer, a change after it fires the watch. If the bell was rung
-more than once since it was read, its content names only the claims of the last ring; then every
+change before that read is in its answer, a change after it fires the watch. If the bell was set
+more than once since it was read, its content names only the claims of the last time; then every
 waiting claim is looked at, and every retained one, which others may want. If the connection breaks,
 all watches are lost: the keeper is woken at once, reports its leases as uncertain, and looks at all
 claims with an immediate keep-alive.
