@@ -58,8 +58,6 @@ class ModelNetwork:
             raise LinkLostError
         return flight.answers
 
-    async def pause(self, span_ms: int) -> None: ...
-
     def signal(self) -> Signal:
         return ThreadSignal()
 

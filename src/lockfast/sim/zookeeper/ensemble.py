@@ -380,9 +380,6 @@ class SimZooKeeperNetwork:
             raise flight.unknown("did not answer in time")
         return flight.answers
 
-    async def pause(self, span_ms: int) -> None:
-        await self._host.sleep(span_ms)
-
     def signal(self) -> SimSignal:
         return self._host.signal()
 

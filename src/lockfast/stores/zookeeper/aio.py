@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,9 +34,6 @@ class AsyncWaiting:
         if flight.results:
             await signal.wait(timeout_ms)
         return flight.answers(self._label, lambda: 0.0)
-
-    async def pause(self, span_ms: int) -> None:
-        await asyncio.sleep(span_ms / 1000)
 
     def signal(self) -> Signal:
         return LoopSignal()

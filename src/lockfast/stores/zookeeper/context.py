@@ -168,6 +168,9 @@ class Requests:
     def instant(self) -> Instant:
         return self._given or self.context.instant()
 
+    async def pause(self, span_ms: int) -> None:
+        await self.waiting.signal().wait(span_ms)
+
     async def call(self, *requests: Request) -> Sequence[Answer]:
         found: list[Answer] = []
         for at in range(0, len(requests), READS_MAX):
@@ -244,15 +247,13 @@ async def make_namespace(requests: Requests) -> None:
     await requests.call(*creates, Create(paths.base, k.data_of(list(Base(0, 0)))))
 
 
-async def read_session(requests: Requests, session: str, instant: Instant) -> Session | None:
+async def read_session(requests: Requests, session: str) -> Session | None:
     """Return a session of any process as its nodes show it; None if there is none."""
-    return (await read_sessions(requests, [session], instant))[0]
+    return (await read_sessions(requests, [session]))[0]
 
 
-async def read_sessions(
-    requests: Requests, sessions: Sequence[str], instant: Instant
-) -> list[Session | None]:
-    paths = requests.context.paths
+async def read_sessions(requests: Requests, sessions: Sequence[str]) -> list[Session | None]:
+    paths, instant = requests.context.paths, requests.instant()
     reads: list[Request] = []
     for session in sessions:
         reads += [Get(paths.session(session)), Get(paths.alive_of(session))]
@@ -268,8 +269,4 @@ def _session_from(session: str, node: Answer, alive: Answer, instant: Instant) -
         return None
     record = k.record_from(node.data)
     renewals, renewed_ms = k.alive_from(alive.data) if not alive.error else (0, instant.now_ms)
-    deadline_ms = instant.deadline_ms(renewed_ms + record.ttl_ms)
-    return Session(
-        session, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
-        record.opened_ms, deadline_ms, renewals, ended=record.ended, by=record.by,
-    )  # fmt: skip
+    return record.row(session, instant.deadline_ms(renewed_ms + record.ttl_ms), renewals)

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Wake
-from lockfast.core.rows import Claim, arrival_of, entered_of, rank_of
+from lockfast.core.rows import Claim, Session, arrival_of, entered_of, rank_of
 from lockfast.errors import StoreError, StoreMisconfiguredError
 from lockfast.stores.derived.stored import (
     RELATIVE,
@@ -248,6 +248,12 @@ class Record(NamedTuple):
     by: str = ""
     what: str = ""
     """The event that is logged for its claims."""
+
+    def row(self, session: str, deadline_ms: int, renewals: int = 0) -> Session:
+        return Session(
+            session, self.ttl_ms, self.owner, self.metadata, self.inbox, self.process,
+            self.opened_ms, deadline_ms, renewals, ended=self.ended, by=self.by,
+        )  # fmt: skip
 
 
 def record_from(data: bytes) -> Record:

@@ -297,9 +297,6 @@ class BlockingWaiting:
         until_s = time.monotonic() + timeout_ms / 1000
         return flight.answers(self._label, lambda: until_s - time.monotonic())
 
-    async def pause(self, span_ms: int) -> None:
-        ThreadSignal().wait_blocking(span_ms)
-
     def signal(self) -> Signal:
         return ThreadSignal()
 

@@ -57,7 +57,7 @@ class OwnSession(owned.OwnSession[OwnClaim]):
         return self.row.ttl_ms if self.row is not None else 0
 
     def forgotten(self) -> None:
-        self.abandon(EXPIRED)
+        self.abandon()
 
     def session_row(self) -> Session:
         """Return the lock table's row of this session, which was opened."""
@@ -125,9 +125,12 @@ class OwnSession(owned.OwnSession[OwnClaim]):
             deliver(Wake(self.row.inbox, self.id, 0, WAKE_ENDED))
         self.hear("")
 
-    def abandon(self, reason: str, by: str = "") -> None:
-        """Record the end of the session; ZooKeeper deletes what is left with its own session."""
-        self.end(reason, by)
+    def abandon(self, row: Session | None = None) -> None:
+        """Record the end of the session; ZooKeeper deletes what is left with its own session.
+
+        `row`: the session as its nodes show it, if it was ended and has not expired.
+        """
+        self.end((row and row.ended) or EXPIRED, row.by if row else "")
         if self.link is not None:
             self.link.close()
 

@@ -110,7 +110,6 @@ class Plan:
             return
         for of in sorted(self.changed):
             self._claim(of, before.get(of), self.claims.get(of), documents)
-        self._grants()
         if acting:
             self._sessions[acting] = None
         paths = self._context.paths
@@ -166,9 +165,12 @@ class Plan:
         stood = before is not None and before.state != REVOKED
         stands = after is not None and after.state != REVOKED
         if after is not None and after.token >= RELATIVE:
-            given = after.token - RELATIVE + after.block
-            self._tokens = max(self._tokens, given)
+            self._tokens = max(self._tokens, after.token - RELATIVE + after.block)
             self._sessions[after.session] = None
+            if before is not None:
+                # Setting the node of a granted claim proves that it exists.
+                first = after.places[0][:2]
+                self._set(first, self._view.loaded[first].document.entries[of].node, b"")
         if before is None and after is not None:
             for i, place in enumerate(after.places):
                 self._join(place[:2], documents[place[:2]], of, after, is_first=i == 0)
@@ -238,17 +240,6 @@ class Plan:
         ops.creates.append(Create(f"{one.path}/{opened.node}", b"", container=True))
         return opened
 
-    def _grants(self) -> None:
-        """Set the nodes of granted claims, which proves that they exist."""
-        granted = {
-            of
-            for of in self.changed
-            if of in self._view.before and of in self.claims and self.claims[of].token >= RELATIVE
-        }
-        for of in sorted(granted):
-            name = self.claims[of].places[0][:2]
-            self._set(name, self._view.loaded[name].document.entries[of].node, b"")
-
     def _bells(self, wakes: list[Wake]) -> list[Operation]:
         """Ring the bells of sessions in other processes.
 
@@ -287,8 +278,9 @@ class Plan:
         self._mark_closed(one, document, ops)
         if document == one.document and not one.is_refilled:
             # At most nodes in buckets change.
-            only_joins = ops.creates and not (ops.deletes or ops.sets)
-            relied_on = [] if only_joins else self._relied_on(one)
+            relied_on: list[Operation] = []
+            if one.children and (ops.deletes or ops.sets or not ops.creates):
+                relied_on = [Check(path, one.version), *self._witness(one, ops)]
             return [*relied_on, *ops.checks, *ops.creates, *ops.deletes, *ops.sets]
         self._remove_buckets(one, document, ops)
         gone = {deleted.removeprefix(f"{path}/") for deleted in ops.deleted}
@@ -297,6 +289,10 @@ class Plan:
         after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
         after.taken = {of: found for of, found in one.taken.items() if of in self.claims}
         self.after[name] = after
+        if not (document.entries or document.closed_ms or document.buckets or left):
+            after.exists = False
+            delete = [Delete(path, one.version)] if one.exists else []
+            return [*ops.checks, *ops.deletes, *ops.sets, *delete]
         closed_for_ms = 0
         if self._view.instant.by_server and document.closed_ms > one.document.closed_ms:
             closed_for_ms = document.closed_ms - self._now_ms
@@ -306,27 +302,14 @@ class Plan:
         data = k.data_of(values)
         if len(data) * len(self._view.loaded) <= SENT_MAX:
             self._sent[name] = values
-        is_empty = not (document.entries or document.closed_ms or document.buckets)
-        if not one.exists:
-            if is_empty:
-                after.exists = False
-                return []
+        if not one.children:
+            # If the resource exists, it may be another node than the one that was read; that it can
+            # be deleted proves that it still has no children.
             after.version = 1
-            return [Create(path, b"", container=True), *ops.creates, Set(path, data, 0)]
-        if is_empty and not left:
-            after.exists = False
-            return [*ops.checks, *ops.deletes, *ops.sets, Delete(path, one.version)]
-        if not (ops.deletes or ops.sets):
-            witness = next(iter(sorted(one.children)), None)
-            if witness is None:
-                # The resource has no children, so it may be another node than the one that was
-                # read; that it can be deleted proves that it still has none.
-                after.version = 1
-                create = Create(path, b"", container=True)
-                return [Delete(path, one.version), create, *ops.creates, Set(path, data, 0)]
-            ops.sets.append(Check(f"{path}/{witness}"))
+            delete = [Delete(path, one.version)] if one.exists else []
+            return [*delete, Create(path, container=True), *ops.creates, Set(path, data, 0)]
         operations = [*ops.checks, *ops.creates, *ops.deletes, *ops.sets]
-        return [*operations, Set(path, data, one.version)]
+        return [*self._witness(one, ops), *operations, Set(path, data, one.version)]
 
     def _remove_buckets(self, one: Loaded, document: Document, ops: _Ops) -> None:
         """Delete buckets that have no node left: full ones, and all when the lock becomes free.
@@ -358,12 +341,12 @@ class Plan:
             document.buckets[at] = bucket._replace(is_sealed=True)
             ops.sets.append(Set(f"{one.path}/{bucket.node}", b"", 0))
 
-    def _relied_on(self, one: Loaded) -> list[Operation]:
-        """Check a resource that does not change but that the decision may rely on."""
-        if not one.exists or not one.children:
+    def _witness(self, one: Loaded, ops: _Ops) -> list[Operation]:
+        """Require a node that existed when the resource was read, unless an operation does."""
+        touched = (op.path.removeprefix(f"{one.path}/") for op in (*ops.deletes, *ops.sets))
+        if any(node.partition("/")[0] in one.children for node in touched):
             return []
-        witness = min(one.children)
-        return [Check(one.path, one.version), Check(f"{one.path}/{witness}")]
+        return [Check(f"{one.path}/{min(one.children)}")]
 
     def _mark_closed(self, one: Loaded, document: Document, ops: _Ops) -> None:
         """Give a closed resource a node that keeps it when all claims have left."""

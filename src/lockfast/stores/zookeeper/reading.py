@@ -30,7 +30,7 @@ class Reader:
         _, found = await self._requests.call(Sync(self._paths.root), Children(self._paths.sessions))
         ids = sorted(k.session_of(node) for node in found.children)
         ids = [one for one in ids if one > command.after][: command.limit + 1]
-        read = await read_sessions(self._requests, ids, self._instant)
+        read = await read_sessions(self._requests, ids)
         rows = [row for row in read if row is not None]
         rows += await self._ended(command.after, {row.id for row in rows})
         rows.sort(key=lambda row: row.id)
@@ -54,16 +54,8 @@ class Reader:
             if is_kept and session > after and session not in known:
                 nodes[session] = f"{self._paths.tombs}/{node}"
         answers = await self._requests.call(*map(Get, nodes.values())) if nodes else ()
-        records = [
-            (one, k.record_from(a.data)) for one, a in zip(nodes, answers, strict=True) if a.data
-        ]
-        return [
-            Session(
-                one, record.ttl_ms, record.owner, record.metadata, record.inbox, record.process,
-                record.opened_ms, 0, ended=record.ended, by=record.by,
-            )
-            for one, record in records
-        ]  # fmt: skip
+        found_data = [(one, a.data) for one, a in zip(nodes, answers, strict=True) if a.data]
+        return [k.record_from(data).row(one, 0) for one, data in found_data]
 
     async def listing(self, command: c.Listing) -> c.Reply:
         _, found = await self._requests.call(

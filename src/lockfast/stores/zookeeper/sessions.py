@@ -8,7 +8,6 @@ from typing import Final
 from lockfast.core import commands as c
 from lockfast.core.commands import Place, Reply, Wake
 from lockfast.core.reasons import CLOSED, EXPIRED
-from lockfast.core.rows import Session
 from lockfast.core.table import ENDED_KEPT_MS, why_too_large
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.stores.derived.endings import Ending
@@ -86,10 +85,7 @@ async def open_session(requests: Requests, own: OwnSession, command: c.Open) -> 
         (node,) = await requests.call(Exists(paths.session(own.id)))
         if node.stat is None or node.stat.version:
             return c.Ended(EXPIRED)
-    own.row = Session(
-        own.id, command.ttl_ms, command.owner, command.metadata, command.inbox, command.process,
-        now.now_ms, now.now_ms + command.ttl_ms,
-    )  # fmt: skip
+    own.row = record.row(own.id, now.now_ms + command.ttl_ms)
     await raise_base(requests)
     await _tidy(requests, now)
     return c.Done(found=False)
@@ -128,8 +124,7 @@ async def renew(requests: Requests, own: OwnSession, command: c.Renew) -> Outcom
     proofs = [Exists(f"{paths.resource(*claim.places[0][:2])}/{claim.node}") for _, claim in chosen]
     answer, *found = await requests.call(renewing, *proofs)
     if answer.error:
-        row = await read_session(requests, own.id, now)
-        own.abandon(row.ended or EXPIRED if row is not None else EXPIRED, row.by if row else "")
+        own.abandon(await read_session(requests, own.id))
         return Outcome(c.Ended(own.ended, own.by))
     context.own.renewed(own)
     own.row.renewals += 1
@@ -194,7 +189,7 @@ async def end(requests: Requests, endings: Sequence[Ending]) -> Outcome:
 
 async def _mark(requests: Requests, ending: Ending, wakes: list[Wake]) -> bool:
     context, session = requests.context, ending.session
-    row = await read_session(requests, session, requests.instant())
+    row = await read_session(requests, session)
     if row is None or row.ended or ending.renewals not in (None, row.renewals):
         return False
     record = Record(

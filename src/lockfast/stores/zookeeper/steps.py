@@ -15,7 +15,7 @@ from typing import Any, Final
 from lockfast.core import commands as c
 from lockfast.core.commands import HOLDING, Place, Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
-from lockfast.core.reasons import ALREADY_RELEASED, EXPIRED
+from lockfast.core.reasons import ALREADY_RELEASED
 from lockfast.core.rows import entered_of
 from lockfast.core.table import Table
 from lockfast.errors import StoreUnavailableError
@@ -95,7 +95,7 @@ class Step:
         self._loaded = self._loader.loaded
         self._given = given
         self._conflicts = Conflicts(
-            context.label, context.network, requests.waiting.pause, requests.until_ms,
+            context.label, context.network, requests.pause, requests.until_ms,
             requests.turn(self._names(), goes_first=isinstance(command, c.Leave)),
         )  # fmt: skip
         self._met: OwnClaim | None = None
@@ -182,7 +182,7 @@ class Step:
         command, own = self._command, self._session
         names = self._names()
         if isinstance(command, c.Look | c.Claims) and own is None:
-            found = await read_session(self._requests, command.session, self._instant)
+            found = await read_session(self._requests, command.session)
             self._loader.sessions[command.session] = found
             if isinstance(command, c.Claims):
                 # Of another client: only the resources say where it has claims.
@@ -420,13 +420,12 @@ class Step:
             await self._read_session(k.session_of(path.rpartition("/")[2]))
 
     async def _read_session(self, session: str) -> None:
-        row = await read_session(self._requests, session, self._instant)
+        row = await read_session(self._requests, session)
         own = self._own.get(session)
-        if own is not None:
-            if row is None or row.ended:
-                own.abandon(row.ended if row is not None else EXPIRED, row.by if row else "")
-        else:
+        if own is None:
             self._loader.sessions[session] = row
+        elif row is None or row.ended:
+            own.abandon(row)
 
     def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
         """Record the state of our own claims, and what the reply says about the command's."""
