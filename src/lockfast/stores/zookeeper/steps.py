@@ -159,16 +159,13 @@ class Step:
 
     async def _checked(self, reply: Reply) -> Reply:
         """Return a reply that rests on reads only, or Ended if another client ended the session."""
-        session = getattr(self._command, "session", "")
-        if not isinstance(reply, c.Gone | c.ClaimsReply) or self._own.get(session) is None:
+        own = self._session
+        if own is None or not isinstance(reply, c.Gone | c.ClaimsReply):
             return reply
-        (node,) = await self._requests.call(Exists(self._paths.session(session)))
+        (node,) = await self._requests.call(Exists(self._paths.session(own.id)))
         if node.stat is None or node.stat.version:
-            await self._read_session(session)
-        own = self._own.get(session)
-        if own is None or not own.ended:
-            return reply
-        return c.Ended(own.ended, own.by)
+            await self._read_session(own.id)
+        return c.Ended(own.ended, own.by) if own.ended else reply
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
@@ -195,51 +192,43 @@ class Step:
         if isinstance(command, c.Leave) and own is not None:
             own.finish(n)
         self._met, is_doubted = own.known(n) if own is not None else (None, False)
-        if self._assumes(names):
-            return
-        if isinstance(command, c.Leave) and own and self._met and not is_doubted:
-            known = [self._context.known.get(name) or self._loader.absent(name) for name in names]
-            entries = [one.document.entries.get((own.id, n)) for one in known]
-            # If the tokens differ, another client has granted the claim since.
-            if all(entry and entry.claim.token == self._met.token for entry in entries):
-                self._is_guess = True
-                for one in known:
-                    self._loader.assume(one.copy())
-                return
-        await self._loader.load(names, fresh=isinstance(command, c.Inspect | Settle | Purge))
+        assumed = self._assumed(names, is_doubted=is_doubted)
+        self._is_guess = bool(assumed)
+        for one in assumed:
+            self._loader.assume(one.copy())
+        if not assumed:
+            fresh = isinstance(command, c.Inspect | Settle | Purge)
+            await self._loader.load(names, fresh=fresh)
         if own is not None and self._met is not None and is_doubted:
             await self._resolve_doubt(own, n, self._met)
 
-    def _assumes(self, names: Sequence[Name]) -> bool:
-        """Let a new claim enter resources as we last knew them, or else free ones.
+    def _assumed(self, names: Sequence[Name], *, is_doubted: bool) -> list[Loaded]:
+        """Return resources as we last knew them, or as free ones; none if they have to be read."""
+        command, own = self._command, self._session
+        known = [self._context.known.get(name) or self._loader.absent(name) for name in names]
+        if isinstance(command, c.Enter) and own is not None and not own.is_used(command.n):
+            return known if all(self._may_enter(one, command) for one in known) else []
+        if isinstance(command, c.Leave) and own and self._met and not is_doubted:
+            entries = [one.document.entries.get((own.id, command.n)) for one in known]
+            # If the tokens differ, another client has granted the claim since.
+            if all(entry and entry.claim.token == self._met.token for entry in entries):
+                return known
+        return []
 
-        Return False if they have to be read, because others use them. To join a bucket, it is
-        enough to have known of it lately: the server numbers the claims that join, and refuses
-        those that come too late.
+    def _may_enter(self, one: Loaded, command: c.Enter) -> bool:
+        """Return whether a claim may enter a resource before we read it again.
+
+        To join a bucket, it is enough to have known of it lately: the server numbers the claims
+        that join, and refuses those that come too late.
         """
-        command, context, own = self._command, self._context, self._session
-        if not isinstance(command, c.Enter) or own is None or own.is_used(command.n):
-            return False
-        assumed: list[Loaded] = []
-        now_ms = context.network.now_ms()
-        for name in names:
-            one = context.known.get(name) or self._loader.absent(name)
-            bucket = one.bucket_for(command.head_start_ms)
-            if bucket is not None and not self._may_join(bucket.node):
+        bucket, lately_ms = one.bucket_for(command.head_start_ms), WRITTEN_MS
+        if bucket is not None:
+            crowd, sizes = self._context.crowd(bucket.node), self._context.sizes
+            if crowd.is_full(sizes) or crowd.sent >= sizes.joins_per_read:
                 return False
-            lately_ms = SEEN_MS if bucket is not None else WRITTEN_MS
-            if one.seen_ms + lately_ms < now_ms and one.is_shared(self._own):
-                return False
-            assumed.append(one.copy())
-        self._is_guess = True
-        for one in assumed:
-            self._loader.assume(one)
-        return True
-
-    def _may_join(self, bucket: str) -> bool:
-        """Return whether another claim may join a bucket before we read its size again."""
-        crowd, sizes = self._context.crowd(bucket), self._context.sizes
-        return not crowd.is_full(sizes) and crowd.sent < sizes.joins_per_read
+            lately_ms = SEEN_MS
+        is_recent = self._context.network.now_ms() <= one.seen_ms + lately_ms
+        return is_recent or not one.is_shared(self._own)
 
     async def _load(self) -> None:
         """Read again what the step has read or assumed."""
@@ -249,18 +238,20 @@ class Step:
     async def _resolve_doubt(self, own: OwnSession, n: int, claim: OwnClaim) -> None:
         """Determine whether an enter without a reply was executed."""
         path = f"{self._paths.resource(*claim.places[0][:2])}/{claim.node}"
-        if "/" in claim.node:
-            above, _, prefix = path.rpartition("/")
-            (below,) = await self._requests.call(Children(above))
-            nodes = [node for node in below.children if node.startswith(prefix)]
-            claim.node = f"{claim.node.partition('/')[0]}/{nodes[0]}" if nodes else claim.node
-        else:
-            (node,) = await self._requests.call(Exists(path))
-            nodes = [claim.node] if node.stat is not None else []
-        if nodes:
-            own.saw(n)
-        else:
+        above, _, name = path.rpartition("/")
+        (below,) = await self._requests.call(Children(above))
+        lacks_number = name.endswith(".")
+        found = [
+            node
+            for node in below.children
+            if node == name or (lacks_number and node.startswith(name))
+        ]
+        if not found:
             own.undoubt(n, claim)
+            return
+        own.saw(n)
+        if lacks_number:
+            own.numbered(n, found[0])
 
     def _names(self) -> list[Name]:
         """Return the resources that the command certainly concerns."""

@@ -65,10 +65,8 @@ class ZooKeeperWakeListener:
         self._armed: set[str] = set()
         self._rung = 0
         """The version of the bell that was last read."""
-        self._behind: dict[str, set[int]] = {}
-        """Session nodes of the claims ahead of ours, with the numbers of our claims."""
-        self._waiting: set[int] = set()
-        """The claims whose callers wait."""
+        self._ahead: dict[int, set[str]] = {}
+        """The claims whose callers wait, with the session nodes of the claims ahead."""
         self._heard: list[Wake] = []
         """Wakes for the keeper, from bells that were read by a callback."""
         self._missed = False
@@ -99,8 +97,8 @@ class ZooKeeperWakeListener:
         with self._mutex:
             heard, self._heard = self._heard, []
             missed, self._missed = self._missed, False
-            watched = [self._bell, self._session, *self._behind]
-            wanted = [path for path in watched if path not in self._armed]
+            watched = {self._bell, self._session}.union(*self._ahead.values())
+            wanted = sorted(watched - self._armed)
             # Before the request: a watch that fires while it is in flight is set again.
             self._armed.update(wanted)
             if missed:
@@ -112,7 +110,6 @@ class ZooKeeperWakeListener:
             return False
         if not wanted:
             return True
-        # Exists can watch a node that does not exist yet; the bell's content is needed as well.
         asked: list[Request] = [
             Get(path, True) if path == self._bell else Exists(path, True) for path in wanted
         ]
@@ -127,8 +124,7 @@ class ZooKeeperWakeListener:
             return False
         for path, answer in zip(wanted, answers, strict=True):
             self._take(path, answer, wakes)
-        with self._mutex:
-            return self._ended or self._bell in self._armed
+        return True
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
         """Process the state of a node at the moment its watch was set."""
@@ -142,16 +138,15 @@ class ZooKeeperWakeListener:
         elif answer.stat is None or answer.stat.version > 0:
             with self._mutex:
                 self._armed.discard(path)
-                numbers = self._behind.pop(path, set())
-            wakes += [Wake(self.inbox, self._own.id, n, WAKE_LOOK) for n in sorted(numbers)]
+                concerned = [n for n, paths in self._ahead.items() if path in paths]
+                for n in concerned:
+                    self._ahead[n].discard(path)
+            wakes += [Wake(self.inbox, self._own.id, n, WAKE_LOOK) for n in concerned]
 
     def _ring(self, answer: Answer, wakes: list[Wake]) -> None:
         stat, own = answer.stat, self._own
         with self._mutex:
-            if stat is None:
-                self._armed.discard(self._bell)  # Get does not watch a node that does not exist
-                return
-            if stat.version <= self._rung:
+            if stat is None or stat.version <= self._rung:
                 return
             was_one = stat.version == self._rung + 1
             self._rung = stat.version
@@ -176,7 +171,7 @@ class ZooKeeperWakeListener:
                     n for n, claim in own.claims.items() if not claim.token or claim.is_retained
                 }
             with self._mutex:
-                concerned |= self._waiting
+                concerned |= set(self._ahead)
             wakes += [Wake(self.inbox, own.id, n, WAKE_LOOK) for n in sorted(concerned)]
 
     # ── from other threads ───────────────────────────────────────────────────────────
@@ -217,17 +212,9 @@ class ZooKeeperWakeListener:
             if blocker.session != self._own.id
         }
         with self._mutex:
+            self._ahead.pop(n, None)
             if blockers:
-                self._waiting.add(n)
-            else:
-                self._waiting.discard(n)
-            for path, numbers in list(self._behind.items()):
-                if path not in paths:
-                    numbers.discard(n)
-                    if not numbers:
-                        del self._behind[path]
-            for path in paths:
-                self._behind.setdefault(path, set()).add(n)
+                self._ahead[n] = paths
             is_new = not paths <= self._armed
         if is_new:
             self._signal.set()
