@@ -14,9 +14,6 @@ from lockfast.stores.zookeeper.transport import Answer, Flight
 class AsyncWaiting:
     """How tasks of an event loop wait."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-
     async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, KazooFlight)
         signal = LoopSignal()
@@ -33,7 +30,7 @@ class AsyncWaiting:
             result.rawlink(done)
         if flight.results:
             await signal.wait(timeout_ms)
-        return flight.answers(self._label, lambda: 0.0)
+        return flight.answers()
 
     def signal(self) -> Signal:
         return LoopSignal()

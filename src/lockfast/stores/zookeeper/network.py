@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -103,20 +102,20 @@ def _stat(stat: Any) -> Stat:
 class KazooFlight:
     """Requests in flight: kazoo's results, in order."""
 
-    def __init__(self, link: KazooLink | None, results: Sequence[Any], *, writes: bool) -> None:
+    def __init__(self, link: KazooLink, results: Sequence[Any], *, writes: bool) -> None:
         self.link = link
         self.results = results
         self.writes = writes
 
-    def answers(self, label: str, timeout_s: Callable[[], float]) -> list[Answer]:
-        """Wait for all answers and return them; `timeout_s` returns the time left."""
+    def answers(self, timeout_s: float = 0.0) -> list[Answer]:
+        """Wait for all answers and return them."""
+        label, found = self.link.label, []
         if self.results:
             # Answers arrive in order; wait for the last one, so that this thread wakes up once.
-            self.results[-1].wait(max(0.0, timeout_s()))
-        found = []
+            self.results[-1].wait(timeout_s)
         for result in self.results:
             try:
-                found.append(_answer(result.get(timeout=max(0.0, timeout_s()))))
+                found.append(_answer(result.get(timeout=0.0)))
             except tuple(_ERRORS) as error:
                 found.append(Answer(_ERRORS[type(error)]))
             except (kz.SessionExpiredError, kz.SessionMovedError):
@@ -126,7 +125,7 @@ class KazooFlight:
                     label, "refused our credentials", "check user and password in the URL"
                 ) from None
             except (KazooTimeoutError, kz.ConnectionLoss, kz.ConnectionClosedError) as error:
-                if self.link is not None and self.link.is_lost():
+                if self.link.is_lost():
                     raise LinkLostError from None
                 what = "did not answer in time"
                 if not isinstance(error, KazooTimeoutError):
@@ -160,6 +159,7 @@ class KazooLink:
         pings: bool,
     ) -> None:
         self.timeout_ms = 0
+        self.label = address.label
         self._pings = pings
         self._address = address
         self._asked_ms = timeout_ms
@@ -231,7 +231,7 @@ class KazooLink:
 
         def answered(_: Any) -> None:
             try:
-                (answer,) = flight.answers(self._address.label, lambda: 0.0)
+                (answer,) = flight.answers()
             except (StoreError, LinkLostError):
                 on_answer(None)
             else:
@@ -289,13 +289,9 @@ class KazooLink:
 class BlockingWaiting:
     """How threads wait."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-
     async def wait(self, flight: Flight, timeout_ms: int) -> Sequence[Answer]:
         assert isinstance(flight, KazooFlight)
-        until_s = time.monotonic() + timeout_ms / 1000
-        return flight.answers(self._label, lambda: until_s - time.monotonic())
+        return flight.answers(timeout_ms / 1000)
 
     def signal(self) -> Signal:
         return ThreadSignal()
@@ -308,7 +304,7 @@ class KazooNetwork(ThisMachine):
         """`caller`: how API callers wait, if they do not block."""
         super().__init__()
         self._address = address
-        self.keeper: Waiting = BlockingWaiting(address.label)
+        self.keeper: Waiting = BlockingWaiting()
         self.caller = caller or self.keeper
 
     def link(

@@ -21,7 +21,7 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     if face == "asyncio":
         from lockfast.stores.zookeeper.aio import AsyncWaiting
 
-        caller = AsyncWaiting(url.label)
+        caller = AsyncWaiting()
     return ZooKeeperStore(url.label, address.root, KazooNetwork(address, caller))
 
 
