@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from lockfast.stores.zookeeper.address import (
     Permission,
     parse,
 )
+from lockfast.stores.zookeeper.handler import DirectHandler
 from tests.zookeeper.access import PASSWORD, Guarded, guarded_server
 
 WAIT_S = 30.0
@@ -105,7 +107,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @contextmanager
 def connected(url: str) -> Iterator[KazooClient]:
-    client = KazooClient(timeout=5.0, **address(url).client_options())
+    there = address(url)
+    client = KazooClient(timeout=5.0, handler=DirectHandler(there), **there.client_options())
     try:
         client.start(timeout=WAIT_S)
         yield client
@@ -146,6 +149,6 @@ def test_tls_with_a_client_certificate(guarded: Guarded) -> None:
 def test_certificates_and_host_names_are_checked_unless_that_is_turned_off(
     option: str, checked: bool
 ) -> None:
-    options = address(f"zookeepers://a{option}").client_options()
-    assert options["use_ssl"] is True
-    assert (options["verify_certs"], options["check_hostname"]) == (checked, checked)
+    tls = address(f"zookeepers://a{option}").tls
+    assert tls is not None
+    assert (tls.verify_mode is ssl.CERT_REQUIRED, tls.check_hostname) == (checked, checked)

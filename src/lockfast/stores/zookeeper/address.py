@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 from typing import Any, Final, NamedTuple
 
@@ -47,16 +48,6 @@ CREATOR: Final = (Permission("auth", "", ALL_PERMISSIONS),)
 """Any client authenticated as the user that created the node."""
 
 
-class Tls(NamedTuple):
-    """The options from which kazoo builds its own TLS context, and the context itself."""
-
-    ca: str | None
-    cert: str | None
-    key: str | None
-    verify: bool
-    context: ssl.SSLContext
-
-
 class Address(NamedTuple):
     """The members of an ensemble, the credentials, and the root node of the namespace."""
 
@@ -69,7 +60,7 @@ class Address(NamedTuple):
     """Authenticate with SASL DIGEST-MD5; otherwise with ZooKeeper's `digest` scheme."""
     acl: tuple[Permission, ...] = OPEN
     """The access control list of every node that the store creates."""
-    tls: Tls | None = None
+    tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
         return f"<Address {self.label}>"
@@ -79,8 +70,20 @@ class Address(NamedTuple):
         """All members, in kazoo's format."""
         return ",".join(map(str, self.members))
 
+    def connect(self, host: str, port: int, hostname: str, timeout_s: float) -> socket.socket:
+        """Connect to a member; with TLS, `hostname` must be in its certificate."""
+        connection = socket.create_connection((host, port), timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is None:
+            return connection
+        try:
+            return self.tls.wrap_socket(connection, server_hostname=hostname)
+        except BaseException:
+            connection.close()
+            raise
+
     def client_options(self) -> dict[str, Any]:
-        """Return the `KazooClient` arguments for hosts and credentials.
+        """Return the `KazooClient` arguments for hosts and credentials; TLS is the handler's.
 
         Reads the password again at each call, so that it may change between connections. Raises
         StoreUnavailableError if it cannot be read now.
@@ -101,13 +104,6 @@ class Address(NamedTuple):
                 }
             else:
                 options["auth_data"] = [("digest", f"{self.username}:{password}")]
-        if self.tls is not None:
-            options["use_ssl"] = True
-            options["ca"] = self.tls.ca
-            options["certfile"] = self.tls.cert
-            options["keyfile"] = self.tls.key
-            options["verify_certs"] = self.tls.verify
-            options["check_hostname"] = self.tls.verify
         return options
 
 
@@ -141,7 +137,7 @@ def parse(url: StoreUrl) -> Address:
         given,
         sasl,
         _acl(url, bool(username)),
-        _tls(url),
+        tls_context(url, *TLS_SCHEMES),
     )
 
 
@@ -187,12 +183,3 @@ def _acl(url: StoreUrl, has_user: bool) -> tuple[Permission, ...]:
         permissions = sum(PERMISSIONS[letter] for letter in set(found[3]))
         entries.append(Permission(found[1], found[2], permissions))
     return tuple(entries)
-
-
-def _tls(url: StoreUrl) -> Tls | None:
-    context = tls_context(url, *TLS_SCHEMES)
-    if context is None:
-        return None
-    cert = url.options.get("cert")
-    key = url.options.get("key", cert)
-    return Tls(url.options.get("ca"), cert, key, url.flag("verify", True), context)

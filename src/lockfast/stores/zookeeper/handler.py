@@ -1,9 +1,10 @@
-"""How kazoo's connection thread waits for sockets and calls us back.
+"""How kazoo's connection thread connects, waits for sockets and calls us back.
 
 kazoo lets a client bring its own handler (`kazoo.interfaces.IHandler`). Its default one opens and
 closes an epoll instance four times per request, which takes half of the CPU time of a request, and
 passes every callback through a queue to one of two worker threads. Our callbacks only set flags and
-submit requests, neither of which blocks, so the connection thread can call them itself.
+submit requests, neither of which blocks, so the connection thread can call them itself. It also
+builds a TLS context of its own for each connection; ours is that of the other stores.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import logging
 import math
 import select
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
+
+from lockfast.stores.zookeeper.address import Address
 
 _log = logging.getLogger("lockfast.zookeeper")
 
@@ -27,11 +31,20 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
 
     name = "lockfast_direct_handler"
 
+    def __init__(self, address: Address) -> None:
+        super().__init__()
+        self._address = address
+
     def start(self) -> None:
         """Start no threads. `running` stays False: results then call their callbacks at once."""
 
     def stop(self) -> None:
         """Do nothing: there are no threads to stop."""
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        return self._address.connect(*address, hostname, timeout)
 
     def dispatch_callback(self, callback: Any) -> None:
         try:

@@ -183,7 +183,7 @@ class KazooLink:
             timeout=self._asked_ms / 1000,
             read_only=False,  # a server that is cut off from the others cannot grant locks
             connection_retry=retry,
-            handler=DirectHandler(),
+            handler=DirectHandler(self._address),
             **self._address.client_options(),
         )
         self._acl = client.default_acl

@@ -40,7 +40,7 @@ class Status(NamedTuple):
 def status(address: Address, member: Member, timeout_s: float) -> Status:
     """Return a member's reply to `srvr`. Raises ProbeError if it cannot be reached."""
     try:
-        with _connected(address, member, timeout_s) as connection:
+        with address.connect(*member, member.host, timeout_s) as connection:
             connection.sendall(b"srvr")
             said = connection.makefile("rb").read(REPLY_MAX).decode(errors="replace")
     except OSError as error:
@@ -101,21 +101,10 @@ def session(
     """Open a session with one member. Raises ProbeError if that fails."""
     try:
         with (
-            _connected(address, member, timeout_s) as connection,
+            address.connect(*member, member.host, timeout_s) as connection,
             connection.makefile("rb") as stream,
             closing(Session(connection, stream, session_timeout_ms)) as opened,
         ):
             yield opened
     except OSError as error:
         raise ProbeError(str(error)) from error
-
-
-def _connected(address: Address, member: Member, timeout_s: float) -> socket.socket:
-    connection = socket.create_connection((member.host, member.port), timeout_s)
-    if address.tls is None:
-        return connection
-    try:
-        return address.tls.context.wrap_socket(connection, server_hostname=member.host)
-    except BaseException:
-        connection.close()
-        raise
