@@ -48,6 +48,8 @@ class StoreSteps:
         wire = self._store.caller_wire()
         assert isinstance(wire, ZooKeeperWire)
         self._wire = wire
+        self._instant = Instant(0, 0)
+        self._store.context.instant = lambda: self._instant  # type: ignore[method-assign]
         self._events: list[c.Event] = []
         self._ttl_ms: dict[str, int] = {}
         self._renewed_ms: dict[str, int] = {}
@@ -60,22 +62,22 @@ class StoreSteps:
         return self._store.network.now_ms() + 10_000
 
     def apply(self, command: c.Command, now_ms: int, wall_us: int) -> tuple[c.Reply, list[c.Wake]]:
-        instant = Instant(now_ms, wall_us, by_server=False)
+        self._instant = Instant(now_ms, wall_us, by_server=False)
         if type(command) in READS:
-            return self._read(command, instant), []
+            return self._read(command), []
         logged = len(self._events)
-        self._raise_base(instant)
-        wakes = self._end_what_is_due(instant)
+        self._raise_base()
+        wakes = self._end_what_is_due()
         opening = command if isinstance(command, c.Open) else getattr(command, "open", None)
         if opening is not None and opening.session not in self._ttl_ms:
             self._ttl_ms[opening.session] = opening.ttl_ms
             self._renewed_ms[opening.session] = now_ms
-        before = self._views(instant)
+        before = self._views()
         if isinstance(command, c.Watch):
-            return self._watch(command, instant), [*wakes, *self._of_the_log(logged)]
+            return self._watch(command), [*wakes, *self._of_the_log(logged)]
         if isinstance(command, c.Close | c.Expel | c.RevokeSession):
             wakes += self._hints(run(self._wire.common(self._until_ms())))
-        outcome = run(self._wire.step(command, self._until_ms(), instant))
+        outcome = run(self._wire.step(command, self._until_ms()))
         reply = outcome.reply
         if isinstance(command, c.Renew) and isinstance(reply, c.Renewed):
             self._renewed_ms[command.session] = now_ms
@@ -98,8 +100,8 @@ class StoreSteps:
         live = [one for one in self._watching if one not in self._ended]
         return [c.Wake(f"inbox of {one}", one, 0, c.WAKE_EVENTS) for one in live]
 
-    def _watch(self, command: c.Watch, instant: Instant) -> c.Reply:
-        reply = run(self._wire.step(c.Look(command.session, 0), self._until_ms(), instant)).reply
+    def _watch(self, command: c.Watch) -> c.Reply:
+        reply = run(self._wire.step(c.Look(command.session, 0), self._until_ms())).reply
         if isinstance(reply, c.Ended):
             return reply
         (self._watching.add if command.on else self._watching.discard)(command.session)
@@ -118,8 +120,8 @@ class StoreSteps:
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
 
-    def _views(self, instant: Instant) -> dict[str, c.SessionView]:
-        reply = run(self._wire.step(c.Sessions(), self._until_ms(), instant)).reply
+    def _views(self) -> dict[str, c.SessionView]:
+        reply = run(self._wire.step(c.Sessions(), self._until_ms())).reply
         assert isinstance(reply, c.SessionsReply)
         return {view.session: view for view in reply.sessions}
 
@@ -129,16 +131,16 @@ class StoreSteps:
         )
         self._ended_ms[view.session] = now_ms
 
-    def _raise_base(self, instant: Instant) -> None:
+    def _raise_base(self) -> None:
         """The reference's tokens follow the clock; the store's do when the base is raised."""
-        requests = run(self._wire.common(self._until_ms(), instant))
+        requests = run(self._wire.common(self._until_ms()))
         run(raise_base(requests, 0))
 
-    def _end_what_is_due(self, instant: Instant) -> list[c.Wake]:
+    def _end_what_is_due(self) -> list[c.Wake]:
         """End sessions by the test's clock, and have the queues settled, as waiters would."""
-        now_ms = instant.now_ms
+        now_ms = self._instant.now_ms
         wakes: list[c.Wake] = []
-        requests = run(self._wire.common(self._until_ms(), instant))
+        requests = run(self._wire.common(self._until_ms()))
         for session, ended_ms in list(self._ended_ms.items()):
             if ended_ms + ENDED_KEPT_MS <= now_ms:
                 del self._ended_ms[session], self._ended[session]
@@ -153,7 +155,7 @@ class StoreSteps:
             for session, ttl_ms in self._ttl_ms.items()
             if session not in self._ended and self._renewed_ms[session] + ttl_ms <= now_ms
         ]
-        views = self._views(instant)
+        views = self._views()
         if endings:
             wakes += self._hints(requests)
         outcome = run(sessions.end(requests, endings))
@@ -183,7 +185,7 @@ class StoreSteps:
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
-    def _read(self, command: c.Command, instant: Instant) -> c.Reply:
+    def _read(self, command: c.Command) -> c.Reply:
         if isinstance(command, c.Events):
             end = len(self._events)
             oldest = 1 if self._events else end + 1
@@ -192,11 +194,11 @@ class StoreSteps:
             after = self._events[max(0, command.after) :]
             more = len(after) > command.limit
             return c.EventsReply(tuple(after[: command.limit]), end, oldest, more)
-        outcome = run(self._wire.step(command, self._until_ms(), instant))
+        outcome = run(self._wire.step(command, self._until_ms()))
         self._log(outcome)
         if isinstance(command, c.Sessions):
             assert isinstance(outcome.reply, c.SessionsReply)
-            everybody = {**self._views(instant), **self._ended}
+            everybody = {**self._views(), **self._ended}
             found = [everybody[one] for one in sorted(everybody) if one > command.after]
             return c.SessionsReply(tuple(found[: command.limit]), len(found) > command.limit)
         reply: c.Reply = self._known(outcome.reply)

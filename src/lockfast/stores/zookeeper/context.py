@@ -91,6 +91,7 @@ class Context:
         self.turns = Turns(self.network)
 
     def instant(self) -> Instant:
+        """Read the clocks."""
         return Instant(self.clock.at_least_ms(self.network.now_ms()), self.network.wall_us())
 
     def heard(self, stat: Stat, sent_ms: int) -> None:
@@ -141,19 +142,14 @@ class Requests:
         link: Link,
         waiting: Waiting,
         until_ms: int,
-        given: Instant | None = None,
         *,
         takes_turns: bool = False,
     ) -> None:
-        """`given`: an instant to use instead of the clocks, to compare the store with the table.
-
-        `takes_turns`: whether they are those of a caller, whose steps take turns.
-        """
+        """`takes_turns`: whether they are those of a caller, whose steps take turns."""
         self.context = context
         self.link = link
         self.waiting = waiting
         self.until_ms = until_ms
-        self._given = given
         self._takes_turns = takes_turns
         self._was_answered = False
         self._sent_ms = 0
@@ -164,9 +160,6 @@ class Requests:
             return None
         signal, until_ms = self.waiting.signal, self.until_ms
         return Turn(self.context.turns, names[0], signal, until_ms, goes_first=goes_first)
-
-    def instant(self) -> Instant:
-        return self._given or self.context.instant()
 
     async def pause(self, span_ms: int) -> None:
         await self.waiting.signal().wait(span_ms)
@@ -229,7 +222,7 @@ async def raise_base(requests: Requests, lag_us: int = LAG_US) -> int:
         await read_base(requests)
         assert context.base is not None
         base, version = context.base
-        raised = base.raised(context.zxid, requests.instant().wall_us)
+        raised = base.raised(context.zxid, context.instant().wall_us)
         if raised.step == base.step and raised.value <= base.value + lag_us:
             return 0
         setting = Set(context.paths.base, k.data_of(list(raised)), version)
@@ -253,7 +246,7 @@ async def read_session(requests: Requests, session: str) -> Session | None:
 
 
 async def read_sessions(requests: Requests, sessions: Sequence[str]) -> list[Session | None]:
-    paths, instant = requests.context.paths, requests.instant()
+    paths, instant = requests.context.paths, requests.context.instant()
     reads: list[Request] = []
     for session in sessions:
         reads += [Get(paths.session(session)), Get(paths.alive_of(session))]

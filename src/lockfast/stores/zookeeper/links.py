@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockfast.errors import OutcomeUnknownError, StoreUnavailableError
+from lockfast.errors import StoreUnavailableError
 from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import Link, Waiting
@@ -51,13 +51,8 @@ class Links:
             raise StoreUnavailableError(self._context.label, "was closed")
 
     async def _open(self, link: Link, waiting: Waiting, until_ms: int) -> None:
-        if link.timeout_ms:
-            return
-        left_ms = until_ms - self._network.now_ms()
-        try:
-            await waiting.wait(link.open(), max(1, left_ms))
-        except OutcomeUnknownError as error:
-            raise StoreUnavailableError(error.store, error.what, error.advice) from None
+        if not link.timeout_ms:
+            await waiting.wait(link.open(), max(1, until_ms - self._network.now_ms()))
 
     def close(self) -> None:
         with self._mutex:

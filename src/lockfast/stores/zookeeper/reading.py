@@ -23,7 +23,7 @@ WAITING_SHOWN: Final = 16
 class Reader:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._instant = requests.instant()
+        self._instant = requests.context.instant()
         self._paths = requests.context.paths
 
     async def sessions(self, command: c.Sessions) -> c.Reply:

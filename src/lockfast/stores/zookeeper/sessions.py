@@ -59,7 +59,7 @@ async def open_session(requests: Requests, own: OwnSession, command: c.Open) -> 
             f"{link_timeout_ms(command.ttl_ms)} ms",
             "raise maxSessionTimeout in its configuration, or use a shorter TTL",
         )
-    now = requests.instant()
+    now = context.instant()
     paths = context.paths
     record = Record(
         command.ttl_ms, command.owner, command.process, command.inbox, command.metadata, now.now_ms
@@ -111,7 +111,7 @@ async def opened_before(requests: Requests, own: OwnSession) -> Reply:
 async def renew(requests: Requests, own: OwnSession, command: c.Renew) -> Outcome:
     """Renew a session by a write, which only a leader with a majority can commit."""
     context = requests.context
-    now = requests.instant()
+    now = context.instant()
     paths = context.paths
     # Skip claims in doubt: the retry of their enter resolves them.
     with own.mutex:
@@ -197,7 +197,7 @@ async def _mark(requests: Requests, ending: Ending, wakes: list[Wake]) -> bool:
         ending.reason, ending.by, ending.what,
     )  # fmt: skip
     data = k.data_of(list(record))
-    tomb = Create(context.paths.tomb(session, requests.instant().now_ms), data)
+    tomb = Create(context.paths.tomb(session, context.instant().now_ms), data)
     marking = Set(context.paths.session(session), data, 0)
     (answer,) = await requests.call(Multi((marking, tomb)))
     if answer.error:

@@ -87,7 +87,7 @@ class Step:
         self._session = self._own.get(getattr(command, "session", ""))
         """The session that the command is about, if it is ours."""
         # All attempts use the same instant and the same arrival number.
-        self._instant = requests.instant()
+        self._instant = context.instant()
         self._arrival = self._own.next_arrival(self._instant.wall_us)
         self._is_guess = False
         """Whether the state of resources is assumed, and was not read by this step."""

@@ -7,7 +7,7 @@ from lockfast.core.commands import Command, Reply
 from lockfast.core.reasons import EXPIRED, UNKNOWN_SESSION
 from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.derived.endings import ending_of
-from lockfast.stores.derived.steps import Instant, Outcome, run_and_settle
+from lockfast.stores.derived.steps import Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.zookeeper import sessions
 from lockfast.stores.zookeeper.context import Context, Requests
@@ -37,12 +37,9 @@ class ZooKeeperWire:
         until_ms = self.context.network.now_ms() + timeout_ms
         return (await self.step(command, until_ms)).reply
 
-    async def step(
-        self, command: Command, until_ms: int, instant: Instant | None = None
-    ) -> Outcome:
-        """Execute a command at a given instant; used for comparison with the lock table."""
+    async def step(self, command: Command, until_ms: int) -> Outcome:
         try:
-            return await self._step(command, until_ms, instant)
+            return await self._step(command, until_ms)
         except UnreadableError as error:
             raise StoreError(
                 self.context.label, f"cannot be read: {error}", "run `lockfast doctor`"
@@ -54,30 +51,27 @@ class ZooKeeperWire:
             own.end(EXPIRED)
             return Outcome(c.Ended(own.ended, own.by))
 
-    def _requests(self, link: Link, until_ms: int, instant: Instant | None) -> Requests:
-        return Requests(
-            self.context, link, self._waiting, until_ms, instant, takes_turns=self._takes_turns
-        )
+    def _requests(self, link: Link, until_ms: int) -> Requests:
+        return Requests(self.context, link, self._waiting, until_ms, takes_turns=self._takes_turns)
 
-    async def common(self, until_ms: int, instant: Instant | None = None) -> Requests:
+    async def common(self, until_ms: int) -> Requests:
         """Return requests on the link that belongs to none of our sessions."""
-        requests = self._requests(
-            await self.links.common(self._waiting, until_ms), until_ms, instant
-        )
+        link = await self.links.common(self._waiting, until_ms)
+        requests = self._requests(link, until_ms)
         if not self.context.clock.has_heard:
             # Only the answer to a write reveals the leader's clock.
             await requests.call(Multi((Set(self.context.paths.root, b""),)))
         return requests
 
-    async def _step(self, command: Command, until_ms: int, instant: Instant | None) -> Outcome:
+    async def _step(self, command: Command, until_ms: int) -> Outcome:
         if not isinstance(command, OF_OWN_SESSIONS):
-            return await self._of_others(command, await self.common(until_ms, instant))
+            return await self._of_others(command, await self.common(until_ms))
         own = self.context.own.begin(command.session)
         opening = command if isinstance(command, c.Open) else getattr(command, "open", None)
         if opening is not None and not own.was_opened:
             opened = await own.open_once(
                 self.context.label,
-                lambda: self._open(own, opening, until_ms, instant),
+                lambda: self._open(own, opening, until_ms),
                 self._waiting.signal,
                 lambda: until_ms - self.context.network.now_ms(),
             )
@@ -90,9 +84,9 @@ class ZooKeeperWire:
             return Outcome(c.Ended(own.ended, own.by))
         if own.row is None or own.link is None:
             if isinstance(command, c.Close | c.Look | c.Claims):
-                return await self._of_others(command, await self.common(until_ms, instant))
+                return await self._of_others(command, await self.common(until_ms))
             return Outcome(c.Ended(UNKNOWN_SESSION))
-        requests = self._requests(own.link, until_ms, instant)
+        requests = self._requests(own.link, until_ms)
         if isinstance(command, c.Open):
             return Outcome(await sessions.opened_before(requests, own))
         if isinstance(command, c.Renew):
@@ -118,15 +112,11 @@ class ZooKeeperWire:
         step = Step(requests, command)
         return await run_and_settle(step, lambda settle: Step(requests, settle))
 
-    async def _open(
-        self, own: OwnSession, command: c.Open, until_ms: int, instant: Instant | None
-    ) -> Reply:
+    async def _open(self, own: OwnSession, command: c.Open, until_ms: int) -> Reply:
         timeout_ms = sessions.link_timeout_ms(command.ttl_ms)
         link = await self.links.of_session(own, timeout_ms, self._waiting, until_ms)
         try:
-            return await sessions.open_session(
-                self._requests(link, until_ms, instant), own, command
-            )
+            return await sessions.open_session(self._requests(link, until_ms), own, command)
         except LinkLostError:
             link.close()
             own.link = None  # nothing was opened on it, or it was lost with the link
