@@ -5,12 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import trustme
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from lockfast.errors import StoreMisconfiguredError
+import lockfast
+from lockfast.errors import StoreMisconfiguredError, StoreUnavailableError
 from lockfast.stores.http.members import Member
 from lockfast.stores.registry import parse_url
 from lockfast.stores.zookeeper.address import (
@@ -152,3 +155,31 @@ def test_certificates_and_host_names_are_checked_unless_that_is_turned_off(
     tls = address(f"zookeepers://a{option}").tls
     assert tls is not None
     assert (tls.verify_mode is ssl.CERT_REQUIRED, tls.check_hostname) == (checked, checked)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ("?ca={other}&cert={cert}", StoreMisconfiguredError, "certificate is not accepted"),
+        ("?ca={ca}", StoreUnavailableError, "cannot be reached"),
+    ],
+)
+def test_a_refused_certificate_is_named(
+    guarded: Guarded, tmp_path: Path, options: str, error: type[Exception], says: str
+) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    url = f"zks://127.0.0.1:{guarded.tls_port}" + options.format(
+        other=other, cert=guarded.cert, ca=guarded.ca
+    )
+    with lockfast.connect(url, connect_timeout=3) as client, pytest.raises(error, match=says):
+        client.lock("a").acquire(timeout=3)
+
+
+def test_a_wrong_password_is_refused_at_once(guarded: Guarded) -> None:
+    url = f"zk://bob:guess@{guarded.ensemble.hosts()}?sasl=on"
+    with (
+        lockfast.connect(url, connect_timeout=WAIT_S) as client,
+        pytest.raises(lockfast.AccessDeniedError, match="credentials"),
+    ):
+        client.lock("a").acquire(timeout=WAIT_S)

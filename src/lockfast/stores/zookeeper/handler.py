@@ -34,6 +34,8 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
     def __init__(self, address: Address) -> None:
         super().__init__()
         self._address = address
+        self.failure: OSError | None = None
+        """Why the last attempt to connect has failed."""
 
     def start(self) -> None:
         """Start no threads. `running` stays False: results then call their callbacks at once."""
@@ -44,7 +46,13 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
     ) -> socket.socket:
-        return self._address.connect(*address, hostname, timeout)
+        try:
+            connection = self._address.connect(*address, hostname, timeout)
+        except OSError as error:
+            self.failure = error
+            raise
+        self.failure = None
+        return connection
 
     def dispatch_callback(self, callback: Any) -> None:
         try:

@@ -16,7 +16,7 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from lockfast.errors import (
@@ -28,6 +28,7 @@ from lockfast.errors import (
 from lockfast.ports import Signal
 from lockfast.runtimes.threads import ThreadSignal
 from lockfast.stores.derived.machine import ThisMachine
+from lockfast.stores.http.members import unreachable
 from lockfast.stores.zookeeper import transport as t
 from lockfast.stores.zookeeper.address import Address
 from lockfast.stores.zookeeper.handler import DirectHandler
@@ -132,6 +133,8 @@ class KazooFlight:
                     what = "lost the connection"
                 if self.writes:
                     raise OutcomeUnknownError(label, what) from None
+                if self.link.failure is not None:
+                    raise unreachable(label, self.link.failure) from None
                 raise StoreUnavailableError(label, what) from None
         return found
 
@@ -174,12 +177,12 @@ class KazooLink:
     def open(self) -> KazooFlight:
         with self._mutex:
             if self._client is None:
-                self._client = self._connect()
+                self._connect()
         return KazooFlight(self, [self._opened], writes=False)
 
-    def _connect(self) -> Any:
+    def _connect(self) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0)
-        client = KazooClient(
+        client = self._client = KazooClient(
             timeout=self._asked_ms / 1000,
             read_only=False,  # a server that is cut off from the others cannot grant locks
             connection_retry=retry,
@@ -206,12 +209,14 @@ class KazooLink:
             client._connection._send_ping = lambda *args: client._pending and ping(*args)
         client.add_listener(self._changed)
         client.start_async()
-        return client
 
     def _changed(self, state: str) -> None:
         """Handle a state change; kazoo's thread calls this before it opens another session."""
-        if state == KazooState.LOST and self.timeout_ms:
+        is_refused = self._client.client_state == KeeperState.AUTH_FAILED
+        if state == KazooState.LOST and (self.timeout_ms or is_refused):
             self._is_lost = True
+            if is_refused:
+                self._opened.set_exception(kz.AuthFailedError())
             threading.Thread(target=self.stop, name="lockfast zookeeper", daemon=True).start()
             self._on_lost()
         elif state == KazooState.SUSPENDED:
@@ -267,6 +272,11 @@ class KazooLink:
 
     def _watch(self, event: Any) -> None:
         self._on_event(event.path or "")
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the last attempt to connect has failed."""
+        return self._client.handler.failure if self._client is not None else None
 
     def is_lost(self) -> bool:
         # A forked child shares its parent's sockets and must not touch them.
