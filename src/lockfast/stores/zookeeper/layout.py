@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, Wake
@@ -414,43 +414,30 @@ def _bucket(node: Any, start: Any, head_start_ms: Any, moved: Any, is_sealed: An
     return Bucket(str(node), str(start), int(head_start_ms), int(moved), bool(is_sealed))
 
 
-class Ring(NamedTuple):
-    """What a bell says about one claim."""
-
-    n: int
-    what: str
-    token: int
-    """The token that was granted, or 0."""
+Ring: TypeAlias = tuple[int, str, int]
+"""What a bell says about a claim: its number, a wake, and the token that was granted, or 0."""
+Sent: TypeAlias = tuple[tuple[str, str], int, Document]
+"""A document that a write has set, with its resource and its version."""
 
 
-class Rung(NamedTuple):
-    """The content of a bell."""
-
-    rings: list[Ring]
-    documents: list[tuple[tuple[str, str], int, Document]]
-    """The documents that the write has set, each with its resource and its version."""
-
-
-def packed_rings(rings: list[Wake], base: Base, documents: list[list[Any]]) -> bytes:
+def packed_rings(wakes: list[Wake], base: Base, documents: list[list[Any]]) -> bytes:
     """Encode the content of a bell; a document has kind, name, version and `packed` content."""
-    told = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in rings]
-    return data_of([list(base), told, documents])
+    rings = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in wakes]
+    return data_of([list(base), rings, documents])
 
 
-def rings_from(label: str, data: bytes, stat: Stat) -> Rung:
+def rings_from(label: str, data: bytes, stat: Stat) -> tuple[list[Ring], list[Sent]]:
     """Decode a bell."""
     try:
-        base_values, told, documents = decode(data)
+        base_values, rings, documents = decode(data)
         base = base_from(label, base_values)
-        rings = [
-            Ring(int(n), str(what), base.token(stat.mzxid, int(i)) if what == WAKE_GRANTED else 0)
-            for n, what, i in told
-        ]
-        found = [
+        return [
+            (int(n), str(what), base.token(stat.mzxid, int(i)) if what == WAKE_GRANTED else 0)
+            for n, what, i in rings
+        ], [
             ((str(kind), str(name)), int(version), document_from(label, values, stat))
             for kind, name, version, values in documents
         ]
-        return Rung(rings, found)
     except (TypeError, ValueError) as error:
         raise UnreadableError(f"a bell is not readable ({error})") from None
 

@@ -46,7 +46,7 @@ class Links:
         return link
 
     def _check_open(self) -> None:
-        """Raise StoreUnavailableError if nobody would close a new link."""
+        """Raise StoreUnavailableError if a new link would never be closed."""
         if self._is_closed:
             raise StoreUnavailableError(self._context.label, "was closed")
 

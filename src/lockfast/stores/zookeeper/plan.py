@@ -252,16 +252,16 @@ class Plan:
             if wake.n and (mine is None or mine.deliver is None):
                 rings.setdefault(wake.session, []).append(wake)
         operations: list[Operation] = []
-        for session, told in rings.items():
+        for session, rung in rings.items():
             names = {
                 place[:2]: None
-                for wake in told
+                for wake in rung
                 if wake.what in (WAKE_GRANTED, k.JOINED)
                 for place in self.claims[session, wake.n].places
                 if place[:2] in self._sent
             }
             documents = [[*name, self.after[name].version, self._sent[name]] for name in names]
-            data = k.packed_rings(told, self.base, documents)
+            data = k.packed_rings(rung, self.base, documents)
             operations.append(Set(self._context.paths.bell(session), data))
         return operations
 
@@ -327,10 +327,10 @@ class Plan:
                 self._delete((one.kind, one.name), node)
                 document.buckets = [bucket for bucket in document.buckets if bucket.node != node]
             elif is_open:
-                # Nodes of revoked claims are left. Nobody would serve a claim that joins now.
+                # Nodes of revoked claims are left. A claim that joined now would not be served.
                 self._seal(one, document, listed[node], ops)
         if retains:
-            # Whoever joins has to see that the holder's client retains the lock.
+            # A claim that joins must see that the holder's client retains the lock.
             for bucket in document.buckets:
                 self._seal(one, document, bucket, ops)
 

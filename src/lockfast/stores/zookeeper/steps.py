@@ -63,11 +63,11 @@ from lockfast.stores.zookeeper.view import View
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
 WRITTEN_MS: Final = 20
-"""How long a resource that others use is assumed to be as we last knew it: a worker that releases a
-lock often asks for it again at once."""
+"""How long a resource that other clients use is assumed to be as we last knew it. A worker that
+releases a lock often asks for it again immediately."""
 SEEN_MS: Final = 1000
-"""How long claims join a bucket without a look at the resource: its holder may have died since, and
-then nobody hands over the lock before a claim in the queue looks at it."""
+"""How long claims join a bucket without reading the resource. Its holder may have died since; then
+the lock is handed over only when a claim in the queue looks at it."""
 TAKES_TURN: Final = (c.Enter, c.Leave, c.Convert)
 """Commands that usually change a document, so they take their turn before they read it."""
 OF_A_SESSION: Final = (c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt)
@@ -420,13 +420,15 @@ class Step:
 
     def _settled(self, view: View, plan: Plan, reply: Reply) -> None:
         """Record the state of our own claims, and what the reply says about the command's."""
+        command, own = self._command, self._session
         for of in {**view.before, **plan.claims}:
             session, claim = self._own.get(of[0]), plan.claims.get(of)
-            if session is not None and claim is not None:
-                session.note(claim)
-            elif session is not None:
+            if session is None or (session is not own and of not in plan.changed):
+                continue
+            if claim is None:
                 session.left(of[1])
-        command, own = self._command, self._session
+            else:
+                session.note(claim)
         if own is None:
             return
         if isinstance(command, c.Enter):
