@@ -211,8 +211,8 @@ TESTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **{
             f"stores/zookeeper/{name}": _OF_ZOOKEEPER
             for name in (
-                *("layout", "owned", "plan", "reading", "sessions", "steps", "view"),
-                *("wake_listener", "wire"),
+                *("context", "layout", "loaded", "loading", "owned", "plan", "reading"),
+                *("sessions", "steps", "view", "wake_listener", "wire"),
             )
         },
         **{

@@ -164,19 +164,15 @@ class Loader:
 
     def _not_found(self, one: Loaded) -> dict[ClaimId, str]:
         """Return claims that the command concerns and the document lacks, with their nodes."""
-        command = self._command
-        session = getattr(command, "session", "")
-        own = self._own.get(session)
+        session = getattr(self._command, "session", "")
         found: dict[ClaimId, str] = {}
-        for n in numbers_in(command, own):
+        for n in numbers_in(self._command, self._own.get(session)):
             of = (session, n)
-            if n and of not in one.document.entries:
-                claim = own.claims.get(n) if own is not None else None
-                if claim is None:
-                    if k.place_node(*of) in one.children:
-                        found[of] = k.place_node(*of)
-                elif claim.places[0][:2] == (one.kind, one.name):
-                    found[of] = claim.node
+            places, node = self.where(of) or ((), "")
+            node = node or k.place_node(*of)
+            is_in_bucket = "/" in node and places[0][:2] == (one.kind, one.name)
+            if of not in one.document.entries and (is_in_bucket or node in one.children):
+                found[of] = node
         return found
 
     # ── further reads ────────────────────────────────────────────────────────────────
