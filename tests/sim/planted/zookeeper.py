@@ -21,8 +21,8 @@ from tests.sim.planted.bugs import bug, replace
 def _(stack: ExitStack) -> None:
     right = Plan._resource
 
-    def wrong(self: Plan, name: Name, one: Loaded, document: Document) -> list[Operation]:
-        found = right(self, name, one, document)
+    def wrong(self: Plan, name: Name, change: Any) -> list[Operation]:
+        found = right(self, name, change)
         return [op._replace(version=-1) if isinstance(op, Set) else op for op in found]
 
     replace(stack, Plan, "_resource", wrong)

@@ -21,7 +21,6 @@ claims that wait for it watch its session.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, WAKE_WANTED, Wake
@@ -40,18 +39,85 @@ SENT_MAX: Final = 8192
 """The size of the documents that one bell brings, in bytes. One multi may ring many bells."""
 
 
-@dataclass
-class _Ops:
-    """The operations on one resource, in the order in which a multi needs them."""
+class _Change:
+    """What a multi does to one resource: its new document, and the operations on nodes below it."""
 
-    checks: list[Operation] = field(default_factory=list)
-    creates: list[Operation] = field(default_factory=list)
-    deletes: list[Operation] = field(default_factory=list)
-    sets: list[Operation] = field(default_factory=list)
+    def __init__(self, one: Loaded, document: Document) -> None:
+        self.one = one
+        self.document = document
+        # In the order in which a multi needs them.
+        self.checks: list[Operation] = []
+        self.creates: list[Operation] = []
+        self.deletes: list[Operation] = []
+        self.sets: list[Operation] = []
 
-    @property
-    def deleted(self) -> set[str]:
-        return {operation.path for operation in self.deletes}
+    def path(self, node: str) -> str:
+        return f"{self.one.path}/{node}"
+
+    def set(self, node: str, data: bytes = b"", version: int = -1) -> None:
+        self.sets.append(Set(self.path(node), data, version))
+
+    def delete(self, node: str) -> None:
+        self.deletes.append(Delete(self.path(node)))
+
+    def left(self) -> frozenset[str]:
+        """Return the names of the nodes below the resource after the multi."""
+        children = {self.path(node) for node in self.one.children}
+        paths = children.union(op.path for op in self.creates) - {op.path for op in self.deletes}
+        below = (path.removeprefix(self.path("")) for path in paths)
+        return frozenset(node for node in below if "/" not in node)
+
+    def witness(self) -> list[Operation]:
+        """Require a node that existed when the resource was read, unless an operation does."""
+        start = len(self.path(""))
+        touched = (op.path[start:].partition("/")[0] for op in (*self.deletes, *self.sets))
+        if any(node in self.one.children for node in touched):
+            return []
+        return [Check(self.path(min(self.one.children)))]
+
+    def seal(self, bucket: Bucket) -> None:
+        """Let no further claim join a bucket."""
+        if not bucket.is_sealed:
+            at = self.document.buckets.index(bucket)
+            self.document.buckets[at] = bucket._replace(is_sealed=True)
+            self.set(bucket.node, version=0)
+
+    def remove_buckets(self) -> None:
+        """Delete buckets that have no node left: full ones, and all when the lock becomes free.
+
+        That a bucket can be deleted proves that no claim has joined it since it was read.
+        """
+        one, document = self.one, self.document
+        holders = [e.claim for e in document.entries.values() if e.claim.state == HOLDING]
+        retains = any(holder.block > 1 and holder.token >= RELATIVE for holder in holders)
+        listed = {bucket.node: bucket for bucket in document.buckets}
+        deleted = {op.path for op in self.deletes}
+        for node, names in one.below.items():
+            is_open = node in listed and not listed[node].is_sealed
+            if one.queued[node] or (is_open and holders and not retains):
+                continue
+            if deleted >= {self.path(f"{node}/{name}") for name in names}:
+                self.delete(node)
+                document.buckets = [bucket for bucket in document.buckets if bucket.node != node]
+            elif is_open:
+                # Nodes of revoked claims are left. A claim that joined now would not be served.
+                self.seal(listed[node])
+        if retains:
+            # A claim that joins must see that the holder's client retains the lock.
+            for bucket in document.buckets:
+                self.seal(bucket)
+
+    def mark_closed(self, unique: str) -> None:
+        """Give a closed resource a node that keeps it when all claims have left."""
+        document, marker = self.document, self.document.marker
+        has_marker = bool(marker) and marker in self.one.children
+        if document.closed_ms and not has_marker:
+            document.marker = f"!{unique}"
+            self.creates.append(Create(self.path(document.marker)))
+        elif not document.closed_ms:
+            if has_marker:
+                self.delete(marker)
+            document.marker = ""
 
 
 class Plan:
@@ -87,7 +153,7 @@ class Plan:
         self._unique = f"{arrival:x}"
         self._tokens = 0
         """How many tokens the write allocates."""
-        self._ops: dict[Name, _Ops] = {name: _Ops() for name in view.loaded}
+        self._changes: dict[Name, _Change] = {}
         self._sessions: dict[str, None] = {}
         """Sessions that must not have ended."""
         self._notices: list[Wake] = []
@@ -102,22 +168,22 @@ class Plan:
             for place in (before.get(of) or self.claims[of]).places:
                 if place[:2] not in view.loaded:
                     raise Missing(resource=place[:2])
-        documents = {name: self._document(one) for name, one in view.loaded.items()}
-        is_due = any(
-            self._is_due(one, documents[name], tidies=tidies) for name, one in view.loaded.items()
-        )
+        self._changes = {
+            name: _Change(one, self._document(one)) for name, one in view.loaded.items()
+        }
+        is_due = any(self._is_due(change, tidies=tidies) for change in self._changes.values())
         if not self.changed and not is_due:
             return
         for of in sorted(self.changed):
-            self._claim(of, before.get(of), self.claims.get(of), documents)
+            self._claim(of, before.get(of), self.claims.get(of))
         if acting:
             self._sessions[acting] = None
         paths = self._context.paths
         self.operations += [Check(paths.session(session), 0) for session in self._sessions]
         if self._tokens:
             self.operations.append(self._base_operation(paths.base))
-        for name, one in view.loaded.items():
-            self.operations += self._resource(name, one, documents[name])
+        for name, change in self._changes.items():
+            self.operations += self._resource(name, change)
         self.operations += self._bells(wakes)
 
     def _base_operation(self, path: str) -> Operation:
@@ -145,23 +211,17 @@ class Plan:
         closed_ms = row.closed_ms if row.closed_ms > self._now_ms else 0
         return Document(entries, row.limit, closed_ms, old.marker, list(old.buckets))
 
-    def _is_due(self, one: Loaded, document: Document, *, tidies: bool) -> bool:
-        old = one.document
-        if tidies and one.exists and not document.entries and not document.closed_ms:
+    def _is_due(self, change: _Change, *, tidies: bool) -> bool:
+        old, new = change.one.document, change.document
+        if tidies and change.one.exists and not new.entries and not new.closed_ms:
             return True
-        if document.closed_ms != old.closed_ms and (tidies or document.closed_ms):
+        if new.closed_ms != old.closed_ms and (tidies or new.closed_ms):
             return True
-        return bool(document.entries) and document.limit != old.limit
+        return bool(new.entries) and new.limit != old.limit
 
     # ── claims ───────────────────────────────────────────────────────────────────────
 
-    def _claim(
-        self,
-        of: ClaimId,
-        before: Claim | None,
-        after: Claim | None,
-        documents: dict[Name, Document],
-    ) -> None:
+    def _claim(self, of: ClaimId, before: Claim | None, after: Claim | None) -> None:
         stood = before is not None and before.state != REVOKED
         stands = after is not None and after.state != REVOKED
         if after is not None and after.token >= RELATIVE:
@@ -169,48 +229,45 @@ class Plan:
             self._sessions[after.session] = None
             if before is not None:
                 # Setting the node of a granted claim proves that it exists.
-                first = after.places[0][:2]
-                self._set(first, self._view.loaded[first].document.entries[of].node, b"")
+                first = self._changes[after.places[0][:2]]
+                first.set(first.one.document.entries[of].node)
         if before is None and after is not None:
-            for i, place in enumerate(after.places):
-                self._join(place[:2], documents[place[:2]], of, after, is_first=i == 0)
+            self.entered = of
+            for place in reversed(after.places):
+                self.node = self._join(self._changes[place[:2]], of, after)
         elif stood and not stands and before is not None:
             for i, place in enumerate(before.places):
-                one = self._view.loaded[place[:2]]
-                node = (one.document.entries.get(of) or one.peeked[of]).node
+                change = self._changes[place[:2]]
+                node = (change.one.document.entries.get(of) or change.one.peeked[of]).node
                 if after is not None and i == 0:
-                    self._set(
-                        place[:2], node, k.packed_taken(Entry(after, self._view.owners[of[0]]))
-                    )
+                    change.set(node, k.packed_taken(Entry(after, self._view.owners[of[0]])))
                 else:
-                    self._delete(place[:2], node)
+                    change.delete(node)
         elif before is not None and not stood and after is None:
-            for name, one in self._view.loaded.items():
-                if of in one.taken:
-                    self._delete(name, one.taken[of][1])
+            for change in self._changes.values():
+                if of in change.one.taken:
+                    change.delete(change.one.taken[of][1])
 
-    def _join(
-        self, name: Name, document: Document, of: ClaimId, claim: Claim, *, is_first: bool
-    ) -> None:
-        """Create the node of a new claim: below the resource or, if others wait, in a bucket."""
-        one, ops = self._view.loaded[name], self._ops[name]
+    def _join(self, change: _Change, of: ClaimId, claim: Claim) -> str:
+        """Create the node of a new claim: below the resource or, if others wait, in a bucket.
+
+        Return the node, in a bucket without the number that the server appends.
+        """
+        document = change.document
         entry = document.entries[of]
-        node = entry.node
+        node, data = entry.node, b""
         others = [other.claim for key, other in document.entries.items() if key != of]
         waiting = sum(other.state == WAITING for other in others)
-        joins = bool(document.buckets) or waiting >= self._context.sizes.direct_max
-        if claim.state == WAITING and len(claim.places) == 1 and joins:
-            bucket = self._bucket_for(document, claim, ops, one)
+        is_first = not document.buckets and waiting < self._context.sizes.direct_max
+        if claim.state == WAITING and len(claim.places) == 1 and not is_first:
             del document.entries[of]
-            node = f"{bucket.node}/{k.bucket_prefix(claim)}"
+            node = f"{self._bucket_for(change, claim)}/{k.bucket_prefix(claim)}"
             data = k.data_of(k.packed_claim(entry))
-            ops.creates.append(Create(f"{one.path}/{node}", data, ephemeral=True, sequence=True))
-        else:
-            ops.creates.append(Create(f"{one.path}/{node}", b"", ephemeral=True))
+        creating = Create(change.path(node), data, ephemeral=True, sequence="/" in node)
+        change.creates.append(creating)
         if claim.state == WAITING:
             self._notify_holders([other for other in others if other.state == HOLDING])
-        if is_first:
-            self.entered, self.node = of, node
+        return node
 
     def _notify_holders(self, holders: list[Claim]) -> None:
         """Tell clients that retain the lock that others want it; the table does so only if the
@@ -223,22 +280,23 @@ class Plan:
             if len(holders) == 1 and not self.joined:
                 self._notices.append(Wake(inbox, holder.session, holder.n, k.JOINED))
 
-    def _bucket_for(self, document: Document, claim: Claim, ops: _Ops, one: Loaded) -> Bucket:
+    def _bucket_for(self, change: _Change, claim: Claim) -> str:
         """Return the bucket that a claim joins: the open one, or another if that is full."""
         head_start_ms = claim.entered_ms - entered_of(claim.rank)
-        bucket, start = one.bucket_for(head_start_ms), claim.rank
+        bucket, start = change.one.bucket_for(head_start_ms), claim.rank
         if bucket is not None:
-            if not self._context.crowd(bucket.node).is_full(self._context.sizes):
-                ops.checks.append(Check(f"{one.path}/{bucket.node}", 0))
+            crowd = self._context.crowd(bucket.node)
+            if not crowd.is_full(self._context.sizes):
+                change.checks.append(Check(change.path(bucket.node), 0))
                 self.joined = bucket.node
-                return bucket
-            self._seal(one, document, bucket, ops)
+                return bucket.node
+            change.seal(bucket)
             # Behind all claims in the full one, even if the clocks of their clients are ahead.
-            start = max(start, k.following(self._context.crowd(bucket.node).last or bucket.start))
+            start = max(start, k.following(crowd.last or bucket.start))
         opened = Bucket(f"q{self._unique}", start, head_start_ms)
-        document.buckets.append(opened)
-        ops.creates.append(Create(f"{one.path}/{opened.node}", b"", container=True))
-        return opened
+        change.document.buckets.append(opened)
+        change.creates.append(Create(change.path(opened.node), container=True))
+        return opened.node
 
     def _bells(self, wakes: list[Wake]) -> list[Operation]:
         """Ring the bells of sessions in other processes.
@@ -265,97 +323,39 @@ class Plan:
             operations.append(Set(self._context.paths.bell(session), data))
         return operations
 
-    def _set(self, name: Name, node: str, data: bytes) -> None:
-        self._ops[name].sets.append(Set(f"{self._view.loaded[name].path}/{node}", data))
-
-    def _delete(self, name: Name, node: str) -> None:
-        self._ops[name].deletes.append(Delete(f"{self._view.loaded[name].path}/{node}"))
-
     # ── resources ────────────────────────────────────────────────────────────────────
 
-    def _resource(self, name: Name, one: Loaded, document: Document) -> list[Operation]:
-        ops, path = self._ops[name], one.path
-        self._mark_closed(one, document, ops)
-        if document == one.document and not one.is_refilled:
-            # At most nodes in buckets change.
-            relied_on: list[Operation] = []
-            if one.children and (ops.deletes or ops.sets or not ops.creates):
-                relied_on = [Check(path, one.version), *self._witness(one, ops)]
-            return [*relied_on, *ops.checks, *ops.creates, *ops.deletes, *ops.sets]
-        self._remove_buckets(one, document, ops)
-        gone = {deleted.removeprefix(f"{path}/") for deleted in ops.deleted}
-        created = {op.path.removeprefix(f"{path}/") for op in ops.creates}
-        left = {node for node in (one.children | created) - gone if "/" not in node}
-        after = Loaded(one.kind, one.name, path, True, one.version + 1, frozenset(left), document)
+    def _resource(self, name: Name, change: _Change) -> list[Operation]:
+        one, document, path = change.one, change.document, change.one.path
+        change.mark_closed(self._unique)
+        is_same = document == one.document and not one.is_refilled
+        if not is_same:
+            change.remove_buckets()
+        below = [*change.checks, *change.creates, *change.deletes, *change.sets]
+        if is_same:
+            # At most nodes in buckets change. A claim that joins one relies on nothing else.
+            only_joins = change.creates and not (change.deletes or change.sets)
+            if only_joins or not one.children:
+                return below
+            return [Check(path, one.version), *change.witness(), *below]
+        after = Loaded(one.kind, one.name, path, True, one.version + 1, change.left(), document)
         after.taken = {of: found for of, found in one.taken.items() if of in self.claims}
         self.after[name] = after
-        if not (document.entries or document.closed_ms or document.buckets or left):
+        if not (document.entries or document.closed_ms or document.buckets or after.children):
             after.exists = False
-            delete = [Delete(path, one.version)] if one.exists else []
-            return [*ops.checks, *ops.deletes, *ops.sets, *delete]
-        closed_for_ms = 0
-        if self._view.instant.by_server and document.closed_ms > one.document.closed_ms:
+            return [*below, Delete(path, one.version)] if one.exists else below
+        by_server, closed_for_ms = self._view.instant.by_server, 0
+        if by_server and document.closed_ms > one.document.closed_ms:
             closed_for_ms = document.closed_ms - self._now_ms
             self.closed.append(name)
-        by_server = self._view.instant.by_server
         values = k.packed(document, self.base, self._now_ms if by_server else -1, closed_for_ms)
         data = k.data_of(values)
-        if len(data) * len(self._view.loaded) <= SENT_MAX:
+        if len(data) * len(self._changes) <= SENT_MAX:
             self._sent[name] = values
         if not one.children:
             # If the resource exists, it may be another node than the one that was read; that it can
             # be deleted proves that it still has no children.
             after.version = 1
             delete = [Delete(path, one.version)] if one.exists else []
-            return [*delete, Create(path, container=True), *ops.creates, Set(path, data, 0)]
-        operations = [*ops.checks, *ops.creates, *ops.deletes, *ops.sets]
-        return [*self._witness(one, ops), *operations, Set(path, data, one.version)]
-
-    def _remove_buckets(self, one: Loaded, document: Document, ops: _Ops) -> None:
-        """Delete buckets that have no node left: full ones, and all when the lock becomes free.
-
-        That a bucket can be deleted proves that no claim has joined it since it was read.
-        """
-        holders = [e.claim for e in document.entries.values() if e.claim.state == HOLDING]
-        retains = any(holder.block > 1 and holder.token >= RELATIVE for holder in holders)
-        listed = {bucket.node: bucket for bucket in document.buckets}
-        for node, names in one.below.items():
-            is_open = node in listed and not listed[node].is_sealed
-            if one.queued[node] or (is_open and holders and not retains):
-                continue
-            if ops.deleted >= {f"{one.path}/{node}/{claim}" for claim in names}:
-                self._delete((one.kind, one.name), node)
-                document.buckets = [bucket for bucket in document.buckets if bucket.node != node]
-            elif is_open:
-                # Nodes of revoked claims are left. A claim that joined now would not be served.
-                self._seal(one, document, listed[node], ops)
-        if retains:
-            # A claim that joins must see that the holder's client retains the lock.
-            for bucket in document.buckets:
-                self._seal(one, document, bucket, ops)
-
-    def _seal(self, one: Loaded, document: Document, bucket: Bucket, ops: _Ops) -> None:
-        """Let no further claim join a bucket."""
-        if not bucket.is_sealed:
-            at = document.buckets.index(bucket)
-            document.buckets[at] = bucket._replace(is_sealed=True)
-            ops.sets.append(Set(f"{one.path}/{bucket.node}", b"", 0))
-
-    def _witness(self, one: Loaded, ops: _Ops) -> list[Operation]:
-        """Require a node that existed when the resource was read, unless an operation does."""
-        touched = (op.path.removeprefix(f"{one.path}/") for op in (*ops.deletes, *ops.sets))
-        if any(node.partition("/")[0] in one.children for node in touched):
-            return []
-        return [Check(f"{one.path}/{min(one.children)}")]
-
-    def _mark_closed(self, one: Loaded, document: Document, ops: _Ops) -> None:
-        """Give a closed resource a node that keeps it when all claims have left."""
-        marker, path = document.marker, one.path
-        has_marker = bool(marker) and marker in one.children
-        if document.closed_ms and not has_marker:
-            document.marker = f"!{self._unique}"
-            ops.creates.append(Create(f"{path}/{document.marker}"))
-        elif not document.closed_ms:
-            if has_marker:
-                ops.deletes.append(Delete(f"{path}/{marker}"))
-            document.marker = ""
+            return [*delete, Create(path, container=True), *below, Set(path, data, 0)]
+        return [*change.witness(), *below, Set(path, data, one.version)]

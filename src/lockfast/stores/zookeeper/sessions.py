@@ -210,20 +210,17 @@ async def _mark(requests: Requests, ending: Ending, wakes: list[Wake]) -> bool:
     return True
 
 
-async def _places_of(requests: Requests, session: str) -> Sequence[Place]:
-    places: dict[Place, None] = {}
+async def _places_of(requests: Requests, session: str) -> list[Place]:
+    """Return the resources where a session has claims."""
     own = requests.context.own.get(session)
     if own is not None:
         with own.mutex:
-            claims = list(own.claims.values())
-        for claim in claims:
-            places.update({Place(*place[:2], ""): None for place in claim.places})
-        return list(places)
-    await requests.call(Sync(requests.context.paths.root))
-    for one in await load_all(requests):
-        if any(of[0] == session for of in one.document.entries):
-            places[Place(one.kind, one.name, "")] = None
-    return list(places)
+            claims = [claim.places for claim in own.claims.values()]
+    else:
+        await requests.call(Sync(requests.context.paths.root))
+        entries = [e for one in await load_all(requests) for e in one.document.entries.values()]
+        claims = [entry.claim.places for entry in entries if entry.claim.session == session]
+    return list(dict.fromkeys(Place(*place[:2], "") for places in claims for place in places))
 
 
 async def close(requests: Requests, own: OwnSession) -> Outcome:
