@@ -18,7 +18,7 @@ def test_a_closed_store_opens_no_link() -> None:
     own = store.context.own.begin("session")
     until_ms = network.now_ms() + 1000
     with pytest.raises(StoreUnavailableError, match="closed"):
-        asyncio.run(store.links.common(network.keeper, until_ms))
+        asyncio.run(store.context.links.common(network.keeper, until_ms))
     with pytest.raises(StoreUnavailableError, match="closed"):
-        asyncio.run(store.links.of_session(own, 1000, network.keeper, until_ms))
+        asyncio.run(store.context.links.of_session(own, 1000, network.keeper, until_ms))
     assert own.link is None

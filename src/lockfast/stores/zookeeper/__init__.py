@@ -82,7 +82,6 @@ from lockfast.stores.derived.steps import SEVERAL_MAX
 from lockfast.stores.forks import restart_in_children
 from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.layout import Paths, Sizes
-from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.transport import Network
 from lockfast.stores.zookeeper.wake_listener import ZooKeeperWakeListener
 from lockfast.stores.zookeeper.wire import ZooKeeperWire
@@ -106,24 +105,22 @@ class ZooKeeperStore:
         self.label = label
         self.network = network
         self.context = Context(label, network, Paths(root), sizes)
-        self.links = Links(self.context)
         restart_in_children(self)
 
     def start(self) -> None:
         """Begin anew in a forked child."""
-        _inherited.append((self.context.own, self.links.common_link))
+        _inherited.append((self.context.own, self.context.links))
         self.context.start()
-        self.links.start()
 
     def caller_wire(self) -> Wire:
-        return ZooKeeperWire(self.context, self.links, self.network.caller, takes_turns=True)
+        return ZooKeeperWire(self.context, self.network.caller, takes_turns=True)
 
     def keeper_wire(self) -> Wire:
-        return ZooKeeperWire(self.context, self.links, self.network.keeper, takes_turns=False)
+        return ZooKeeperWire(self.context, self.network.keeper, takes_turns=False)
 
     def wake_listener(self, session: str, deliver: Deliver) -> WakeListener:
         own = self.context.own.begin(session)
         return ZooKeeperWakeListener(self.context, own, deliver)
 
     def close(self) -> None:
-        self.links.close()
+        self.context.links.close()

@@ -16,6 +16,7 @@ from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.clock import LeadersClock
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Paths, Sizes
+from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.loaded import Loaded
 from lockfast.stores.zookeeper.owned import OwnSessions
 from lockfast.stores.zookeeper.transport import (
@@ -86,8 +87,9 @@ class Context:
         """The buckets that claims of this client join."""
 
     def start(self) -> None:
-        """Begin without sessions, in a new store object or in a forked child."""
+        """Begin without sessions and links, in a new store object or in a forked child."""
         self.own = OwnSessions(self.network)
+        self.links = Links(self.label, self.network, self.own)
         self.turns = Turns(self.network)
 
     def instant(self) -> Instant:

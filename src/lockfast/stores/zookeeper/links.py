@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from lockfast.errors import StoreUnavailableError
-from lockfast.stores.zookeeper.context import Context
-from lockfast.stores.zookeeper.owned import OwnSession
-from lockfast.stores.zookeeper.transport import Link, Waiting
+from lockfast.stores.zookeeper.owned import OwnSession, OwnSessions
+from lockfast.stores.zookeeper.transport import Link, Network, Waiting
 
 COMMON_TIMEOUT_MS = 10_000
 
 
 class Links:
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._network = context.network
+    def __init__(self, label: str, network: Network, own: OwnSessions) -> None:
+        self._label = label
+        self._network = network
+        self._own = own
         self._is_closed = False
-        self.start()
-
-    def start(self) -> None:
-        """Begin without links, in a new store object or in a forked child."""
-        self._mutex = self._network.mutex()
+        self._mutex = network.mutex()
         self.common_link: Link | None = None
 
     async def common(self, waiting: Waiting, until_ms: int) -> Link:
@@ -48,7 +44,7 @@ class Links:
     def _check_open(self) -> None:
         """Raise StoreUnavailableError if a new link would never be closed."""
         if self._is_closed:
-            raise StoreUnavailableError(self._context.label, "was closed")
+            raise StoreUnavailableError(self._label, "was closed")
 
     async def _open(self, link: Link, waiting: Waiting, until_ms: int) -> None:
         if not link.timeout_ms:
@@ -57,7 +53,7 @@ class Links:
     def close(self) -> None:
         with self._mutex:
             self._is_closed = True
-            links = [self.common_link, *(own.link for own in self._context.own.all())]
+            links = [self.common_link, *(own.link for own in self._own.all())]
         for link in links:
             if link is not None:
                 link.close()

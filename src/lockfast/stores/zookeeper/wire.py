@@ -11,7 +11,6 @@ from lockfast.stores.derived.steps import Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
 from lockfast.stores.zookeeper import sessions
 from lockfast.stores.zookeeper.context import Context, Requests
-from lockfast.stores.zookeeper.links import Links
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.reading import Reader
 from lockfast.stores.zookeeper.steps import Step
@@ -25,11 +24,8 @@ OF_OWN_SESSIONS = (
 class ZooKeeperWire:
     """Executes each command as one multi."""
 
-    def __init__(
-        self, context: Context, links: Links, waiting: Waiting, *, takes_turns: bool
-    ) -> None:
+    def __init__(self, context: Context, waiting: Waiting, *, takes_turns: bool) -> None:
         self.context = context
-        self.links = links
         self._waiting = waiting
         self._takes_turns = takes_turns
 
@@ -56,7 +52,7 @@ class ZooKeeperWire:
 
     async def common(self, until_ms: int) -> Requests:
         """Return requests on the link that belongs to none of our sessions."""
-        link = await self.links.common(self._waiting, until_ms)
+        link = await self.context.links.common(self._waiting, until_ms)
         requests = self._requests(link, until_ms)
         if not self.context.clock.has_heard:
             # Only the answer to a write reveals the leader's clock.
@@ -114,7 +110,7 @@ class ZooKeeperWire:
 
     async def _open(self, own: OwnSession, command: c.Open, until_ms: int) -> Reply:
         timeout_ms = sessions.link_timeout_ms(command.ttl_ms)
-        link = await self.links.of_session(own, timeout_ms, self._waiting, until_ms)
+        link = await self.context.links.of_session(own, timeout_ms, self._waiting, until_ms)
         try:
             return await sessions.open_session(self._requests(link, until_ms), own, command)
         except LinkLostError:
