@@ -67,7 +67,7 @@ _CONFIG: Final = f"""tickTime={TICK_MS}
 initLimit=100
 syncLimit=15
 minSessionTimeout={2 * TICK_MS}
-maxSessionTimeout=1200000
+maxSessionTimeout=6000000
 maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=*

@@ -34,9 +34,9 @@ def test_a_fit_ensemble(trio: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[s
     assert found["server"]["found"].startswith("ZooKeeper 3.")
     assert found["endpoints"]["found"].count("follower") == 2
     assert found["members"]["found"] == "3 voting"
-    assert found["session timeouts"]["found"] == "0.4 to 1200 s"
+    assert found["session timeouts"]["found"] == "0.4 to 6000 s"
     assert "1 session, 1 resource of ours" in found["nodes"]["found"]
-    assert found["namespace"]["found"].endswith("/lockfast/examined: schema 2")
+    assert found["namespace"]["found"].endswith("/lockfast/examined: schema 3")
 
 
 def test_it_leaves_nothing_behind(
@@ -60,13 +60,13 @@ def test_one_server_is_noted(node: ZooKeeperEnsemble, capsys: pytest.CaptureFixt
 def test_a_ttl_that_the_ensemble_does_not_allow(
     node: ZooKeeperEnsemble, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = findings(capsys, node.url(), "--ttl", "1200", code=2)
-    assert "at most 900 s" in found["session timeouts"]["advice"]
+    found = findings(capsys, node.url(), "--ttl", "6000", code=2)
+    assert "at most 4500 s" in found["session timeouts"]["advice"]
     monkeypatch.setenv("LOCKFAST_TTL", "0.2")
     found = findings(capsys, node.url())
     assert found["session timeouts"]["verdict"] == "note"
     with pytest.raises(lockfast.StoreMisconfiguredError, match="maxSessionTimeout"):
-        with lockfast.connect(node.url(), ttl=1200) as client:
+        with lockfast.connect(node.url(), ttl=6000) as client:
             client.lock("a").acquire(timeout=5)
 
 

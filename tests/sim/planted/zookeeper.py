@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace as replaced
 from typing import Any
 
+from lockfast.core.commands import Event
 from lockfast.stores.derived.view import Name
 from lockfast.stores.zookeeper import layout, sessions
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Queued
@@ -117,3 +118,11 @@ def _(stack: ExitStack) -> None:
         return right(bucket, nodes)[:2]
 
     replace(stack, layout, "queued_in", wrong)
+
+
+@bug("zookeeper: the end of a claim that vanished is not logged", promise="log", store="zookeeper")
+def _(stack: ExitStack) -> None:
+    def wrong(self: Plan, name: Name, one: Loaded) -> Iterator[Event]:
+        return iter(())
+
+    replace(stack, Plan, "_vanished", wrong)

@@ -10,6 +10,7 @@ from lockfast.ports import Store
 from lockfast.sim.runtime import Host
 from lockfast.sim.services import ObservedStore, OnReply, Step
 from lockfast.sim.zookeeper.ensemble import LABEL, Ensemble, SimZooKeeperNetwork
+from lockfast.sim.zookeeper.logged import Logged
 from lockfast.stores.zookeeper import ZooKeeperStore
 from lockfast.stores.zookeeper.layout import Sizes
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lockfast.sim.world import World
 
 MEMBERS: Final = 3
+ROOT: Final = "/lockfast/default"
 
 
 class ZooKeeperService:
@@ -27,11 +29,12 @@ class ZooKeeperService:
         self.hosts = [world.host(f"m{number + 1}") for number in range(MEMBERS)]
         self.steps: list[Step] = []
         self.ensemble = Ensemble(self.hosts, world.network, self._observe)
+        self._logged = Logged(self.ensemble.state, ROOT) if world.seed % 2 else None
 
     def connect(self, host: Host, on_send: Callable[[Command], None], on_reply: OnReply) -> Store:
         network = SimZooKeeperNetwork(host, self.ensemble)
         # Few claims wait in a world, so its queues are divided into small parts.
-        store = ZooKeeperStore(LABEL, "/lockfast/default", network, Sizes(1, 2))
+        store = ZooKeeperStore(LABEL, ROOT, network, Sizes(1, 2))
         return ObservedStore(store, on_send, on_reply)
 
     def crash(self) -> None:
@@ -55,3 +58,5 @@ class ZooKeeperService:
 
     def _observe(self, requests: object, answers: object) -> None:
         self.steps.append((self._world.kernel.now, requests, answers))
+        for text in self._logged.mistakes() if self._logged is not None else ():
+            self._world.problem("log", text)

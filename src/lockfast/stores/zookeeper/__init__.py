@@ -93,7 +93,7 @@ _inherited: Final[list[object]] = []
 class ZooKeeperStore:
     """A client's access to one ensemble."""
 
-    capabilities = Capabilities(several=SEVERAL_MAX, watch=False)
+    capabilities = Capabilities(several=SEVERAL_MAX)
 
     def __init__(
         self,

@@ -83,6 +83,10 @@ class Context:
         self.clock = LeadersClock(network.wall_us() // 1000 - network.now_ms())
         self.known: OrderedDict[Name, Loaded] = OrderedDict()
         """Resources as our own last step left them, or as we have read or heard since."""
+        self.sessions: set[str] | None = None
+        """The sessions that readers of the log have seen, as sessions or in events."""
+        self.search_due_ms = 0
+        """When a reader of the log compares them again."""
         self.crowds: OrderedDict[str, Crowd] = OrderedDict()
         """The buckets that claims of this client join."""
 

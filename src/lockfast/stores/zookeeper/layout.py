@@ -1,12 +1,14 @@
 """The nodes of a namespace and their contents.
 
-    <root>/e                      base of tokens and schema (`Base`); persistent
+    <root>/e                      base of tokens, schema, state of the log (`Base`); persistent
     <root>/s/<session>            a session (`Record`); ephemeral. Its data version is 0 while
                                   the session lives; ending the session raises it
     <root>/p/<session>            its last keep-alive; ephemeral
     <root>/k/<ms>.<session>       tombstone: why a session was ended, kept ten minutes; persistent,
                                   deleted when a session is opened afterwards
     <root>/b/<session>            its bell: set to notify it about its claims; ephemeral
+    <root>/l/<number>             a log of events, set with every entry; persistent
+    <root>/l/<number>/e<number>   the events of one write (`entries.py`); persistent
     <root>/n/<kind>:<name>        a resource in use: the document of its queue; a container
     <root>/n/…/<session>.<n>      a claim's place there; ephemeral. Set by the client that grants or
                                   revokes the claim; a revocation is in its content
@@ -45,7 +47,7 @@ from lockfast.stores.derived.stored import (
 )
 from lockfast.stores.zookeeper.transport import Stat
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 STRIDE: Final = 32
 """Tokens per write."""
 STEP: Final = 1 << 20
@@ -77,7 +79,10 @@ class Paths:
         self.bells = f"{root}/b"
         self.tombs = f"{root}/k"
         self.resources = f"{root}/n"
-        self.directories = (self.sessions, self.alive, self.bells, self.tombs, self.resources)
+        self.logs = f"{root}/l"
+        self.directories = (
+            self.sessions, self.alive, self.bells, self.tombs, self.resources, self.logs,
+        )  # fmt: skip
 
     def session(self, session: str) -> str:
         return f"{self.sessions}/{_escaped(session)}"
@@ -90,6 +95,9 @@ class Paths:
 
     def tomb(self, session: str, now_ms: int) -> str:
         return f"{self.tombs}/{now_ms}.{_escaped(session)}"
+
+    def log(self, number: int) -> str:
+        return f"{self.logs}/{number}"
 
     def resource(self, kind: str, name: str) -> str:
         return f"{self.resources}/{kind}:{_escaped(name)}"
@@ -171,7 +179,9 @@ def following(rank: str) -> str:
 
 
 class Base(NamedTuple):
-    """How tokens are derived from zxids; every grant checks that this is unchanged.
+    """How tokens are derived from zxids, and whether events are logged.
+
+    Every write that grants a claim or has events to log checks that this is unchanged.
 
     A zxid is an epoch (elections so far) and a counter of writes, 32 bits each. Taken as one
     number, it would jump by 2^32 with each election, far ahead of the wall clock that must overtake
@@ -184,6 +194,15 @@ class Base(NamedTuple):
     """The ZooKeeper epoch from which `step` applies."""
     step: int = STEP
     schema: int = SCHEMA
+    log_until_ms: int = 0
+    """Events are logged until this instant of the leader's clock, because they have a reader."""
+    log_number: int = 0
+    """Which log is written; 0 if there was none yet."""
+
+    @property
+    def of_tokens(self) -> list[int]:
+        """What a stored token needs to be derived from a zxid."""
+        return list(self[:4])
 
     def native(self, zxid: int) -> int:
         return STRIDE * (((zxid >> 32) - self.epoch) * self.step + (zxid & LOW))
@@ -206,13 +225,15 @@ class Base(NamedTuple):
         value = self.value
         if step != self.step:
             value += STRIDE * ((zxid >> 32) - self.epoch) * self.step
-        base = Base(value, (zxid >> 32) if step != self.step else self.epoch, step)
+        epoch = (zxid >> 32) if step != self.step else self.epoch
+        base = self._replace(value=value, epoch=epoch, step=step)
         return base._replace(value=max(value, wall_us - base.native(zxid)))
 
 
 def base_from(label: str, values: Any) -> Base:
     """Return a stored base of tokens. Raises StoreMisconfiguredError for an unknown schema."""
-    if isinstance(values, list) and len(values) == 4 and all(isinstance(v, int) for v in values):
+    is_list = isinstance(values, list) and 4 <= len(values) <= len(Base._fields)
+    if is_list and all(isinstance(value, int) for value in values):
         if values[3] == SCHEMA and values[2] > 0:
             return Base(*values)
         raise StoreMisconfiguredError(
@@ -390,7 +411,7 @@ def packed(document: Document, base: Base, now_ms: int, closed_for_ms: int) -> l
     buckets = [[*one[:-1], int(one.is_sealed)] for one in document.buckets]
     closed = [closed_for_ms] if closed_for_ms else document.closed_ms
     rest = [document.limit, closed, document.marker, buckets]
-    return [list(base), rest, entries]
+    return [base.of_tokens, rest, entries]
 
 
 def document_from(label: str, values: Any, stat: Stat) -> Document:
@@ -423,7 +444,7 @@ Sent: TypeAlias = tuple[tuple[str, str], int, Document]
 def packed_rings(wakes: list[Wake], base: Base, documents: list[list[Any]]) -> bytes:
     """Encode the content of a bell; a document has kind, name, version and `packed` content."""
     rings = [[wake.n, wake.what, max(0, wake.token - RELATIVE)] for wake in wakes]
-    return data_of([list(base), rings, documents])
+    return data_of([base.of_tokens, rings, documents])
 
 
 def rings_from(label: str, data: bytes, stat: Stat) -> tuple[list[Ring], list[Sent]]:

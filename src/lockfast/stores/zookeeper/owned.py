@@ -45,6 +45,8 @@ class OwnSession(owned.OwnSession[OwnClaim]):
     ended: str = ""
     """Why the session has ended, as far as this process knows."""
     by: str = ""
+    hears_log: bool = False
+    """It is woken when an event is logged."""
     on_event: OnEvent | None = None
     """The callback for watches that have fired, once a wake listener exists."""
 

@@ -13,7 +13,7 @@ The multi checks everything the table's decision rests on:
     the session can do nothing, and be granted nothing, even before its client knows.
   - *The nodes of each claim that is granted, and of its session.* If an heir is dead, the multi
     fails and the step reads again.
-  - *The base of tokens*, if a token is allocated.
+  - *The base*, if a token is allocated or there is an event to log.
 
 It does not check that the other entries are alive: a holder that is gone only makes room, and the
 claims that wait for it watch its session.
@@ -21,12 +21,23 @@ claims that wait for it watch its session.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from lockfast.core.commands import HOLDING, REVOKED, WAITING, WAKE_GRANTED, WAKE_WANTED, Wake
+from lockfast.core.commands import (
+    HOLDING,
+    REVOKED,
+    WAITING,
+    WAKE_GRANTED,
+    WAKE_WANTED,
+    Event,
+    Wake,
+)
+from lockfast.core.reasons import CLOSED, EXPIRED
 from lockfast.core.rows import Claim, entered_of
 from lockfast.stores.derived.stored import RELATIVE
 from lockfast.stores.derived.view import ClaimId, Name
+from lockfast.stores.zookeeper import entries
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import Context
 from lockfast.stores.zookeeper.layout import Base, Bucket, Document, Entry
@@ -146,10 +157,18 @@ class Plan:
         """Wakes in addition to the table's."""
         self.raised: tuple[Base, int] | None = None
         """The base after the write, if the write changes it."""
+        self.is_logged = False
+        """The write adds entries to the log."""
+        self.entry = 0
+        """The number of the last one, once it is known."""
         self._view = view
         self._context = context
         self._own = context.own
         self._now_ms = view.instant.now_ms
+        self._logs = self.base.log_until_ms > self._now_ms
+        self._drops_dead = False
+        self._ended: list[Event] = []
+        """The events of claims that have vanished."""
         self._unique = f"{arrival:x}"
         self._tokens = 0
         """How many tokens the write allocates."""
@@ -168,6 +187,8 @@ class Plan:
             for place in (before.get(of) or self.claims[of]).places:
                 if place[:2] not in view.loaded:
                     raise Missing(resource=place[:2])
+        # Their events are logged by the step that removes them, so it should not wait for a change.
+        self._drops_dead = tidies and self._logs
         self._changes = {
             name: _Change(one, self._document(one)) for name, one in view.loaded.items()
         }
@@ -185,6 +206,32 @@ class Plan:
         for name, change in self._changes.items():
             self.operations += self._resource(name, change)
         self.operations += self._bells(wakes)
+        self._log()
+
+    def _log(self) -> None:
+        """Add the events to the log, if it is written, and notify its readers."""
+        events, paths = [*self._ended, *self._view.logged], self._context.paths
+        if events and not self._tokens:
+            self.operations.append(Check(paths.base, self._base_version))
+        if events and self._logs:
+            self.is_logged = True
+            path = paths.log(self.base.log_number)
+            for data in entries.packed(events, self.base):
+                self.operations.append(Create(f"{path}/{entries.PREFIX}", data, sequence=True))
+            self.operations.append(Set(path, b""))
+
+    def _vanished(self, name: Name, one: Loaded) -> Iterator[Event]:
+        """Yield the events of dead entries, which the write removes from a document."""
+        for claim, owner, _ in one.dead:
+            reason = self._view.why_ended(claim.session)
+            what = {CLOSED: "released", EXPIRED: "expired"}.get(reason, "revoked")
+            if claim.state != HOLDING and what != "revoked":
+                what = "gave_up"
+            mode = next(place.mode for place in claim.places if place[:2] == name)
+            yield Event(
+                0, self._view.instant.wall_us // 1000, what, *name, mode, claim.session, claim.n,
+                owner.owner, claim.token, reason,
+            )  # fmt: skip
 
     def _base_operation(self, path: str) -> Operation:
         """Check the base, or raise it if the write allocates more tokens than one write's share."""
@@ -214,6 +261,8 @@ class Plan:
     def _is_due(self, change: _Change, *, tidies: bool) -> bool:
         old, new = change.one.document, change.document
         if tidies and change.one.exists and not new.entries and not new.closed_ms:
+            return True
+        if self._drops_dead and change.one.dead:
             return True
         if new.closed_ms != old.closed_ms and (tidies or new.closed_ms):
             return True
@@ -329,7 +378,9 @@ class Plan:
         one, document, path = change.one, change.document, change.one.path
         change.mark_closed(self._unique)
         is_same = document == one.document and not one.is_refilled
+        is_same &= not (self._drops_dead and one.dead)
         if not is_same:
+            self._ended += self._vanished(name, one)
             change.remove_buckets()
         below = [*change.checks, *change.creates, *change.deletes, *change.sets]
         if is_same:

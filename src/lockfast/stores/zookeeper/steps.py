@@ -30,6 +30,7 @@ from lockfast.stores.derived.steps import (
 )
 from lockfast.stores.derived.stored import resolved
 from lockfast.stores.derived.view import Name
+from lockfast.stores.zookeeper import entries
 from lockfast.stores.zookeeper import layout as k
 from lockfast.stores.zookeeper.context import (
     Requests,
@@ -153,6 +154,8 @@ class Step:
                 self._conflicts.over()
             outcome = await self._commit(view, plan, reply, [*wakes, *plan.wakes])
             if outcome is not None:
+                if plan.entry % entries.TRIMMED_EVERY == entries.TRIMMED_EVERY - 1:
+                    await entries.trim(self._requests, plan.base.log_number)
                 return outcome
             await self._conflicts.another()
             await self._load()
@@ -383,6 +386,8 @@ class Step:
                 assert stat is not None
                 claim.granted_ms, claim.until_ms = k.granted_times(claim.max_hold_ms, stat)
             claim.token = resolved(claim.token, token_at)
+        if plan.is_logged:
+            plan.entry = entries.number_of(answer.numbered[-1])
         outcome = Outcome(
             resolved(reply, token_at),
             [resolved(wake, token_at) for wake in wakes],

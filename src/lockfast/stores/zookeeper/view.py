@@ -11,6 +11,7 @@ from typing import Any
 
 from lockfast.core import rows as r
 from lockfast.core.commands import HOLDING
+from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import ResourceRow, Session, copied
 from lockfast.stores.derived.steps import Instant
 from lockfast.stores.derived.view import ClaimId, DerivedRows, Name
@@ -36,6 +37,11 @@ class View(DerivedRows[Owner]):
     @property
     def loaded(self) -> dict[Name, Loaded]:
         return self._loader.loaded
+
+    def why_ended(self, session: str) -> str:
+        """Return why a session has ended that has left dead entries."""
+        row = self._loader.sessions.get(session)
+        return row.ended if row is not None and row.ended else EXPIRED
 
     # ── building ─────────────────────────────────────────────────────────────────────
 

@@ -27,6 +27,7 @@ from typing import Final
 
 from lockfast.core.commands import (
     WAKE_ENDED,
+    WAKE_EVENTS,
     WAKE_GRANTED,
     WAKE_LOOK,
     WAKE_WANTED,
@@ -36,7 +37,7 @@ from lockfast.core.commands import (
 from lockfast.errors import StoreError
 from lockfast.ports import WAKE_DISCONNECTED, Deliver
 from lockfast.stores.zookeeper import layout as k
-from lockfast.stores.zookeeper.context import Context, Requests
+from lockfast.stores.zookeeper.context import Context, Requests, read_base
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.transport import (
     Answer,
@@ -69,6 +70,8 @@ class ZooKeeperWakeListener:
         """The claims whose callers wait, with the session nodes of the claims ahead."""
         self._heard: list[Wake] = []
         """Wakes for the keeper, from bells that were read by a callback."""
+        self._log = ("", 0)
+        """The node of the log, and its version when its watch was last set; -1 if it is gone."""
         self._missed = False
         self._ended = False
         self._deliver = deliver
@@ -97,7 +100,7 @@ class ZooKeeperWakeListener:
         with self._mutex:
             heard, self._heard = self._heard, []
             missed, self._missed = self._missed, False
-            watched = {self._bell, self._session}.union(*self._ahead.values())
+            watched = {self._bell, self._session, *self._logs()}.union(*self._ahead.values())
             wanted = sorted(watched - self._armed)
             # Before the request: a watch that fires while it is in flight is set again.
             self._armed.update(wanted)
@@ -118,13 +121,22 @@ class ZooKeeperWakeListener:
         try:
             requests = Requests(self._context, own.link, network.keeper, until_ms)
             answers = await requests.call(*asked)
+            for path, answer in zip(wanted, answers, strict=True):
+                self._take(path, answer, wakes)
+            if self._log[1] < 0 and own.hears_log:
+                await read_base(requests)  # it says which log is written
         except (StoreError, LinkLostError):
             with self._mutex:
                 self._armed.difference_update(wanted)
             return False
-        for path, answer in zip(wanted, answers, strict=True):
-            self._take(path, answer, wakes)
-        return True
+        if self._armed.issuperset(self._logs()):
+            return True
+        return await self._arm(wakes)
+
+    def _logs(self) -> list[str]:
+        """Return the node of the log, if events in it are to wake the session."""
+        base = self._context.base
+        return [self._context.paths.log(base[0].log_number)] if self._own.hears_log and base else []
 
     def _take(self, path: str, answer: Answer, wakes: list[Wake]) -> None:
         """Process the state of a node at the moment its watch was set."""
@@ -135,6 +147,11 @@ class ZooKeeperWakeListener:
             if is_over and not self._ended:
                 self._ended = True
                 wakes.append(Wake(self.inbox, self._own.id, 0, WAKE_ENDED))
+        elif path.startswith(self._context.paths.logs):
+            state = (path, answer.stat.version if answer.stat is not None else -1)
+            if state != self._log and self._own.hears_log:
+                self._log = state
+                wakes.append(Wake(self.inbox, self._own.id, 0, WAKE_EVENTS))
         elif answer.stat is None or answer.stat.version > 0:
             with self._mutex:
                 self._armed.discard(path)

@@ -9,7 +9,7 @@ from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.derived.endings import ending_of
 from lockfast.stores.derived.steps import Outcome, run_and_settle
 from lockfast.stores.derived.stored import UnreadableError
-from lockfast.stores.zookeeper import sessions
+from lockfast.stores.zookeeper import journal, sessions
 from lockfast.stores.zookeeper.context import Context, Requests
 from lockfast.stores.zookeeper.owned import OwnSession
 from lockfast.stores.zookeeper.reading import Reader
@@ -18,6 +18,7 @@ from lockfast.stores.zookeeper.transport import Link, LinkLostError, Multi, Set,
 
 OF_OWN_SESSIONS = (
     c.Open, c.Enter, c.Leave, c.Convert, c.Proclaim, c.Adopt, c.Renew, c.Close, c.Look, c.Claims,
+    c.Watch,
 )  # fmt: skip
 
 
@@ -91,6 +92,8 @@ class ZooKeeperWire:
             return await sessions.close(requests, own)
         if isinstance(command, c.Look):
             return await sessions.look(requests, command)
+        if isinstance(command, c.Watch):
+            return Outcome(await journal.watch(requests, own, command))
         if isinstance(command, c.Enter):
             command = command._replace(open=None)
         return await self._run(requests, command)
@@ -102,6 +105,8 @@ class ZooKeeperWire:
             return Outcome(await Reader(requests).sessions(command))
         if isinstance(command, c.Listing):
             return Outcome(await Reader(requests).listing(command))
+        if isinstance(command, c.Events):
+            return Outcome(await journal.read(requests, command))
         return await self._run(requests, command)
 
     async def _run(self, requests: Requests, command: Command) -> Outcome:
