@@ -361,8 +361,8 @@ class Step:
             return None
         if own is not None:
             own.saw(n)
-            for node in answer.numbered:
-                own.numbered(n, node)
+            if "/" in plan.node:
+                own.numbered(n, answer.numbered[0])
         return self._committed(view, plan, answer, reply, wakes)
 
     def _committed(
