@@ -32,6 +32,7 @@ class Logged:
         creates = [t.Create(path) for path in (*nodes, *paths.directories, paths.log(1))]
         state.apply(0, t.Multi((*creates, t.Create(paths.base, k.data_of(list(base))))), 0)
         self._state = state
+        self._paths = paths
         self._path = paths.log(1)
         self._examined = 0
         self._holders: dict[tuple[str, str], set[tuple[str, int]]] = {}
@@ -42,8 +43,21 @@ class Logged:
         while self._examined < self._state.nodes[self._path].created:
             node = self._state.nodes[f"{self._path}/{entries.PREFIX}{self._examined:010}"]
             for event in entries.events_from("log", node.data, node.stat(), 1, self._examined):
+                if event.what == "granted":
+                    self._forget(event, node.czxid)
                 yield from self._examine(event)
             self._examined += 1
+
+    def _forget(self, event: Event, zxid: int) -> None:
+        """Forget dead holders of a resource that this write has created.
+
+        The server has deleted it since they held it, because it had no node left.
+        """
+        nodes, paths = self._state.nodes, self._paths
+        resource = nodes.get(paths.resource(event.kind, event.name))
+        if resource is not None and resource.czxid == zxid:
+            holders = self._holders.get((event.kind, event.name), set())
+            holders -= {of for of in holders if paths.session(of[0]) not in nodes}
 
     def _examine(self, event: Event) -> Iterator[str]:
         name, of = (event.kind, event.name), (event.session, event.n)
