@@ -70,7 +70,10 @@ the mark. If a member dies, kazoo reconnects to another one with the same sessio
 it. If the assumption was wrong, `loading` reads the resource. `wake_listener` explains how waiting
 claims learn of their grants.
 
-Not supported: `watch` and the log of events, because ZooKeeper keeps no history.
+**The log of events** (`journal.py`, `entries.py`) is written while it has a reader: every write
+that has events then adds a node with them. The base says until when, and each such write checks the
+base, so none misses that a reader has come. Dead clients write no events; the step that removes
+their entries from a document logs their ends.
 """
 
 from __future__ import annotations
