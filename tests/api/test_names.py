@@ -258,3 +258,17 @@ def test_a_decorated_function_is_still_itself() -> None:
         assert decorated.__name__ == "plain"
         assert decorated.__module__ == __name__
         assert decorated.__wrapped__ is plain  # type: ignore[attr-defined]
+
+
+def test_wrong_arguments_are_reported_with_the_name_of_the_function() -> None:
+    with lockfast.connect(fresh_url()) as client:
+
+        @client.lock("report:{day}")
+        def build(day: str) -> str:
+            return day
+
+        wrong: Any = build
+        with pytest.raises(TypeError, match=r"build\(\) missing a required argument: 'day'"):
+            wrong()
+        with pytest.raises(TypeError, match=r"build\(\) got an unexpected keyword argument 'dya'"):
+            wrong("monday", dya="friday")

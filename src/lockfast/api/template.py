@@ -68,7 +68,11 @@ def namer(text: str, function: Callable[..., Any]) -> Callable[..., str]:
             raise InvalidNameError(text, f"{{{field}}} is not an argument of {title(function)}()")
 
     def name_of(*args: Any, **kwargs: Any) -> str:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            # As Python's own message, which the call would have raised.
+            raise TypeError(f"{title(function)}() {error}") from None
         bound.apply_defaults()
         return template.name(bound.arguments)
 
