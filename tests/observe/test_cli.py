@@ -43,6 +43,14 @@ def waiting(client: lockfast.Client, name: str) -> threading.Thread:
     return thread
 
 
+@pytest.mark.parametrize("words", [["stats"], ["report", "--html", "page.html"]])
+def test_a_store_without_a_log(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--url", "quorum+memory://3/without-a-log"]) == 2
+    said = capsys.readouterr()
+    assert "keeps no log of events; poll list() or `lockfast ls`" in said.err
+    assert len((said.out + said.err).splitlines()) == 1
+
+
 def test_stats_of_a_store(client: lockfast.Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", "--for", "0.1s", "--json"]) == 0  # from here on the log is written
     capsys.readouterr()

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Input, Static, TabbedContent
 
 import lockfast
 from lockfast.cli.live.app import RevokeScreen, TopApp
+from lockfast.cli.live.model import WAITERS, Snapshot, status
 
 
 @pytest.fixture
@@ -191,3 +192,13 @@ def test_messages_that_arrive_after_the_screen_was_taken_down(busy: lockfast.Cli
             app._refresh_unless_paused()
 
     asyncio.run(run())
+
+
+def test_the_state_of_the_store_comes_before_its_url() -> None:
+    """Eighty columns can end within the URL of a cluster."""
+    url = "etcd://" + ",".join(f"etcd-{n}.internal.example.org:2379" for n in range(3))
+    snapshot = Snapshot(trouble="cannot be reached (Connection refused)")
+    shown = status(snapshot, url, WAITERS, "", True)[:80]
+    assert shown.startswith("STORE: cannot be reached (Connection refused) · PAUSED · 0 locks")
+    shown = status(Snapshot(), url, WAITERS, "", False)
+    assert shown == f"0 locks · 0 waiting · 0 sessions · by waiters · {url}"

@@ -26,9 +26,10 @@ from lockfast.telemetry.stats import WINDOWS, Collector, Figures, Stats
 
 def stats(arguments: argparse.Namespace) -> int:
     with open_client(arguments, program_label("lockfast")) as client:
+        after = oldest_position(client)  # raises if the store keeps no log
         if not arguments.json:
             write_note(f"watching for {arguments.watch_for:g} s …")
-        collector, first_at = watch_log(client, arguments.prefix, arguments.watch_for)
+        collector, first_at = watch_log(client, arguments.prefix, arguments.watch_for, after)
     found = collector.stats(int(time.time() * 1e6))
     if first_at is not None:
         found = found._replace(since=time.time() - first_at)
@@ -39,14 +40,16 @@ def stats(arguments: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def watch_log(client: Client, prefix: str, seconds: float) -> tuple[Collector, float | None]:
-    """Count the events that the log still has, and those of the next `seconds`.
+def watch_log(
+    client: Client, prefix: str, seconds: float, after: int
+) -> tuple[Collector, float | None]:
+    """Count the events that the log still has `after` a position, and those of the next `seconds`.
 
     Return the figures and the time of the oldest event.
     """
     collector, builder = Collector(), SpanBuilder()
     first_at = None
-    events = client.watch(prefix, kind=None, after=oldest_position(client))
+    events = client.watch(prefix, kind=None, after=after)
     timer = threading.Timer(seconds, events.close)
     timer.start()
     try:

@@ -36,6 +36,7 @@ class _CheckedWire:
 def require_supported(capabilities: Capabilities, command: c.Command) -> None:
     """Raise UnsupportedError if `command` needs a capability that is not declared."""
     what = why = ""
+    advice = "avoid this feature or use another store"
     if isinstance(command, c.Contend):
         if not capabilities.contend:
             what, why = (
@@ -60,8 +61,9 @@ def require_supported(capabilities: Capabilities, command: c.Command) -> None:
     elif isinstance(command, c.Convert | c.Resize) and not capabilities.modes:
         what, why = "converting or resizing", "this store has only exclusive locks"
     elif isinstance(command, c.Watch | c.Events) and not capabilities.watch:
-        what, why = "watching", "this store keeps no log"
+        what, why = "watching", "this store keeps no log of events"
+        advice = "poll list() or `lockfast ls`, or use another store"
     elif isinstance(command, c.Revoke | c.RevokeSession) and not capabilities.revoke:
         what, why = "revoking", "this store cannot take a lock from its holder"
     if what:
-        raise UnsupportedError(what, why, "avoid this feature or use another store")
+        raise UnsupportedError(what, why, advice)

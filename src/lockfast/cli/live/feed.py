@@ -9,7 +9,7 @@ from typing import Final
 
 from lockfast.api.blocking import Client, Watch
 from lockfast.cli.live.model import EventTail, Snapshot
-from lockfast.errors import LockfastError, UnsupportedError, WatchGapError
+from lockfast.errors import LockfastError, StoreError, UnsupportedError, WatchGapError
 from lockfast.flow.watch import KINDS
 
 SESSIONS_EVERY_S: Final = 2.0
@@ -57,6 +57,8 @@ class Feed:
                 self.snapshot = self._take_snapshot(with_sessions)
                 if with_sessions:
                     sessions_at = now + SESSIONS_EVERY_S
+            except StoreError as error:  # its text begins with the URL
+                self.snapshot = self.snapshot._replace(trouble=error.what)
             except LockfastError as error:
                 self.snapshot = self.snapshot._replace(trouble=str(error))
             self._changed()

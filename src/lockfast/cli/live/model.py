@@ -174,15 +174,17 @@ def session_lines(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 
 
 def status(snapshot: Snapshot, store: str, order: str, pattern: str, paused: bool) -> str:
-    """Return the status line above the table."""
+    """Return the status line above the table.
+
+    A terminal cuts its end, and the URL of a cluster alone can fill the line.
+    """
     waiting = sum(lock.waiting_count for lock in snapshot.locks)
     alive = sum(not session.ended for session in snapshot.sessions)
-    parts = [store, counted(len(snapshot.locks), "lock"), f"{waiting} waiting"]
+    parts = [f"STORE: {snapshot.trouble}"] if snapshot.trouble else []
+    if paused:
+        parts.append("PAUSED")
+    parts += [counted(len(snapshot.locks), "lock"), f"{waiting} waiting"]
     parts += [counted(alive, "session"), f"by {order}"]
     if pattern:
         parts.append(f"filter {pattern!r}")
-    if paused:
-        parts.append("PAUSED")
-    if snapshot.trouble:
-        parts.append(f"STORE: {snapshot.trouble}")
-    return " · ".join(parts)
+    return " · ".join([*parts, store])
