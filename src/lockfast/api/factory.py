@@ -10,7 +10,7 @@ from lockfast.api.base import ClientBase, Part, RecipeBase, lock_places
 from lockfast.api.settings import Seconds
 from lockfast.core.modes import EXCLUSIVE
 from lockfast.core.names import check_name
-from lockfast.flow.once import Window
+from lockfast.flow.once import Window, require_waiting
 
 LockT = TypeVar("LockT", bound=RecipeBase)
 RWLockT = TypeVar("RWLockT")
@@ -165,5 +165,7 @@ class RecipeFactory(
         if at_most_ms < at_least_ms:
             raise ValueError(f"at_most={at_most!r} is shorter than at_least={at_least!r}")
         ttl_ms = self._options(ttl).ttl_ms
+        if wait:
+            require_waiting(self._core.store.capabilities)
         window = Window(at_least_ms, at_most_ms, retry_crashed, ttl_ms, wait)
         return self._once_type(self, check_name(name), window)

@@ -8,13 +8,14 @@ from typing import Final, NamedTuple
 from lockfast.core.commands import Place
 from lockfast.core.modes import EXCLUSIVE, ONCE
 from lockfast.core.names import INTERNAL
-from lockfast.errors import LockfastError, WatchGapError
+from lockfast.errors import LockfastError, UnsupportedError, WatchGapError
 from lockfast.flow.acquire import acquire, release
 from lockfast.flow.admin import LockInfo, inspect
 from lockfast.flow.client import Core
 from lockfast.flow.holding import Ask, Holding
 from lockfast.flow.log import logger
 from lockfast.flow.watch import ENDINGS, Watcher
+from lockfast.ports import Capabilities
 
 MARK_MS: Final = 60_000
 """How long those who waited for a run can read that it succeeded."""
@@ -97,6 +98,16 @@ async def wait_for_end(core: Core, name: str, window: Window) -> Outcome | None:
         if await _is_marked(core, _mark_of(name, token)):
             return Outcome.DONE
         return None if window.retry_crashed else Outcome.FAILED
+
+
+def require_waiting(capabilities: Capabilities) -> None:
+    """Raise UnsupportedError if others cannot wait for the end of a run on this store."""
+    if not capabilities.watch:
+        raise UnsupportedError(
+            "once(wait=True)",
+            "this store keeps no log of events, which shows others that a run has ended",
+            "drop wait=True or use another store",
+        )
 
 
 async def _end_of(watcher: Watcher, name: str, token: int | None) -> None:
