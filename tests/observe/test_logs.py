@@ -100,6 +100,11 @@ EVERY_EVENT: list[tuple[Any, int, str]] = [
         logging.WARNING,
         "redis://:***@host is reachable again after 61.0 s, 70 requests failed",
     ),
+    (
+        e.StoreBack(1, SOURCE, 1, 1_500),
+        logging.WARNING,
+        "redis://:***@host is reachable again after 1.5 ms, 1 request failed",
+    ),
     (e.DeadlockFound(1, SOURCE, "s-1", ("a", "b"), "me"), logging.WARNING, "deadlock: a; b"),
     (
         e.GuardAdmitted(1, "redis", "orders/42", 17),

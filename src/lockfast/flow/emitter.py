@@ -77,6 +77,9 @@ _SAME_STORE: Final = {
     "etcds": "etcd",
     "postgres": "postgresql",
     "https": "http",
+    "zk": "zookeeper",
+    "zks": "zookeeper",
+    "zookeepers": "zookeeper",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from lockfast import events as e
+from lockfast.core.wording import counted
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
@@ -80,12 +81,12 @@ def _described(event: e.Event) -> tuple[int, str]:
                 return WARNING, f"{event.source.store} is unreachable: {event.error}"
             return WARNING, (
                 f"{event.source.store} has been unreachable for {_span(event.for_us)}, "
-                f"{event.failures} requests failed: {event.error}"
+                f"{counted(event.failures, 'request')} failed: {event.error}"
             )
         case e.StoreBack():
             return WARNING, (
                 f"{event.source.store} is reachable again after {_span(event.for_us)}, "
-                f"{event.failures} requests failed"
+                f"{counted(event.failures, 'request')} failed"
             )
         case e.DeadlockFound():
             return WARNING, f"deadlock: {'; '.join(event.lines)}"
