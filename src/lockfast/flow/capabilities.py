@@ -62,7 +62,7 @@ def require_supported(capabilities: Capabilities, command: c.Command) -> None:
         what, why = "converting or resizing", "this store has only exclusive locks"
     elif isinstance(command, c.Watch | c.Events) and not capabilities.watch:
         what, why = "watching", "this store keeps no log of events"
-        advice = "poll list() or `lockfast ls`, or use another store"
+        advice = "poll instead (list(), leader(), members(), `lockfast ls`), or use another store"
     elif isinstance(command, c.Revoke | c.RevokeSession) and not capabilities.revoke:
         what, why = "revoking", "this store cannot take a lock from its holder"
     if what:
