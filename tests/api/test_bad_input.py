@@ -214,7 +214,14 @@ def test_owner_and_metadata_are_short_plain_text(
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind"), [(5, TypeError), ("\n", ValueError), ("x" * 5000, LimitError)]
+    ("reason", "kind"),
+    [
+        (5, TypeError),
+        ("\n", ValueError),
+        ("", ValueError),
+        ("  ", ValueError),
+        ("x" * 5000, LimitError),
+    ],
 )
 def test_a_reason_is_short_plain_text(
     client: lockfast.Client, reason: Any, kind: type[Exception]

@@ -6,6 +6,7 @@ import pytest
 
 import lockfast
 from lockfast.cli.app import COMMANDS
+from lockfast.cli.arguments import parse
 from tests.cli.processes import LOCKFAST, Cli
 
 
@@ -42,3 +43,18 @@ def test_version_and_help(cli: Cli) -> None:
         assert done.stdout.startswith("usage: lockfast")
         assert [line for line in done.stdout.splitlines() if len(line) > 79] == []
     assert "LOCKFAST_FENCE" in cli.run("run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("sesions", "there is no command 'sesions'; did you mean sessions?"),
+        ("acquire", "there is no command 'acquire'; lockfast --help lists them"),
+        ("redis://me:s3cret@host", "there is no command 'redis://me:***@host'; lockfast"),
+    ],
+)
+def test_an_unknown_command(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([word, "orders/42"])
+    assert ended.value.code == 2
+    assert f"lockfast: {said}" in capsys.readouterr().err

@@ -136,6 +136,14 @@ def check_text(text: object, what: str, bytes_max: int) -> str:
     return str.__str__(text)
 
 
+def check_reason(reason: object) -> str:
+    """Return the reason of a revocation, which the holder and the log show."""
+    text = check_text(reason, "reason", METADATA_BYTES_MAX)
+    if not text.strip():
+        raise ValueError(f"reason={text!r} must not be empty")
+    return text
+
+
 def check_kind(kind: object) -> str:
     if kind not in MODES_OF_KIND:
         raise ValueError(f"kind={kind!r}: must be one of {', '.join(MODES_OF_KIND)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
@@ -23,6 +23,8 @@ T = TypeVar("T")
 class Parser(argparse.ArgumentParser):
     """An argparse parser whose error messages look like all others and show no password."""
 
+    commands: Iterable[str] = ()
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"lockfast: {safe_text(message)}\n{self.format_usage()}")
 
@@ -38,6 +40,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if head[:1] == ["run"] and "--" in head:
         at = head.index("--")
         head, tail = head[:at], head[at + 1 :]
+    _check_command(parser, head)
     arguments, unknown = parser.parse_known_args(head)
     subparser: Parser = getattr(arguments, "parser", parser)
     if arguments.command == "run":
@@ -54,6 +57,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         subparser.error(f"unrecognized arguments: {' '.join(map(label_of, unknown))}")
     return arguments
+
+
+def _check_command(parser: Parser, head: Sequence[str]) -> None:
+    """Refuse an unknown command; argparse would list all of them."""
+    word = next(iter(head), "-")
+    if not word.startswith("-") and word not in parser.commands:
+        from difflib import get_close_matches
+
+        close = get_close_matches(word, parser.commands, n=1)
+        advice = f"did you mean {close[0]}?" if close else "lockfast --help lists them"
+        parser.error(f"there is no command {label_of(word)!r}; {advice}")
 
 
 def make_parser() -> Parser:
@@ -89,6 +103,7 @@ class _Commands:
 
     def __init__(self, parser: Parser) -> None:
         self._subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        parser.commands = self._subparsers.choices
 
     def tool(self, name: str, about: str, epilog: str, usage: str | None = None) -> Parser:
         """Add a command that needs no store."""

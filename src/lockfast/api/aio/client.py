@@ -173,7 +173,7 @@ class Client(RecipeFactory[Lock, RWLock, Tree, Semaphore, Election, Party, Once]
         The holder's LeaseLostError names `by` and `reason`. Its program may continue to
         write until it notices the loss; only a guard refuses such writes.
         """
-        settings.check_text(reason, "reason", settings.METADATA_BYTES_MAX)
+        settings.check_reason(reason)
         if (name is None) == (session is None):
             raise TypeError("revoke() takes exactly one of a lock name and session=…")
         settings.check_kind(kind)
