@@ -26,7 +26,7 @@ from lockfast.core.commands import (
     ResourceView,
 )
 from lockfast.core.modes import PERMIT
-from lockfast.core.reasons import NO_RECORD
+from lockfast.core.reasons import LOST_CLOSED, NO_RECORD
 from lockfast.errors import (
     AHEAD_COUNTED_MAX,
     SURELY_NOT_DONE,
@@ -314,9 +314,12 @@ def _enter_again(session: Session, holding: Holding) -> bool:
         raise LeaseLostError(
             holding.ask.name, None, holding.reason, session=session.id, by=holding.by
         )
-    logger.warning(
-        "claim on %r lost its place in the queue: %s; re-entering", holding.ask.name, holding.reason
-    )
+    if holding.why != LOST_CLOSED:
+        logger.warning(
+            "claim on %r lost its place in the queue: %s; re-entering",
+            holding.ask.name,
+            holding.reason,
+        )
     return False
 
 

@@ -23,7 +23,13 @@ from lockfast.core.commands import (
     Reply,
     Wake,
 )
-from lockfast.core.reasons import LOST_MAX_HOLD, LOST_MISSING, LOST_REVOKED, MAX_HOLD_ELAPSED
+from lockfast.core.reasons import (
+    LOST_CLOSED,
+    LOST_MAX_HOLD,
+    LOST_MISSING,
+    LOST_REVOKED,
+    MAX_HOLD_ELAPSED,
+)
 from lockfast.flow.effects import carry_out
 from lockfast.flow.holding import (
     ENTERING,
@@ -220,12 +226,16 @@ class SessionClaims(SessionLife):
 
     def report_end(self, holding: Holding) -> None:
         """Tell observers that a lease has ended, unless another thread has done so."""
-        from lockfast.flow import observed
-
         with self.mutex:
             if holding.being_granted:
                 return
             held_us, holding.held_us = holding.held_us, None
+        if held_us is None and holding.why == LOST_CLOSED:
+            # Nobody observes, and this may be the exit of the process. An import would not only
+            # delay it: it makes Python forget that Ctrl-C caused it, and the exit code would be 1.
+            return
+        from lockfast.flow import observed
+
         if holding.ask.block > 1:
             if held_us is not None:
                 observed.report_returned(self, holding, held_us)
