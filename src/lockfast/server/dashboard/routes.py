@@ -131,6 +131,7 @@ class Dashboard:
             "everything": caller.rights.everything,
             "insecure": self._server.authentication.anonymous,
             "store": self._server.label if caller.rights.everything else None,
+            "log": self._server.service("").store.capabilities.watch,
             "version": __version__,
             "panels": [panel.address for panel in self._panels],
         }

@@ -73,7 +73,7 @@ export function header(element, views, { logout }) {
       grants += row[1];
       if (row[6] !== null && (p99 === null || row[6] > p99)) p99 = row[6];
     }
-    put(cells.rate, (grants / 60).toFixed(grants >= 600 ? 0 : 1));
+    put(cells.rate, !picture.hasLog ? "–" : (grants / 60).toFixed(grants >= 600 ? 0 : 1));
     put(cells.p99, p99 === null ? "–" : duration(p99 * 1000));
     figures.setAttribute("data-waiting", waiting > 0);
   }

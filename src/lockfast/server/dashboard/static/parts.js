@@ -4,6 +4,8 @@ import { h, put, visible } from "./dom.js";
 import { addressOf, duration, elapsed } from "./format.js";
 import { picture } from "./picture.js";
 
+export const NO_LOG = "Not known: this store keeps no log of events.";
+
 // A cell with a link to a lock, refilled on every update.
 export function lockCell() {
   const kind = h("span", { class: "kind" });

@@ -33,6 +33,9 @@ class Picture {
   // The server's clock, by which all instants are given.
   now() { return Date.now() + this.#offset; }
 
+  // Without a log of events the page knows the present only.
+  get hasLog() { return this.hello.log !== false; }
+
   get isStale() { return this.state !== "live" || this.trouble !== ""; }
 
   subscribe(changed) {

@@ -3,7 +3,7 @@
 import { h, put, visible } from "../dom.js";
 import { count, plural, time } from "../format.js";
 import { List } from "../list.js";
-import { cell, live, lockCell, ownerCell, searchField } from "../parts.js";
+import { cell, live, lockCell, NO_LOG, ownerCell, searchField } from "../parts.js";
 import { picture } from "../picture.js";
 
 export const id = "events";
@@ -44,7 +44,7 @@ export function mount(element) {
     const found = text ? events.filter((event) => TEXTS.some((at) => String(event[at] ?? "").toLowerCase().includes(text))) : events.slice();
     found.reverse();
     put(summary, paused ? `Paused; ${plural(found.length, "event")}` : `${plural(found.length, "event")}${picture.leftOut ? `; ${count(picture.leftOut)} came too fast to be listed` : ""}`);
-    put(list.empty, !picture.loaded ? "Loading …" : events.length ? "No event matches." : "Nothing has happened yet.");
+    put(list.empty, !picture.loaded ? "Loading …" : events.length ? "No event matches." : picture.hasLog ? "Nothing has happened yet." : NO_LOG);
     list.show(found);
   }
   return live(changed, () => {});

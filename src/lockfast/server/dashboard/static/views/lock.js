@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { h, svg, text, visible } from "../dom.js";
 import { count, duration, elapsed, plural, time } from "../format.js";
-import { live } from "../parts.js";
+import { live, NO_LOG } from "../parts.js";
 import { keyOf, picture } from "../picture.js";
 import { revoke } from "../revoke.js";
 
@@ -63,19 +63,19 @@ export function mount(element, context, [kind = "lock", name = ""]) {
       String(at + 1), text(claim.owner), mode(view, claim), String(claim.priority), counter(now - claim.for_ms, 1), counter(now + claim.left_ms, -1), text(claim.session),
     ]), [0, 3, 4, 5]), view.waiting_count > LINE_SHOWN ? h("p", { class: "dim" }, `and ${count(view.waiting_count - LINE_SHOWN)} more`) : null], "Nobody waits.");
     const owners = found.timeline.owners;
-    fill(past, owners.length, () => [
+    fill(past, picture.hasLog && owners.length, () => [
       h("ul", { class: "legend" }, owners.slice(0, 12).map(([owner, series]) => h("li", {}, svg(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 26 14" width="26" height="14"><rect class="s${series}" x="0" y="1" width="26" height="12" rx="3"/></svg>`), " ", text(owner)))),
       h("div", { class: "scroll drawing-box", tabindex: "0", role: "region", "aria-label": "Timeline" }, svg(found.timeline.svg)),
       h("p", { class: "dim" }, found.historyBegins ? `Events since ${time(found.historyBegins * 1000)} are known. Dashes are waits, bars are leases, a red end is a loss; point at a bar for its token.` : ""),
-    ], "Nothing is known of the last hour.");
+    ], picture.hasLog ? "Nothing is known of the last hour." : NO_LOG);
     const losses = found.events.filter((event) => event[2] === "revoked");
     fill(revoked, losses.length, () => table(["Time", "Taken from", "Token", "By", "Reason"], losses.reverse().slice(0, 50).map((event) => [
       time(event[1] * 1000), text(event[6]), event[9] ? String(event[9]) : "–", text(found.revokedBy[event[0]] ?? "not by this server"), text(event[10].replace(/^revoked: /, "")),
-    ]), [2]), "Nobody has revoked it in the last hour.");
+    ]), [2]), picture.hasLog ? "Nobody has revoked it in the last hour." : NO_LOG);
     fill(events, found.events.length, () => table(["Time", "Event", "Owner", "Mode", "Token", "Detail"], found.events.slice(-50).reverse().map((event) => [
       time(event[1] * 1000), h("span", { class: `event ${visible(event[2])}` }, event[2].replace("_", " ")), text(event[6]), event[5],
       event[9] && kind !== "semaphore" ? String(event[9]) : "–", text(event[10]),
-    ]), [4]), "No events are known.");
+    ]), [4]), picture.hasLog ? "No events are known." : NO_LOG);
     tick();
   }
 

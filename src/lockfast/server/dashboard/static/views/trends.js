@@ -3,7 +3,7 @@
 import uPlot from "../vendor/uPlot.esm.js";
 import { h, put } from "../dom.js";
 import { duration, percent, time } from "../format.js";
-import { live } from "../parts.js";
+import { live, NO_LOG } from "../parts.js";
 import { picture } from "../picture.js";
 
 export const id = "trends";
@@ -55,7 +55,8 @@ export function mount(element) {
     drawnAt = performance.now();
     put(note, picture.historyBegins
       ? `The last hour, in steps of ten seconds. The server has read the log since ${time(picture.historyBegins * 1000)}; it reads only while somebody looks.`
-      : "Nothing has happened yet.");
+      : picture.hasLog ? "Nothing has happened yet." : NO_LOG);
+    grid.hidden = !picture.hasLog;
     const slots = timeline();
     for (const chart of charts) chart.show(slots);
   }
