@@ -1,4 +1,4 @@
-"""Without a log of events, as on ZooKeeper, the page claims nothing about the past."""
+"""Without a log of events, as on a majority of nodes, the page claims nothing about the past."""
 
 from __future__ import annotations
 

@@ -96,6 +96,8 @@ def unreachable(label: str, error: BaseException) -> StoreError:
     is_tls_error = isinstance(error, ssl.SSLError)
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     advice = "check whether this port uses TLS" if is_tls_error else CHECK_ADDRESS
+    if is_tls_error and "ALERT" in reason:
+        advice = "check whether it requires a client certificate: ?cert=file&key=file"
     return StoreUnavailableError(label, f"cannot be reached ({reason})", advice)
 
 

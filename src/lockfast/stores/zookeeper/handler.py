@@ -26,6 +26,20 @@ _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR | select.POLLNVAL
 _WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
+class QuietLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only in stubs
+    """kazoo's logger, with its warnings at level DEBUG.
+
+    kazoo warns about every single attempt to connect, as often as once a second for the length of
+    an outage, which our own log reports once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("kazoo.client"), {})
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(logging.DEBUG if level == logging.WARNING else level, msg, *args, **kwargs)
+
+
 class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Without worker threads: kazoo's connection thread calls callbacks itself."""
 

@@ -20,6 +20,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from lockfast.errors import (
+    CHECK_ADDRESS,
     AccessDeniedError,
     OutcomeUnknownError,
     StoreError,
@@ -31,7 +32,7 @@ from lockfast.stores.derived.machine import ThisMachine
 from lockfast.stores.http.members import unreachable
 from lockfast.stores.zookeeper import transport as t
 from lockfast.stores.zookeeper.address import Address
-from lockfast.stores.zookeeper.handler import DirectHandler
+from lockfast.stores.zookeeper.handler import DirectHandler, QuietLog
 from lockfast.stores.zookeeper.transport import (
     Answer,
     Flight,
@@ -135,7 +136,8 @@ class KazooFlight:
                     raise OutcomeUnknownError(label, what) from None
                 if self.link.failure is not None:
                     raise unreachable(label, self.link.failure) from None
-                raise StoreUnavailableError(label, what) from None
+                advice = "" if self.link.timeout_ms else CHECK_ADDRESS
+                raise StoreUnavailableError(label, what, advice) from None
         return found
 
 
@@ -187,6 +189,7 @@ class KazooLink:
             read_only=False,  # a server that is cut off from the others cannot grant locks
             connection_retry=retry,
             handler=DirectHandler(self._address),
+            logger=QuietLog(),
             **self._address.client_options(),
         )
         self._acl = client.default_acl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from lockfast.errors import StoreMisconfiguredError
 from lockfast.ports import Store
@@ -13,7 +14,7 @@ from lockfast.stores.zookeeper.address import Address, parse
 
 def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
     address = parse(url)
-    _require_kazoo(url)
+    _require_kazoo(address)
     from lockfast.stores.zookeeper import ZooKeeperStore
     from lockfast.stores.zookeeper.network import KazooNetwork
 
@@ -26,17 +27,24 @@ def open_store(url: StoreUrl, face: Face, *, death_watch: bool = True) -> Store:
 
 
 def open_maintenance(url: StoreUrl) -> Maintenance:
-    _require_kazoo(url)
-    return ZooKeeperMaintenance(parse(url))
+    address = parse(url)
+    _require_kazoo(address)
+    return ZooKeeperMaintenance(address)
 
 
-def _require_kazoo(url: StoreUrl) -> None:
+def _require_kazoo(address: Address) -> None:
     try:
         import kazoo  # noqa: F401
     except ImportError:
         raise StoreMisconfiguredError(
-            url.label, "the package kazoo is not installed", "pip install 'lockfast[zookeeper]'"
+            address.label, "the package kazoo is not installed", "pip install 'lockfast[zookeeper]'"
         ) from None
+    if address.sasl and find_spec("puresasl") is None:
+        raise StoreMisconfiguredError(
+            address.label,
+            "sasl=on needs the package pure-sasl, which is not installed",
+            "pip install 'kazoo[sasl]'",
+        )
 
 
 class ZooKeeperMaintenance(Maintenance):
