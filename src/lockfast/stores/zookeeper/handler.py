@@ -5,14 +5,19 @@ closes an epoll instance four times per request, which takes half of the CPU tim
 passes every callback through a queue to one of two worker threads. Our callbacks only set flags and
 submit requests, neither of which blocks, so the connection thread can call them itself. It also
 builds a TLS context of its own for each connection; ours is that of the other stores.
+
+kazoo wakes that thread with one byte per request through a socket pair, which is full, and blocks,
+after 278 requests that were not sent because no server is reached. A `_Waker` counts instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import select
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +73,10 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         self.failure = None
         return connection
 
+    def create_socket_pair(self) -> tuple[_Waker, _Waker]:
+        waker = _Waker()
+        return waker, waker
+
     def dispatch_callback(self, callback: Any) -> None:
         try:
             callback.func(*callback.args)
@@ -97,3 +106,36 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
             [one for one in writable if events.get(one.fileno(), 0) & _WRITABLE],
             [],
         )
+
+
+class _Waker:
+    """Both ends of kazoo's socket pair: as many bytes can be received as were sent."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        # A signal handler may release a lease at any point.
+        self._mutex = threading.RLock()
+        self._count = 0
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def send(self, data: bytes) -> None:
+        with self._mutex:
+            is_first = not self._count
+            self._count += len(data)
+            if is_first:
+                self._writer.send(b"\0")
+
+    def recv(self, size: int) -> None:
+        with self._mutex:
+            self._count = max(0, self._count - size)
+            if not self._count:
+                with contextlib.suppress(BlockingIOError):
+                    self._reader.recv(16)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
