@@ -276,8 +276,14 @@ class Loader:
         moving, staying = queued[:count], queued[count:]
         found = await self._read_entries(one, bucket, moving)
         one.queued[bucket.node] = staying
-        for q in moving:
-            one.peeked.pop(q.of, None)
+        # A claim may have left since it was peeked at.
+        moved = {q.of for q in moving}
+        left = {f"{bucket.node}/{node}" for node in one.below.get(bucket.node, ())}
+        one.peeked = {
+            of: entry
+            for of, entry in one.peeked.items()
+            if of not in moved and (entry.bucket != bucket.node or entry.queued in left)
+        }
         buckets = list(one.document.buckets)
         at = buckets.index(bucket)
         if not staying and (bucket.is_sealed or bucket.node not in one.below):
