@@ -24,9 +24,13 @@ class UnreadableError(ValueError):
     """A stored value was not written by this version."""
 
 
+# Every stored number is an integer; `1e999` would be infinite, which `int` refuses differently.
+_decoder: Final = json.JSONDecoder(parse_float=int, parse_constant=int)
+
+
 def decode(text: str | bytes) -> Any:
     try:
-        return json.loads(text)
+        return _decoder.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError):
         raise UnreadableError(f"{text[:60]!r} is not JSON") from None
 

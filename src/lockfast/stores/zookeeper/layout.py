@@ -121,7 +121,7 @@ def session_of(node: str) -> str:
 def tomb_of(node: str) -> tuple[int, str]:
     """Return when a session was ended, and which one."""
     at_ms, _, session = node.partition(".")
-    return int(at_ms) if at_ms.isdigit() else 0, unquote(session)
+    return int(at_ms) if at_ms.isdecimal() else 0, unquote(session)
 
 
 def place_node(session: str, n: int) -> str:
@@ -158,8 +158,10 @@ def queued_in(bucket: Bucket, nodes: Iterable[str]) -> list[Queued]:
     """Return the claims with these nodes in a bucket in the order in which they joined it."""
     parsed: list[Queued] = []
     for node in nodes:
+        if node.count(".") < 2:
+            continue  # not a claim
         rank, *session, n, number = node.split(".")
-        if len(rank) == RANK and n.isdigit() and number.isdigit():
+        if len(rank) == RANK and n.isdecimal() and number.isdecimal():
             parsed.append(Queued(int(number), node, unquote(".".join(session)), int(n), rank))
     found: list[Queued] = []
     highest = bucket.start[:RANK]

@@ -7,6 +7,8 @@ that has lost its session stops its client and is never used again.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -42,6 +44,8 @@ from lockfast.stores.zookeeper.transport import (
     Stat,
     Waiting,
 )
+
+_log = logging.getLogger("lockfast.zookeeper")
 
 CREATE2, CREATE_CONTAINER, ERROR = 15, 19, -1
 EPHEMERAL, SEQUENCE, CONTAINER = 1, 2, 4
@@ -238,12 +242,14 @@ class KazooLink:
         flight = self.submit([t.Get(path, True)])
 
         def answered(_: Any) -> None:
-            try:
+            answer = None
+            with contextlib.suppress(StoreError, LinkLostError):
                 (answer,) = flight.answers()
-            except (StoreError, LinkLostError):
-                on_answer(None)
-            else:
+            try:
                 on_answer(answer)
+            except Exception:
+                # An error must not end the connection thread, and with it the session.
+                _log.exception("a callback for a ZooKeeper watch failed")
 
         flight.results[0].rawlink(answered)
 

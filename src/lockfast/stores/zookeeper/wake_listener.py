@@ -169,7 +169,7 @@ class ZooKeeperWakeListener:
             self._rung = stat.version
         try:
             rings, documents = k.rings_from(self._context.label, answer.data, stat)
-        except ValueError:
+        except (ValueError, StoreError):  # not readable, or of another schema
             rings, documents, was_one = [], [], False
         # Before a grant is delivered: the caller may release at once.
         for name, version, document in documents:
