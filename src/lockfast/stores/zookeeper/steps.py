@@ -18,7 +18,7 @@ from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.reasons import ALREADY_RELEASED
 from lockfast.core.rows import entered_of
 from lockfast.core.table import Table
-from lockfast.errors import StoreUnavailableError
+from lockfast.errors import StoreError, StoreUnavailableError
 from lockfast.stores.derived import steps
 from lockfast.stores.derived.steps import (
     LIMITS,
@@ -58,11 +58,20 @@ from lockfast.stores.zookeeper.transport import (
     Exists,
     LinkLostError,
     Multi,
+    Operation,
 )
 from lockfast.stores.zookeeper.view import View
 
 MOVES: Final = 24
 """The most claims that one multi grants; the next multi continues."""
+REQUEST_MAX: Final = 1_000_000
+"""The largest multi, in bytes. A server cuts the connection of a client that sends it more than
+its `jute.maxbuffer`, 1 MiB by default."""
+ROOM: Final = 100_000
+"""Claims enter and are granted only while this much of it is left: for a window of claims that the
+next step may have to read, with their texts."""
+OPERATION_SIZE: Final = 80
+"""How many bytes an operation adds to its path and data, at most."""
 WRITTEN_MS: Final = 20
 """How long a resource that other clients use is assumed to be as we last knew it. A worker that
 releases a lock often asks for it again immediately."""
@@ -102,6 +111,7 @@ class Step:
         self._met: OwnClaim | None = None
         """The claim that the command is about, as its session knew it initially."""
         self._lag_ms = 0
+        self._moves = MOVES
         self.unsettled: list[Place] = []
         """Resources where more can be granted than fits into one multi."""
 
@@ -139,6 +149,17 @@ class Step:
             except Missing as missing:
                 await self._loader.read_on(missing)
                 continue
+            if self._is_too_large(size := size_of(plan.operations)):
+                if self._is_guess:
+                    await self._load()
+                elif isinstance(self._command, c.Enter):
+                    what = "the size of a queue's document in bytes"
+                    return Outcome(c.Refused(c.WHY_TOO_LARGE, what, size, REQUEST_MAX - ROOM))
+                elif not self._moves:
+                    raise StoreError(self._context.label, "the step does not fit into one multi")
+                else:
+                    self._moves //= 2
+                continue
             if not plan.operations and self._is_guess:
                 # Nothing would be written that checks the assumption.
                 await self._load()
@@ -159,6 +180,10 @@ class Step:
                 return outcome
             await self._conflicts.another()
             await self._load()
+
+    def _is_too_large(self, size: int) -> bool:
+        """Return whether a multi of this size must not be sent, while the step may grant claims."""
+        return size > (REQUEST_MAX - ROOM if self._moves else REQUEST_MAX)
 
     async def _checked(self, reply: Reply) -> Reply:
         """Return a reply that rests on reads only, or Ended if another client ended the session."""
@@ -275,7 +300,7 @@ class Step:
     def _decide(self, view: View) -> tuple[Reply, list[Wake]]:
         now_ms, wall_us, _ = self._instant
         table = Table(view, LIMITS)
-        table.moves_left = MOVES
+        table.moves_left = self._moves
         command = self._command
         if isinstance(command, Purge):
             reply, wakes = table.end_apart(
@@ -296,7 +321,9 @@ class Step:
                 entered.entered_ms += self._lag_ms
         else:
             reply, wakes = table.apply(command, now_ms, wall_us)
-        self.unsettled = [Place(row.kind, row.name, "") for row in table.unsettled]
+        # Without room for another grant, the claims go on waiting.
+        unsettled = table.unsettled if self._moves else []
+        self.unsettled = [Place(row.kind, row.name, "") for row in unsettled]
         return self._dated(view, reply), wakes
 
     def _plan(self, view: View, wakes: list[Wake]) -> Plan:
@@ -445,6 +472,14 @@ class Step:
         is_gone = isinstance(command, c.Look) and isinstance(reply, c.Gone)
         if is_gone and (own.id, getattr(command, "n", 0)) not in view.before:
             own.missed(getattr(command, "n", 0), self._met)
+
+
+def size_of(operations: Iterable[Operation]) -> int:
+    """Return the size of a multi, or slightly more."""
+    return sum(
+        len(one.path.encode()) + len(getattr(one, "data", b"")) + OPERATION_SIZE
+        for one in operations
+    )
 
 
 async def settle(requests: Requests, places: Iterable[Place]) -> Outcome:
