@@ -8,6 +8,7 @@ decides again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
@@ -29,16 +30,18 @@ from lockfast.stores.derived.stored import resolved
 from lockfast.stores.derived.view import ClaimId, Name
 from lockfast.stores.etcd import layout as k
 from lockfast.stores.etcd.batches import Committed
-from lockfast.stores.etcd.errors import SessionMovedError
+from lockfast.stores.etcd.errors import LeaseGoneError, SessionMovedError
 from lockfast.stores.etcd.execution import READS_MAX, Execution
 from lockfast.stores.etcd.layout import Base, KnownBase
 from lockfast.stores.etcd.owned import OwnSession
 from lockfast.stores.etcd.plan import Plan, TooLargeError
-from lockfast.stores.etcd.requests import Known, Kv, Range
+from lockfast.stores.etcd.requests import REVOKE, Known, Kv, Range
 from lockfast.stores.etcd.view import WINDOW, Missing, View, others_of, queue_of
 
 MOVES: Final = 20
 """The most claims that one transaction grants; the next transaction continues."""
+LEFT_MS: Final = 60_000
+"""Leases that are not longer than this are left to expire when they are not needed any more."""
 TAIL_READ: Final = 16
 """Claims of lower priority may be last, so reading one key of the tail is not enough."""
 
@@ -90,6 +93,8 @@ class Step:
         change."""
         self._seen: View | None = None
         """The rows of the last attempt."""
+        self._unused: list[tuple[int, int]] = []
+        """Leases that bound nothing any more, and their lengths in milliseconds."""
         self.unsettled: list[c.Place] = []
         """Resources where more can be granted than fits into one transaction."""
 
@@ -102,6 +107,7 @@ class Step:
             outcome = await self._run()
         finally:
             self._conflicts.over()
+        await self._revoke_unused()
         return outcome._replace(reply=await self._dated(outcome.reply))
 
     async def _run(self) -> Outcome:
@@ -140,8 +146,25 @@ class Step:
                 self._moves //= 2
                 continue
             if isinstance(sent, Committed):
+                if isinstance(self._command, c.Leave):
+                    self._unused += self._bounds(self._command.n)
                 return self._committed(plan, reply, sent)
             known = None if await self._conflicts.another() else sent
+
+    async def _revoke_unused(self) -> None:
+        """End leases that would otherwise last for a long max_hold after the claim has left."""
+        for lease, span_ms in self._unused:
+            if span_ms > LEFT_MS:
+                with suppress(StoreError, LeaseGoneError):
+                    await self._execution.call(REVOKE, ID=str(lease))
+
+    def _bounds(self, n: int) -> Iterator[tuple[int, int]]:
+        """Yield the lease that bounds a claim which had been granted, and the max_hold."""
+        view, of = self._seen, (getattr(self._command, "session", ""), n)
+        before = view.before.get(of) if view is not None and view.instant.by_server else None
+        lasting = view.known.get(k.bound_key(*of)) if view is not None else None
+        if before is not None and before.until_ms and lasting is not None:
+            yield lasting.lease, before.max_hold_ms
 
     async def _dated(self, reply: Reply) -> Reply:
         """Return a reply that says since when the holder of a claim may count its max_hold.
@@ -161,13 +184,10 @@ class Step:
         return reply
 
     async def _begin_hold(self, n: int, granted: c.Granted) -> c.Granted:
-        view, of = self._seen, (getattr(self._command, "session", ""), n)
-        before = view.before.get(of) if view is not None and view.instant.by_server else None
-        lasting = view.known.get(k.bound_key(*of)) if view is not None else None
-        if before is None or not before.until_ms or lasting is None:
-            return granted
-        is_in_time = await self._execution.keep_alive(lasting.lease)
-        return granted._replace(for_ms=0 if is_in_time else before.max_hold_ms)
+        for lease, max_hold_ms in self._bounds(n):
+            is_in_time = await self._execution.keep_alive(lease)
+            return granted._replace(for_ms=0 if is_in_time else max_hold_ms)
+        return granted
 
     # ── reading ──────────────────────────────────────────────────────────────────────
 
@@ -292,8 +312,12 @@ class Step:
         wanted = list(self._wants) if len(self._wants) <= READS_MAX else []
         proposal, entered = plan.proposal(leases, wanted), self._entered(plan.view)
         if own is not None and entered is not None:
-            return await execution.propose_enter(own, entered, proposal, wanted)
-        return await execution.propose(proposal, wanted)
+            sent = await execution.propose_enter(own, entered, proposal, wanted)
+        else:
+            sent = await execution.propose(proposal, wanted)
+        if not isinstance(sent, Committed):
+            self._unused += zip(leases, plan.spans, strict=True)
+        return sent
 
     def _committed(self, plan: Plan, reply: Reply, committed: Committed) -> Outcome:
         view, revision, context = plan.view, committed.answer.revision, self._execution.context
