@@ -85,8 +85,9 @@ async def open_session(requests: Requests, own: OwnSession, command: c.Open) -> 
         (node,) = await requests.call(Exists(paths.session(own.id)))
         if node.stat is None or node.stat.version:
             return c.Ended(EXPIRED)
-    own.row = record.row(own.id, now.now_ms + command.ttl_ms)
+    # Before the session counts as open: another attempt would not raise the base.
     await raise_base(requests)
+    own.row = record.row(own.id, now.now_ms + command.ttl_ms)
     await _tidy(requests, now)
     return c.Done(found=False)
 
