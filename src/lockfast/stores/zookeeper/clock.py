@@ -3,7 +3,8 @@
 A write is dated by the leader between its sending and the arrival of its answer, which may be much
 later if this process was stopped. So of recent answers, the one that shows the latest time gives
 the lower bound of the leader's clock, and the one that shows the earliest gives the upper bound.
-Bounds become wider with time, since the two clocks may run at different rates.
+Bounds become wider with time, since the two clocks may run at different rates. An answer that
+contradicts them shows that the leader's clock has been set, and replaces both.
 
 Whatever must not end early, such as a closing or another client's `max_hold`, is judged by the
 lower bound; how long ago a claim of our own was granted, by the upper bound.
@@ -40,10 +41,13 @@ class LeadersClock:
         """
         lower = _Bound(mtime_ms - now_ms - 1, now_ms)
         upper = _Bound(mtime_ms - sent_ms + 1, sent_ms)
-        is_first |= not self.has_heard
-        if is_first or lower.ahead_ms + now_ms >= self.at_least_ms(now_ms):
+        is_behind = upper.ahead_ms + now_ms < self.at_least_ms(now_ms)
+        is_ahead = lower.ahead_ms + now_ms > self.at_most_ms(now_ms)
+        # If the bounds contradict each other, the clock has been set.
+        is_new = is_first or is_behind or is_ahead or not self.has_heard
+        if is_new or lower.ahead_ms + now_ms >= self.at_least_ms(now_ms):
             self._lower = lower
-        if is_first or upper.ahead_ms + now_ms <= self.at_most_ms(now_ms):
+        if is_new or upper.ahead_ms + now_ms <= self.at_most_ms(now_ms):
             self._upper = upper
         self.has_heard = True
 
