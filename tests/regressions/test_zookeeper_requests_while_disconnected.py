@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from types import SimpleNamespace
 
 import lockfast
 import lockfast.aio
@@ -47,18 +47,21 @@ async def ask_in_vain(proxy: Proxy) -> None:
         proxy.heal()
 
 
-def test_every_request_is_seen_once() -> None:
-    reader, writer = DirectHandler().create_socket_pair()
-    select: Any = DirectHandler().select
-    assert not select([reader], [], [], 0)[0]
+def test_requests_in_the_queue_count_and_not_bytes() -> None:
+    handler, client = DirectHandler(), SimpleNamespace(_queue=[])
+    handler.client = client
+    reader, writer = handler.create_socket_pair()
     for _ in range(REQUESTS):
+        client._queue.append("a request")
         writer.send(b"\0")
-    for _ in range(REQUESTS):
-        assert select([reader], [], [], 0)[0]
+    client._queue.append("one whose sender was interrupted")
+    while client._queue:
+        assert handler.select([reader], [], [], 60)[0] == [reader]
+        client._queue.pop()
         reader.recv(1)
-    assert not select([reader], [], [], 0)[0]
+    assert not handler.select([reader], [], [], 0)[0]
     reader.recv(1)  # as kazoo does if it finds nothing to send
     writer.send(b"\0")
-    assert select([reader], [], [], 0)[0]
+    assert handler.select([reader], [], [], 60)[0] == [reader]
     writer.close()
     reader.close()

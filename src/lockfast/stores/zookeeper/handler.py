@@ -6,8 +6,10 @@ passes every callback through a queue to one of two worker threads. Our callback
 submit requests, neither of which blocks, so the connection thread can call them itself. It also
 builds a TLS context of its own for each connection; ours is that of the other stores.
 
-kazoo wakes that thread with one byte per request through a socket pair, which is full, and blocks,
-after 278 requests that were not sent because no server is reached. A `_Waker` counts instead.
+kazoo wakes that thread with one byte per request through a socket pair. The pair is full, and
+blocks, after 278 requests that were not sent because no server is reached; and if a signal handler
+raises between a request and its byte, every request from then on is sent only when the next one is.
+With a `_Waker`, requests in kazoo's queue count, and not bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import logging
 import math
 import select
 import socket
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
     """Without worker threads: kazoo's connection thread calls callbacks itself."""
 
     name = "lockfast_direct_handler"
+    client: Any = None
+    """The client that uses this handler."""
 
     def __init__(self, address: Address) -> None:
         super().__init__()
@@ -100,41 +103,36 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         poll = select.poll()
         for descriptor, mask in masks.items():
             poll.register(descriptor, mask)
+        client = self.client
+        is_wanted = client is not None and bool(client._queue)
+        woken = [one for one in readable if is_wanted and isinstance(one, _Waker)]
+        timeout = 0 if woken else timeout
         events = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
         return (
-            [one for one in readable if events.get(one.fileno(), 0) & _READABLE],
+            [one for one in readable if one in woken or events.get(one.fileno(), 0) & _READABLE],
             [one for one in writable if events.get(one.fileno(), 0) & _WRITABLE],
             [],
         )
 
 
 class _Waker:
-    """Both ends of kazoo's socket pair: as many bytes can be received as were sent."""
+    """Both ends of kazoo's socket pair: wakes the connection thread to look at its queue."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # A signal handler may release a lease at any point.
-        self._mutex = threading.RLock()
-        self._count = 0
 
     def fileno(self) -> int:
         return self._reader.fileno()
 
     def send(self, data: bytes) -> None:
-        with self._mutex:
-            is_first = not self._count
-            self._count += len(data)
-            if is_first:
-                self._writer.send(b"\0")
+        with contextlib.suppress(BlockingIOError):  # the thread is woken as it is
+            self._writer.send(data)
 
-    def recv(self, size: int) -> None:
-        with self._mutex:
-            self._count = max(0, self._count - size)
-            if not self._count:
-                with contextlib.suppress(BlockingIOError):
-                    self._reader.recv(16)
+    def recv(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(4096)
 
     def close(self) -> None:
         self._writer.close()

@@ -196,6 +196,7 @@ class KazooLink:
             logger=QuietLog(),
             **self._address.client_options(),
         )
+        client.handler.client = client
         self._acl = client.default_acl
         self._opened = client.handler.async_result()
         connect = client._connection._connect
