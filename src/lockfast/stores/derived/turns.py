@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from lockfast.stores.derived.view import Name
 
 
+@dataclass(eq=False)
+class _Waiter:
+    signal: Signal
+    until_ms: int
+    """When its step is over."""
+    has_turn: bool = False
+
+
 @dataclass
 class _Line:
     """The steps at one resource: one has its turn, the others wait for theirs."""
 
     until_ms: int
     """When the step that has its turn is over, even if an interruption kept it from saying so."""
-    waiting: list[tuple[Signal, int]] = field(default_factory=list)
-    """The signals of the others, and when each of them is over."""
+    waiting: list[_Waiter] = field(default_factory=list)
 
 
 class Turns:
@@ -59,37 +66,38 @@ class Turn:
         if self._line is not None:
             return False
         turns = self.turns
-        with turns.mutex:
-            now_ms = turns.now_ms()
-            line = turns.lines.get(self.name)
-            if line is None or line.until_ms < now_ms:
-                self._line = turns.lines[self.name] = _Line(self.until_ms)
-                return False
-            signal = self.make_signal()
-            mine = signal, self.until_ms
-            line.waiting.insert(0 if self.goes_first else len(line.waiting), mine)
+        mine = _Waiter(self.make_signal(), self.until_ms)
+        line: _Line | None = None
         try:
-            await signal.wait(max(1, (self.until_ms - now_ms) // 2))
+            with turns.mutex:
+                now_ms = turns.now_ms()
+                line = turns.lines.get(self.name)
+                if line is None or line.until_ms < now_ms:
+                    self._line = turns.lines[self.name] = _Line(self.until_ms)
+                    return False
+                line.waiting.insert(0 if self.goes_first else len(line.waiting), mine)
+            await mine.signal.wait(max(1, (self.until_ms - now_ms) // 2))
         finally:
             with turns.mutex:
-                if mine in line.waiting:
-                    line.waiting.remove(mine)
-                else:
+                if mine.has_turn:
                     self._line = line
+                elif line is not None and mine in line.waiting:
+                    line.waiting.remove(mine)
         if self._line is None:
             raise TimeoutError
         return True
 
     def end(self) -> None:
-        """Give the turn to the next step."""
-        line, self._line = self._line, None
+        """Give the turn to the next step. Call it again if it was interrupted."""
+        line = self._line
         if line is None:
             return
         with self.turns.mutex:
             if line.waiting:
-                following, line.until_ms = line.waiting.pop(0)
-            else:
-                if self.turns.lines.get(self.name) is line:
-                    del self.turns.lines[self.name]
-                return
-        following.set()
+                following = line.waiting[0]
+                following.has_turn, line.until_ms = True, following.until_ms
+                following.signal.set()
+                del line.waiting[0]
+            elif self.turns.lines.get(self.name) is line:
+                del self.turns.lines[self.name]
+            self._line = None

@@ -90,6 +90,8 @@ class _Batch:
     concerned: set[str] = field(default_factory=set)
     """Scopes that its transactions write or compare."""
     tokens: int = 0
+    was_sent: bool = False
+    """Whether its caller has begun to send it."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -137,11 +139,15 @@ class Batches:
         if not self._together:
             return await self._send_alone(proposal, until_ms)
         item = _Item(proposal, until_ms, self._make_signal())
-        with self._mutex:
-            self._waiting.append(item)
-        await self._wait(item)
-        if item.leads is not None:
-            await self._lead(item.leads)
+        try:
+            with self._mutex:
+                self._waiting.append(item)
+            await self._wait(item)
+            if item.leads is not None:
+                await self._lead(item.leads)
+        except BaseException:
+            self._withdraw(item)
+            raise
         outcome = item.outcome
         if isinstance(outcome, BaseException):
             raise outcome
@@ -152,63 +158,88 @@ class Batches:
 
     async def _wait(self, item: _Item) -> None:
         """Wait until the transaction was sent, or this caller must send it."""
-        try:
+        self._appoint()
+        # Leave half of the time for the request itself.
+        left_ms = (item.until_ms - self._network.now_ms()) // 2
+        if item.leads is not None or await item.signal.wait(max(1, left_ms)):
+            return
+        with self._mutex:
+            if item in self._waiting:
+                self._waiting.remove(item)
+                item.outcome = StoreBusyError(self._label, QUEUED_TOO_LONG, "retry")
+
+    def _withdraw(self, item: _Item) -> None:
+        """Forget a transaction whose caller was interrupted, wherever that was."""
+        with self._mutex:
+            if item in self._waiting:
+                self._waiting.remove(item)
+            batch, item.leads = item.leads, None
+            if batch is not None and not batch.was_sent:
+                self._return(batch, [other for other in batch.items if other is not item])
+        if batch is not None and batch.was_sent:
+            self._finish(batch)
+        else:
             self._appoint()
-            # Leave half of the time for the request itself.
-            left_ms = (item.until_ms - self._network.now_ms()) // 2
-            if item.leads is not None or await item.signal.wait(max(1, left_ms)):
-                return
-            with self._mutex:
-                if item in self._waiting:
-                    self._waiting.remove(item)
-                    item.outcome = StoreBusyError(self._label, QUEUED_TOO_LONG, "retry")
-        except BaseException:
-            with self._mutex:
-                if item in self._waiting:
-                    self._waiting.remove(item)
-                batch, item.leads = item.leads, None
-                if batch is not None:  # this caller was to send the batch: another must
-                    self._in_flight.remove(batch)
-                    self._waiting[:0] = [other for other in batch.items if other is not item]
-            self._appoint()
-            raise
+
+    def _return(self, batch: _Batch, items: list[_Item]) -> None:
+        """Let the transactions of a batch that was not sent wait again."""
+        if batch in self._in_flight:
+            self._in_flight.remove(batch)
+        self._waiting[:0] = [item for item in items if item not in self._waiting]
 
     async def _lead(self, batch: _Batch) -> None:
         """Send a batch, signal its outcome to every caller, and appoint the next sender."""
-        items = batch.items
         try:
+            batch.was_sent = True
+            items = batch.items
             if len(items) == 1 or not await self._send_together(items):
                 for item in items:
                     await self._send_item(item)
         except Exception as error:
-            for item in items:
+            for item in batch.items:
                 item.outcome = error
         finally:
-            with self._mutex:
+            self._finish(batch)
+
+    def _finish(self, batch: _Batch) -> None:
+        """Signal the outcome of a batch; again, if an interruption kept it from being done."""
+        with self._mutex:
+            if batch in self._in_flight:
                 self._in_flight.remove(batch)
-            self._appoint()
-            for item in items:
-                if item.outcome is None:
-                    item.outcome = OutcomeUnknownError(
-                        self._label, "the request was cancelled", "retry"
-                    )
-                item.signal.set()
+        self._appoint()
+        for item in batch.items:
+            if item.outcome is None:
+                item.outcome = OutcomeUnknownError(
+                    self._label, "the request was cancelled", "retry"
+                )
+            item.signal.set()
 
     def _appoint(self) -> None:
         """Form batches of the waiting transactions, and signal a caller of each to send it."""
-        while True:
-            with self._mutex:
-                batch = self._next_batch() if self._waiting else None
-                if not batch:
-                    return
-                self._in_flight.append(batch)
-                leader = max(batch.items, key=lambda item: item.until_ms)
-                leader.leads = batch
-            leader.signal.set()
+        batch = _Batch()
+        try:
+            while True:
+                with self._mutex:
+                    batch = _Batch()
+                    self._fill(batch)
+                    if not batch:
+                        return
+                    self._in_flight.append(batch)
+                    leader = max(batch.items, key=lambda item: item.until_ms)
+                    leader.leads = batch
+                leader.signal.set()
+        except BaseException:
+            leaders = [item for item in batch.items if item.leads is batch]
+            for item in leaders:
+                item.signal.set()
+            if not leaders:
+                with self._mutex:
+                    self._return(batch, batch.items)
+            raise
 
-    def _next_batch(self) -> _Batch:
-        """Take a batch of the waiting transactions; it is empty if they must wait."""
-        batch, sent = _Batch(), self._in_flight
+    def _fill(self, batch: _Batch) -> None:
+        """Move waiting transactions into a new batch; it stays empty if they must wait."""
+        sent = self._in_flight
         share = ceil((len(self._waiting) + sum(map(len, sent))) / IN_FLIGHT_MAX)
         share = min(share, TOGETHER_MAX)
         if len(sent) < IN_FLIGHT_MAX and (len(self._waiting) >= share or not sent):
@@ -218,7 +249,6 @@ class Batches:
                 for item in self._waiting
                 if not busy.isdisjoint(item.proposal.concerns) or not batch.add(item, share)
             ]
-        return batch
 
     async def _send_item(self, item: _Item) -> None:
         try:

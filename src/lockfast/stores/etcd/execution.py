@@ -70,17 +70,22 @@ class Execution:
         That caller joins the queue only after its attempt to take the lock has failed. Callers of
         the same client that came later would be ahead of it.
         """
-        turn, busy = self.turn([("entering", prefix)]), self.context.busy
+        turn = self.turn([("entering", prefix)])
+        if turn is None:
+            yield
+            return
         try:
-            if turn is not None:
-                with suppress(TimeoutError):
-                    await turn.take()
-                if prefix in busy:
-                    turn.end()  # the others may join the queue at the same time
+            with suppress(TimeoutError):
+                await turn.take()
+            if prefix in self.context.busy:
+                turn.end()  # the others may join the queue at the same time
             yield
         finally:
-            if turn is not None:
+            try:
                 turn.end()
+            except BaseException:
+                turn.end()  # it was interrupted
+                raise
 
     async def read(self, wanted: Iterable[Range]) -> Known:
         """Read all these ranges at one revision."""

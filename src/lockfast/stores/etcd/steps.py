@@ -106,7 +106,11 @@ class Step:
         try:
             outcome = await self._run()
         finally:
-            self._conflicts.over()
+            try:
+                self._conflicts.over()
+            except BaseException:
+                self._conflicts.over()  # it was interrupted
+                raise
         await self._revoke_unused()
         return outcome._replace(reply=await self._dated(outcome.reply))
 

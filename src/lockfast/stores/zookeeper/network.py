@@ -12,10 +12,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kazoo import exceptions as kz
-from kazoo.client import KazooClient
+from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState, KeeperState
@@ -157,6 +158,18 @@ def _answer(value: Any) -> Answer:
     return Answer()
 
 
+def _call(client: Any, refuse: Callable[..., Any], request: Any, result: Any) -> None:
+    """Queue a request as kazoo does, which takes Ctrl-C for a closed connection."""
+    if client._state in CLOSED_STATES:
+        refuse(request, result)
+        return
+    client._queue.append((request, result))
+    try:
+        client._connection._write_sock.send(b"\0")
+    except (OSError, AttributeError):  # it was closed just now
+        result.set_exception(kz.ConnectionClosedError("Connection has been closed"))
+
+
 class KazooLink:
     def __init__(
         self,
@@ -197,6 +210,7 @@ class KazooLink:
             **self._address.client_options(),
         )
         client.handler.client = client
+        client._call = partial(_call, client, client._call)
         self._acl = client.default_acl
         self._opened = client.handler.async_result()
         connect = client._connection._connect

@@ -128,7 +128,11 @@ class Step:
         try:
             return await self._run()
         finally:
-            self._conflicts.over()
+            try:
+                self._conflicts.over()
+            except BaseException:
+                self._conflicts.over()  # it was interrupted
+                raise
 
     async def _run(self) -> Outcome:
         if isinstance(self._command, TAKES_TURN):
