@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from lockfast.core import numbers
-from lockfast.core.commands import Reply, Wake
+from lockfast.core.commands import WAKE_LOOK, Leave, Reply, Wake
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Deliver, Signal
 from lockfast.stores.derived.machine import Machine
 
 TIDY_EVERY_MS: Final = 60_000
+LOOKED_AT_MAX: Final = 16
+"""Claims of one session that are looked at for one reason; keep-alives look at all."""
 
 ClaimT = TypeVar("ClaimT")
 
@@ -203,6 +205,22 @@ class OwnSessions(Generic[SessionT]):
         with self._mutex:
             self._arrival = max(self._arrival + 1, at_least)
             return (self._arrival << self._salt_bits) + self._salt
+
+    def look_again(self, command: Leave) -> None:
+        """Let claims of this process be looked at after a release that found its claim gone.
+
+        An earlier attempt of it may have been executed and granted one of them. That step would
+        have told it, but its reply was lost, or its caller was interrupted.
+        """
+        names = {place[:2] for place in command.places}
+        for session in self.all():
+            with session.mutex:
+                waiting = [
+                    n
+                    for n, claim in sorted(session.claims.items())
+                    if any(place[:2] in names for place in claim.places)
+                ]
+            self.deliver(Wake("", session.id, n, WAKE_LOOK) for n in waiting[:LOOKED_AT_MAX])
 
     def deliver(self, wakes: Iterable[Wake]) -> None:
         """Wake sessions of this process; call after the commit."""

@@ -86,7 +86,11 @@ async def _leave(execution: Execution, command: c.Leave) -> Outcome:
         own.finish(command.n)
     await execution.resolve_doubt(command.session, command.n)
     done = await shortcuts.leave(execution, command)
-    return done if isinstance(done, Outcome) else await run(execution, command, done)
+    if not isinstance(done, Outcome):
+        done = await run(execution, command, done)
+    if done.reply == c.Done(found=False):
+        execution.own.look_again(command)
+    return done
 
 
 async def _other(execution: Execution, command: Command) -> Outcome:

@@ -111,7 +111,10 @@ class ZooKeeperWire:
 
     async def _run(self, requests: Requests, command: Command) -> Outcome:
         step = Step(requests, command)
-        return await run_and_settle(step, lambda settle: Step(requests, settle))
+        outcome = await run_and_settle(step, lambda settle: Step(requests, settle))
+        if isinstance(command, c.Leave) and outcome.reply == c.Done(found=False):
+            self.context.own.look_again(command)
+        return outcome
 
     async def _open(self, own: OwnSession, command: c.Open, until_ms: int) -> Reply:
         timeout_ms = sessions.link_timeout_ms(command.ttl_ms)
