@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import lockfast
 import lockfast.aio
+from lockfast.stores.registry import parse_url
+from lockfast.stores.zookeeper.address import parse
 from lockfast.stores.zookeeper.handler import DirectHandler
 from tests.servers.proxy import Proxy
 from tests.servers.zookeeper import ZooKeeperEnsemble
@@ -48,7 +50,10 @@ async def ask_in_vain(proxy: Proxy) -> None:
 
 
 def test_requests_in_the_queue_count_and_not_bytes() -> None:
-    handler, client = DirectHandler(), SimpleNamespace(_queue=[])
+    handler, client = (
+        DirectHandler(parse(parse_url("zookeeper://127.0.0.1"))),
+        SimpleNamespace(_queue=[]),
+    )
     handler.client = client
     reader, writer = handler.create_socket_pair()
     for _ in range(REQUESTS):

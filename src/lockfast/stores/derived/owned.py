@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from lockfast.core import numbers
-from lockfast.core.commands import WAKE_LOOK, Leave, Reply, Wake
+from lockfast.core.commands import WAKE_LOOK, Leave, Place, Reply, Wake
 from lockfast.core.table import ENDED_KEPT_MS
 from lockfast.errors import StoreUnavailableError
 from lockfast.ports import Deliver, Signal
@@ -29,7 +29,15 @@ TIDY_EVERY_MS: Final = 60_000
 LOOKED_AT_MAX: Final = 16
 """Claims of one session that are looked at for one reason; keep-alives look at all."""
 
-ClaimT = TypeVar("ClaimT")
+
+class OwnClaim(Protocol):
+    """A claim of our own session, as each store remembers it."""
+
+    @property
+    def places(self) -> tuple[Place, ...]: ...
+
+
+ClaimT = TypeVar("ClaimT", bound=OwnClaim)
 
 
 @dataclass(eq=False)

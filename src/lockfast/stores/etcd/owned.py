@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from lockfast.core.checksum import checksum_of
-from lockfast.core.commands import HOLDING, REVOKED, WAITING
+from lockfast.core.commands import HOLDING, REVOKED, WAITING, Place
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import Claim, Session, copied
 from lockfast.stores.derived import owned
@@ -47,6 +47,10 @@ class OwnClaim:
         entered: Claim = copied(claim)
         entered.state, entered.token = WAITING, 0
         return cls(entered, slot)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.claim.places
 
     def keys(self) -> list[str]:
         """Return the claim's keys, one per place."""
