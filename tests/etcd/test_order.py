@@ -74,6 +74,19 @@ def test_a_clock_that_is_behind_overtakes_nobody(
     assert waiting(right) == [("r", 2), ("b", 2), ("r", 3), ("b", 3)]
 
 
+@pytest.mark.parametrize("queue", [True, False])
+def test_a_clock_that_is_behind_passes_no_reservation(
+    machines: tuple[Machine, Machine], queue: bool
+) -> None:
+    """The claim on both locks was there first, so it gets the free one as soon as both are free."""
+    right, behind = machines
+    here, there = (c.Place("lock", f"orders/{n}", "exclusive") for n in (42, 43))
+    assert isinstance(right.enter(1, here), c.Granted)
+    assert isinstance(right.enter(2, here, there), c.Queued)
+    reply = behind.send(c.Enter("b", 2, (there,), queue=queue))
+    assert isinstance(reply, c.Queued if queue else c.Busy)
+
+
 def test_a_clock_that_is_behind_leaves_priorities_alone(machines: tuple[Machine, Machine]) -> None:
     right, behind = machines
     place = c.Place("lock", "orders/42", "exclusive")

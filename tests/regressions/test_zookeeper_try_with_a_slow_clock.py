@@ -26,3 +26,15 @@ def test_a_reader_that_does_not_wait_does_not_pass_a_waiting_writer() -> None:
     assert isinstance(writer.enter(places=lock("a", "exclusive")), c.Queued)
     tried = slow.enter(2, places=lock("a", "shared"), queue=False, open=None)
     assert isinstance(tried, c.Busy)
+
+
+def test_one_that_does_not_wait_does_not_pass_a_reservation() -> None:
+    server = ModelServer()
+    holder, both, slow = (Client(server, name) for name in ("holder", "both", "slow"))
+    assert isinstance(slow.enter(places=lock("other", "exclusive")), c.Granted)
+    slow.store.context.clock = LeadersClock(-60_000)
+    assert isinstance(holder.enter(places=lock("a", "exclusive")), c.Granted)
+    places = (*lock("a", "exclusive"), *lock("b", "exclusive"))
+    assert isinstance(both.enter(places=places), c.Queued)
+    tried = slow.enter(2, places=lock("b", "exclusive"), queue=False, open=None)
+    assert isinstance(tried, c.Busy)

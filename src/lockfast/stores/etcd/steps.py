@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lockfast.core import commands as c
-from lockfast.core.commands import Reply, Wake
+from lockfast.core.commands import HOLDING, Reply, Wake
 from lockfast.core.modes import MODES_OF_KIND
 from lockfast.core.rows import Claim
 from lockfast.core.table import Table
@@ -297,7 +297,13 @@ class Step:
             claims = [k.claim_from(k.parse_place(kv.key), kv)[0] for kv in kvs]
             entries = [(claim.entered_ms, claim.rank) for claim in claims]
             self._lag_ms = lag_ms(entries, view.instant.now_ms, self._arrival)
-        return self._lag_ms
+        # Reservations are read whole, and may have been added since the last attempt.
+        reserved = [
+            (claim.entered_ms, claim.rank)
+            for claim in view.before.values()
+            if claim is not None and claim.passed and claim.state != HOLDING
+        ]
+        return max(self._lag_ms, lag_ms(reserved, view.instant.now_ms, self._arrival))
 
     def _entered(self, view: View) -> Claim | None:
         """Return the claim that the command newly stores, if any."""
