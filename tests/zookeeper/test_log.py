@@ -8,6 +8,7 @@ from lockfast.core import commands as c
 from lockfast.core.reasons import EXPIRED
 from lockfast.core.rows import LOG_KEPT_MS
 from lockfast.stores.zookeeper.entries import KEPT, TRIMMED_EVERY
+from lockfast.stores.zookeeper.transport import Delete
 from tests.processes.crew import crew_in
 from tests.processes.roles import hold
 from tests.servers.zookeeper import ZooKeeperEnsemble
@@ -110,6 +111,24 @@ def test_a_client_that_takes_the_log_for_unread_logs_all_the_same() -> None:
         ("released", "one"),
         ("granted", "other"),
     ]
+
+
+def test_a_log_that_was_deleted_blocks_no_lock() -> None:
+    server = ModelServer()
+    watcher, one = Client(server, "watcher"), Client(server, "one")
+    end = read(watcher, None).end
+    one.enter(1)
+    one.leave(1)
+    for path in sorted(server.state.nodes, reverse=True):
+        if path.startswith(f"{PATHS}/l"):
+            server.state.apply(0, Delete(path), 0)
+    assert isinstance(one.enter(2), c.Granted)
+    reply = read(watcher, end)
+    assert told(reply) == [("granted", "one")]
+    for path in sorted(server.state.nodes, reverse=True):
+        if path.startswith(f"{PATHS}/l/"):
+            server.state.apply(0, Delete(path), 0)
+    assert read(watcher, reply.end).oldest > reply.end + 1
 
 
 def test_it_keeps_the_last_entries_and_readers_read_on_in_parts() -> None:

@@ -73,14 +73,14 @@ async def _switch(requests: Requests, base: Base, version: int, *, is_new: bool)
 
 async def watch(requests: Requests, own: OwnSession, command: Watch) -> Reply:
     """Turn a session's notifications about logged events on or off."""
-    paths = requests.context.paths
-    base, _ = await begin(requests)
     row = await read_session(requests, own.id)
     if row is None or row.ended:
         own.abandon(row)
         return Ended(own.ended, own.by)
     own.hears_log = command.on
-    own.hear(paths.log(base.log_number))  # so that its listener watches it
+    if command.on:
+        base, _ = await begin(requests)
+        own.hear(requests.context.paths.log(base.log_number))  # so that its listener watches it
     return Done()
 
 
@@ -96,8 +96,8 @@ async def read(requests: Requests, command: Events) -> EventsReply:
     _, found = await requests.call(Sync(path), Children(path))
     numbers = sorted(number for number in map(e.number_of, found.children) if number >= 0)
     if found.error or (numbers and numbers[-1] > ENTRIES_MAX):
-        if not found.error:
-            await _switch(requests, base, version, is_new=True)
+        # It is full, or another reader has begun a new one, or it was deleted by hand.
+        await _switch(requests, base, version, is_new=True)
         return await read(requests, command)
     newest = await _events(requests, log, numbers[-1:])
     end = newest[-1].position if newest else e.position(log, -1, 0)
@@ -156,17 +156,16 @@ async def _search(requests: Requests) -> None:
         return
     context.search_due_ms = now_ms + SEARCH_EVERY_MS
     (found,) = await requests.call(Children(context.paths.sessions))
-    before, context.sessions = context.sessions, set(map(k.session_of, found.children))
-    if before is not None:
-        vanished = before - context.sessions
-        if vanished:
-            # A session that was closed or ended by somebody has a tombstone: its claims are gone.
-            (tombs,) = await requests.call(Children(context.paths.tombs))
-            vanished -= {k.tomb_of(node)[1] for node in tombs.children}
-        if not vanished:
-            return
-    (found,) = await requests.call(Children(context.paths.resources))
-    loader = Loader(requests, Settle(()))
-    await loader.load(sorted(map(k.resource_of, found.children)))
-    dead = [Place(one.kind, one.name, "") for one in loader.loaded.values() if one.dead]
-    await settle(requests, dead)
+    before, now = context.sessions, set(map(k.session_of, found.children))
+    vanished = set() if before is None else before - now
+    if vanished:
+        # A session that was closed or ended by a client has a tombstone: its claims are gone.
+        (tombs,) = await requests.call(Children(context.paths.tombs))
+        vanished -= {k.tomb_of(node)[1] for node in tombs.children}
+    if before is None or vanished:
+        (found,) = await requests.call(Children(context.paths.resources))
+        loader = Loader(requests, Settle(()))
+        await loader.load(sorted(map(k.resource_of, found.children)))
+        dead = [Place(one.kind, one.name, "") for one in loader.loaded.values() if one.dead]
+        await settle(requests, dead)
+    context.sessions = now

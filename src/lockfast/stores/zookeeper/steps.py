@@ -55,6 +55,7 @@ from lockfast.stores.zookeeper.transport import (
     Answer,
     Check,
     Children,
+    Create,
     Exists,
     LinkLostError,
     Multi,
@@ -443,6 +444,10 @@ class Step:
                 self._context.known.pop(name, None)
         if path == self._paths.base:
             await read_base(self._requests)
+        elif path.startswith(f"{self._paths.logs}/"):
+            # The log was deleted by hand. No lock may depend on it.
+            log = path.rpartition("/")[0]
+            await self._requests.call(Create(self._paths.logs), Create(log))
         elif path.startswith(f"{self._paths.sessions}/") and isinstance(failed, Check):
             await self._read_session(k.session_of(path.rpartition("/")[2]))
 
