@@ -24,6 +24,7 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from lockfast.stores.waker import Waker
 from lockfast.stores.zookeeper.address import Address
 
 _log = logging.getLogger("lockfast.zookeeper")
@@ -115,25 +116,13 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         )
 
 
-class _Waker:
+class _Waker(Waker):
     """Both ends of kazoo's socket pair: wakes the connection thread to look at its queue."""
 
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def fileno(self) -> int:
-        return self._reader.fileno()
-
     def send(self, data: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):  # the thread is woken as it is
+        # If the buffer is full, it is readable. kazoo must hear of a closed socket.
+        with contextlib.suppress(BlockingIOError):
             self._writer.send(data)
 
     def recv(self, _: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._reader.recv(4096)
-
-    def close(self) -> None:
-        self._writer.close()
-        self._reader.close()
+        self.take()
