@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lockfast.errors import StoreError
+from lockfast.errors import StoreBusyError, StoreError
 from lockfast.flow.log import logger
 from lockfast.ports import Runtime
 
@@ -104,8 +104,11 @@ class Outage:
     def failed(self, error: StoreError, *, raised: bool = False) -> None:
         """Record that a request did not reach the store, or got no reply.
 
-        If the error is `raised` to the caller, it is not logged as well.
+        If the error is `raised` to the caller, it is not logged as well. A store that has too many
+        requests of this client to serve is reachable.
         """
+        if isinstance(error, StoreBusyError):
+            return
         from lockfast.events import StoreUnreachable
 
         now_us = self._emitter.now_us()
