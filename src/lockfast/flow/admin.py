@@ -217,7 +217,7 @@ def _claim_info(claim: ClaimView, at: ResourceView) -> ClaimInfo:
         None if is_permit else claim.token or None,
         claim.priority,
         claim.value,
-        claim.for_ms / 1000,
+        max(0, claim.for_ms) / 1000,  # a client may only estimate the store's clock
         claim.left_ms / 1000,
         place.weight if is_permit and place is not None else None,
     )
