@@ -109,20 +109,20 @@ class Outage:
         """
         if isinstance(error, StoreBusyError):
             return
-        from lockfast.events import StoreUnreachable
-
         now_us = self._emitter.now_us()
         with self._mutex:
             self.failures += 1
             if self.failures == 1:
                 self._began_us = now_us
             logs = not raised and not (self._is_logged and now_us < self._remind_us)
-            emits = logs or self.failures == 1
+            emits = logs or (self.failures == 1 and self._emitter.observer is not None)
             if logs:
                 self._is_logged = True
                 self._remind_us = now_us + REMIND_US
             failures, for_us = self.failures, now_us - self._began_us
         if emits:
+            from lockfast.events import StoreUnreachable
+
             source = self._emitter.source
             event = StoreUnreachable(now_us, source, failures, for_us, error.what)
             if logs:
@@ -132,14 +132,14 @@ class Outage:
 
     def ended(self) -> None:
         """Record that the store replied. Call it only if `failures` is not 0."""
-        from lockfast.events import StoreBack
-
         now_us = self._emitter.now_us()
         with self._mutex:
             failures, self.failures = self.failures, 0
             was_logged, self._is_logged = self._is_logged, False
             for_us = now_us - self._began_us
-        if failures:
+        if failures and (was_logged or self._emitter.observer is not None):
+            from lockfast.events import StoreBack
+
             event = StoreBack(now_us, self._emitter.source, failures, for_us)
             if was_logged:
                 self._emitter.emit_and_log(event)

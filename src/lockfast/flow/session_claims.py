@@ -230,9 +230,10 @@ class SessionClaims(SessionLife):
             if holding.being_granted:
                 return
             held_us, holding.held_us = holding.held_us, None
-        if held_us is None and holding.why == LOST_CLOSED:
-            # Nobody observes, and this may be the exit of the process. An import would not only
-            # delay it: it makes Python forget that Ctrl-C caused it, and the exit code would be 1.
+        is_loss = holding.phase is LOST and holding.ask.block <= 1 and holding.why != LOST_CLOSED
+        if held_us is None and not is_loss:
+            # Nobody observes. The import would make Python forget that Ctrl-C caused the exit of
+            # the process, or believe so if it is interrupted itself.
             return
         from lockfast.flow import observed
 
