@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from lockfast.playground.panel import make_panel
 from lockfast.playground.scene import Scene
@@ -84,7 +84,7 @@ def test_each_fault_of_a_worker(base: str, open_page: Opener, scene: Scene) -> N
     page.get_by_role("button", name="Reconnect worker A").click()
     page.get_by_label("Clock of worker A").select_option("2 × too fast")
     assert scene.wait_for(lambda: scene.workers["A"].faults.clock.rate == 2, 20)
-    page.wait_for_function("document.querySelector('[data-worker=A] select').value === '2'")
+    expect(page.locator("[data-worker=A] select")).to_have_value("2")
     page.get_by_role("button", name="Crash worker A").click()
     worker.get_by_text("crashed").wait_for()
     page.get_by_role("button", name="Start worker A").wait_for()
